@@ -1,0 +1,18 @@
+"""A scheduler for Django: schedules edited in the admin, run by equal workers, coordinated by Redis only."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .context import RunContext
+
+__version__ = "0.1.0"
+__all__ = ["RunContext", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use, so that importing `django_delayq.timing` does not import Django.
+    if name == "RunContext":
+        from .context import RunContext
+
+        return RunContext
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

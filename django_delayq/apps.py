@@ -1,0 +1,20 @@
+"""The app's configuration. Connects receivers and checks; starts nothing and talks to no server."""
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class DelayQConfig(AppConfig):
+    """`django_delayq` in INSTALLED_APPS."""
+
+    name = "django_delayq"
+    label = "django_delayq"
+    verbose_name = _("Schedules")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Connect the signal receivers and the system checks."""
+        from . import checks, receivers
+
+        checks.connect()
+        receivers.connect()

@@ -1,0 +1,15 @@
+"""Django's tasks framework, from Django 6.0 itself or from its backport on Django 5.2. Contains no behaviour."""
+
+from typing import TYPE_CHECKING, Any
+
+import django
+
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task
+else:  # Django 5.2
+    from django_tasks import Task, TaskResult, TaskResultStatus, task
+    from django_tasks.base import TaskContext
+
+AnyTask = Task[..., Any] if TYPE_CHECKING else Task
+
+__all__ = ["AnyTask", "Task", "TaskContext", "TaskResult", "TaskResultStatus", "task"]

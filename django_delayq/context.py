@@ -1,0 +1,37 @@
+"""What a task that takes the context receives. Holds values only."""
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from .compat import TaskContext
+
+if TYPE_CHECKING:
+    from .models import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext(TaskContext):
+    """Django's `TaskContext`, plus what a due point knows.
+
+    `schedule` is the definition this run was started with, `due_at` the nominal instant (UTC). `idempotency_key` is
+    the same text for every execution of one due point (retries, take-overs after a crash) and for no other: executions
+    are at-least-once, so hand it to whatever must not happen twice. `attempt` counts from 1.
+    """
+
+    schedule: "Schedule"
+    due_at: datetime
+    idempotency_key: str
+    attempt_number: int = 1
+    _lease_lost: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, counted from 1; a take-over after a crash is no new attempt."""
+        return self.attempt_number
+
+    @property
+    def lease_lost(self) -> bool:
+        """True once this worker lost the lease: another may run the same point; a long task should stop."""
+        return self._lease_lost.is_set()

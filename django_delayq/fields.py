@@ -1,0 +1,54 @@
+"""A datetime column that is aware inside the program, whatever USE_TZ says. Knows no model."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import Expression
+from django.utils import timezone
+
+from .conf import use_tz
+
+
+def utcnow() -> datetime:
+    """Return the current instant, aware, in UTC. A callable default that is aware even where USE_TZ is off."""
+    return datetime.now(UTC)
+
+
+class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
+    """An instant: aware in Python; where USE_TZ is off it is stored in UTC and shown in TIME_ZONE.
+
+    Django refuses aware values on SQLite and MySQL where USE_TZ is off, and reads naive ones in local time, which is
+    ambiguous for one hour a year.
+    """
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Accept aware datetimes; a naive one is taken in the project's zone."""
+        value = self.to_python(value)
+        if isinstance(value, datetime) and timezone.is_naive(value):
+            value = timezone.make_aware(value, timezone.get_default_timezone())
+        return value
+
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """Store UTC."""
+        if not prepared:
+            value = self.get_prep_value(value)
+        if isinstance(value, datetime) and not use_tz():
+            value = value.astimezone(UTC)
+            if not connection.features.supports_timezones:
+                value = value.replace(tzinfo=None)
+        return connection.ops.adapt_datetimefield_value(value)
+
+    def from_db_value(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
+        """Return an aware datetime."""
+        if isinstance(value, datetime) and timezone.is_naive(value):
+            if connection.features.supports_timezones:
+                return timezone.make_aware(value, connection.timezone or timezone.get_default_timezone())
+            return value.replace(tzinfo=UTC)
+        return value
+
+    def value_to_string(self, obj: models.Model) -> str:
+        """Serialize with the offset, so that a dump is read back as the same instant."""
+        value = self.value_from_object(obj)
+        return "" if value is None else value.astimezone(UTC).isoformat()

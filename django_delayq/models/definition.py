@@ -1,0 +1,97 @@
+"""Validation of a definition: recurrence, task, arguments, queue. Reads the database only to see whether `at` changed."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.core.exceptions import ValidationError
+
+from .. import conf, registry
+from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
+from ..fields import utcnow
+from ..validators import validate_json
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+#: The model field that carries the value of each kind.
+VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
+
+
+def clean_definition(schedule: "Schedule") -> None:
+    """Check the whole definition and report every mistake at once.
+
+    Raises:
+        ValidationError: A dict by model field.
+    """
+    errors: dict[str, list[str]] = {}
+    for check in (_kind, _recurrence, _queue, _call):
+        if check is _recurrence and errors:
+            continue
+        for field, message in check(schedule):
+            errors.setdefault(field, []).append(message)
+    if errors:
+        raise ValidationError(errors)
+
+
+def _kind(schedule: "Schedule") -> list[tuple[str, str]]:
+    if schedule.kind not in VALUE_FIELD:
+        return [("kind", f"The kind is one of cron, every and once, not {schedule.kind!r}.")]
+    problems = []
+    for kind, field in VALUE_FIELD.items():
+        filled = bool(schedule.cron) if field == "cron" else getattr(schedule, field) is not None
+        if kind == schedule.kind and not filled:
+            problems.append((field, f"A schedule of kind {schedule.kind!r} needs this field."))
+        elif kind != schedule.kind and filled:
+            problems.append(
+                (field, f"Leave this empty: the kind is {schedule.kind!r}. A schedule has exactly one recurrence.")
+            )
+    return problems
+
+
+def _recurrence(schedule: "Schedule") -> list[tuple[str, str]]:
+    minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
+    if schedule.every is not None and schedule.every < minimum:
+        return [("every", f"The interval must be at least {minimum.total_seconds():g} s.")]
+    if schedule.jitter < timedelta(0):
+        return [("jitter", "Jitter is zero or more.")]
+    if schedule.start_at and schedule.end_at and schedule.end_at < schedule.start_at:
+        return [("end_at", "The end is before the start.")]
+    try:
+        rule = schedule.recurrence
+    except InvalidRecurrence as error:
+        return [(error.field, str(error))]
+    if schedule.kind == schedule.Kind.ONCE:
+        return _one_off(schedule)
+    if rule.next_after(schedule.created_at) is None:
+        return [("end_at", "There is no due point between the start and the end.")]
+    return []
+
+
+def _one_off(schedule: "Schedule") -> list[tuple[str, str]]:
+    at = schedule.at
+    if at is None or at > utcnow():
+        return []
+    saved = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("at", flat=True).first()
+    if saved == at:  # a finished one-off can still be edited
+        return []
+    return [("at", f"{at:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
+
+
+def _queue(schedule: "Schedule") -> list[tuple[str, str]]:
+    queues = conf.get_config().queues
+    if schedule.queue in queues:
+        return []
+    return [("queue", f"No setting names the queue {schedule.queue!r}; DELAYQ['QUEUES'] has {', '.join(queues)}.")]
+
+
+def _call(schedule: "Schedule") -> list[tuple[str, str]]:
+    try:
+        task = registry.get_task(schedule.task)
+    except UnknownTask as error:
+        return [("task", str(error))]
+    try:
+        validate_json(schedule.args, schedule.kwargs)
+        registry.check_call(task, schedule.args, schedule.kwargs)
+    except InvalidArguments as error:
+        return [("kwargs" if schedule.kwargs and not schedule.args else "args", str(error))]
+    return []

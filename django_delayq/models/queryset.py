@@ -1,0 +1,92 @@
+"""Bulk reads and writes of schedules. Bulk writes are versioned and announced like `Schedule.save()`."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from django.db import models, transaction
+from django.db.models import F
+
+from ..fields import utcnow
+from ..signals import definitions_changed
+from .state import Condition
+from .tombstone import Tombstone
+from .versions import BOOKKEEPING_FIELDS, next_effective_from, next_generation
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+
+class ScheduleQuerySet(models.QuerySet["Schedule"]):
+    """Schedules in the words of an operator."""
+
+    def enabled(self) -> Self:
+        """Return those that may run: enabled and neither exhausted nor parked."""
+        return self.filter(enabled=True).exclude(state__condition__in=[Condition.EXHAUSTED, Condition.PARKED])
+
+    def paused(self) -> Self:
+        """Return those that somebody switched off."""
+        return self.filter(enabled=False)
+
+    def due(self, now: datetime | None = None) -> Self:
+        """Return enabled ones whose next due point, as the ledger last knew it, is not after `now`."""
+        return self.enabled().filter(state__next_due_at__lte=now or utcnow())
+
+    def failing(self) -> Self:
+        """Return those whose last run did not succeed."""
+        return self.filter(state__failing_streak__gt=0)
+
+    def exhausted(self) -> Self:
+        """Return those with no further due point."""
+        return self.filter(state__condition=Condition.EXHAUSTED)
+
+    def parked(self) -> Self:
+        """Return those whose next due point cannot be computed."""
+        return self.filter(state__condition=Condition.PARKED)
+
+    def unmirrored(self) -> Self:
+        """Return those whose last edit Redis has not seen yet."""
+        return self.exclude(generation=F("synced_generation"))
+
+    def update(self, **kwargs: Any) -> int:
+        """Update like Django's, with a new generation; the rows are mirrored on commit.
+
+        See Note [Generation] and Note [Effective from]. Model validation does not run here, as in Django.
+        """
+        if kwargs.keys() <= BOOKKEEPING_FIELDS:
+            return super().update(**kwargs)
+        kwargs = {
+            "updated_at": utcnow(),
+            **kwargs,
+            "generation": next_generation(),
+            "effective_from": next_effective_from(kwargs),
+        }
+        self._for_write = True
+        with transaction.atomic(using=self.db, savepoint=False):
+            rows = list(self.order_by().values_list("pk", "queue", "generation"))
+            if "queue" in kwargs:
+                moved = [row for row in rows if row[1] != kwargs["queue"]]
+                Tombstone.bury(moved, using=self.db)
+            changed = super().update(**kwargs)
+            definitions_changed.send(sender=self.model, pks=[row[0] for row in rows], using=self.db)
+        return changed
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def bulk_create(self, objs: Iterable["Schedule"], *args: Any, **kwargs: Any) -> list["Schedule"]:
+        """Insert like Django's. Each row is validated, begins a generation and is mirrored on commit.
+
+        Raises:
+            ValidationError: A definition that `Schedule.save()` would refuse; nothing is inserted.
+        """
+        rows = list(objs)
+        for row in rows:
+            row.begin_version()
+            row.clean()
+        if kwargs.get("update_conflicts"):
+            bookkeeping = ("generation", "effective_from", "updated_at")
+            kwargs["update_fields"] = list(dict.fromkeys((*kwargs["update_fields"], *bookkeeping)))
+        created = super().bulk_create(rows, *args, **kwargs)
+        pks = [row.pk for row in created if row.pk is not None]
+        definitions_changed.send(sender=self.model, pks=pks, using=self.db)
+        return created

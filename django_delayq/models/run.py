@@ -1,0 +1,132 @@
+"""The ledger: one row per due point, or per skipped stretch of due points. Never read by Redis, never rewritten once
+it has its outcome.
+"""
+
+from datetime import datetime, timedelta
+from typing import ClassVar, Self
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..fields import UTCDateTimeField, utcnow
+
+
+class Origin(models.TextChoices):
+    """Why there is a run."""
+
+    DUE = "due", _("due")
+    MANUAL = "manual", _("run now")
+    BACKFILL = "backfill", _("backfill")
+
+
+class Status(models.TextChoices):
+    """`queued`, `running` and `retrying` are open; the others are outcomes, and final."""
+
+    QUEUED = "queued", _("queued")
+    RUNNING = "running", _("running")
+    RETRYING = "retrying", _("retrying")
+    SUCCEEDED = "succeeded", _("succeeded")
+    FAILED = "failed", _("failed")
+    SKIPPED = "skipped", _("skipped")
+    LOST = "lost", _("lost")
+
+    @property
+    def is_open(self) -> bool:
+        """True while there is no outcome yet."""
+        return self.value in OPEN
+
+
+OPEN = frozenset(("queued", "running", "retrying"))
+OUTCOMES = frozenset(("succeeded", "failed", "skipped", "lost"))
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    """Runs in the words of an operator."""
+
+    def open(self) -> Self:
+        """Return those without an outcome."""
+        return self.filter(status__in=sorted(OPEN))
+
+    def finished(self) -> Self:
+        """Return those with an outcome."""
+        return self.filter(status__in=sorted(OUTCOMES))
+
+    def chain(self) -> Self:
+        """Return those that are due points of the schedule itself, not orders of a person."""
+        return self.filter(origin=Origin.DUE)
+
+
+class Run(models.Model):
+    """The outcome of one due point, or of a skipped stretch of them.
+
+    `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither breaks a
+    batch of outcomes that is being written nor takes the history away.
+    """
+
+    schedule = models.ForeignKey(
+        "django_delayq.Schedule",
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="runs",
+        verbose_name=_("schedule"),
+    )
+    schedule_name = models.CharField(_("schedule name"), max_length=200)
+    task = models.CharField(_("task"), max_length=255)
+    queue = models.CharField(_("queue"), max_length=64)
+    generation = models.BigIntegerField(_("generation"))
+    origin = models.CharField(_("origin"), max_length=8, choices=Origin, default=Origin.DUE)
+    due_at = UTCDateTimeField(_("due"))
+    status = models.CharField(_("status"), max_length=16, choices=Status)
+    reason = models.CharField(_("reason"), max_length=200, blank=True, default="")
+    attempt = models.PositiveSmallIntegerField(_("attempt"), default=0)
+    reclaims = models.PositiveSmallIntegerField(_("reclaims"), default=0)
+    fence = models.CharField(_("fence"), max_length=64, blank=True, default="")
+    claimed_at = UTCDateTimeField(_("claimed"), null=True)
+    started_at = UTCDateTimeField(_("started"), null=True)
+    finished_at = UTCDateTimeField(_("finished"), null=True)
+    worker = models.CharField(_("worker"), max_length=128, blank=True, default="")
+    error = models.TextField(_("error"), blank=True, default="")
+    result = models.JSONField(_("result"), null=True)
+    #: For a skipped stretch: its last point.
+    last_due_at = UTCDateTimeField(_("last due"), null=True)
+    #: Due points this row stands for; 0 = not known (left by a definition that was edited away).
+    points = models.PositiveIntegerField(_("points"), default=1)
+    created_at = UTCDateTimeField(default=utcnow, editable=False)
+
+    objects: ClassVar[models.Manager["Run"]] = RunQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
+        ordering = ("-due_at", "-pk")
+        constraints = (
+            models.UniqueConstraint(fields=("schedule", "origin", "due_at"), name="delayq_run_one_per_point"),
+        )
+        indexes = (
+            models.Index(fields=("-due_at", "-id"), name="delayq_run_newest"),
+            models.Index(
+                fields=("schedule", "due_at"),
+                name="delayq_run_open",
+                condition=models.Q(status__in=("queued", "running", "retrying")),
+            ),
+            models.Index(
+                fields=("-due_at",),
+                name="delayq_run_trouble",
+                condition=models.Q(status__in=("failed", "lost", "skipped")),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.schedule_name} {self.due_at:%Y-%m-%d %H:%M:%S} {self.status}"
+
+    @property
+    def lag(self) -> timedelta | None:
+        """How long after its due point it was claimed; None before the claim."""
+        return None if self.claimed_at is None else self.claimed_at - self.due_at
+
+    @property
+    def duration(self) -> timedelta | None:
+        """How long the last attempt took; None before its end."""
+        started: datetime | None = self.started_at
+        return None if started is None or self.finished_at is None else self.finished_at - started

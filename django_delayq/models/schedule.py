@@ -1,0 +1,248 @@
+"""The row that people edit. Saving it never fails because of Redis and never fires anything by itself."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import models, router, transaction
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from .. import conf
+from ..fields import UTCDateTimeField, utcnow
+from ..timing import Cron, Every, Once, Policies, Recurrence, Windowed
+from .definition import clean_definition
+from .queryset import ScheduleQuerySet
+from .tombstone import Tombstone
+from .versions import BOOKKEEPING_FIELDS, next_effective_from, next_generation, now_generation
+
+
+def default_timezone() -> str:
+    """Return the project's zone, for a new schedule."""
+    return conf.project_timezone()
+
+
+def default_queue() -> str:
+    """Return the first queue that the settings name."""
+    return conf.get_config().queues[0]
+
+
+class Schedule(models.Model):
+    """What runs, when, and how."""
+
+    class Kind(models.TextChoices):
+        CRON = "cron", _("cron expression")
+        EVERY = "every", _("interval")
+        ONCE = "once", _("once")
+
+    class EveryFrom(models.TextChoices):
+        DUE = "due", _("fixed rate: from due point to due point")
+        FINISH = "finish", _("fixed delay: from the end of the last run")
+
+    class DstGap(models.TextChoices):
+        RUN_AFTER = "run_after", _("run once, right after the gap")
+        SKIP = "skip", _("skip")
+
+    class DstOverlap(models.TextChoices):
+        ONCE = "once", _("run once, the first time")
+        TWICE = "twice", _("run both times")
+
+    class Overlap(models.TextChoices):
+        SKIP = "skip", _("skip what came due meanwhile")
+        QUEUE_ONE = "queue_one", _("run the newest of them afterwards")
+        QUEUE_ALL = "queue_all", _("run all of them afterwards")
+        ALLOW = "allow", _("run side by side")
+
+    class Missed(models.TextChoices):
+        LATEST = "latest", _("run the latest only")
+        ALL = "all", _("run all, in order")
+        SKIP = "skip", _("skip, wait for the next")
+
+    name = models.CharField(_("name"), max_length=200, unique=True)
+    description = models.TextField(_("description"), blank=True, default="")
+    task = models.CharField(_("task"), max_length=255)
+    args = models.JSONField(_("positional arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+
+    kind = models.CharField(_("kind"), max_length=8, choices=Kind)
+    cron = models.CharField(_("cron expression"), max_length=255, blank=True, default="")
+    every = models.DurationField(_("every"), null=True, blank=True)
+    every_from = models.CharField(_("count the interval"), max_length=8, choices=EveryFrom, default=EveryFrom.DUE)
+    at = UTCDateTimeField(_("at"), null=True, blank=True)
+    timezone = models.CharField(_("time zone"), max_length=64, default=default_timezone)
+    dst_gap = models.CharField(_("time that does not exist"), max_length=16, choices=DstGap, default=DstGap.RUN_AFTER)
+    dst_overlap = models.CharField(
+        _("time that comes twice"), max_length=16, choices=DstOverlap, default=DstOverlap.ONCE
+    )
+    start_at = UTCDateTimeField(_("not before"), null=True, blank=True)
+    end_at = UTCDateTimeField(_("not after"), null=True, blank=True)
+    max_runs = models.PositiveIntegerField(_("end after this many runs"), null=True, blank=True)
+    jitter = models.DurationField(_("jitter"), default=timedelta(0))
+
+    enabled = models.BooleanField(_("enabled"), default=True)
+    pause_reason = models.CharField(_("reason for the pause"), max_length=200, blank=True, default="")
+    queue = models.CharField(_("queue"), max_length=64, default=default_queue)
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    backend = models.CharField(_("hand over to the TASKS backend"), max_length=64, blank=True, default="")
+
+    overlap = models.CharField(
+        _("due while the last run is busy"), max_length=16, choices=Overlap, default=Overlap.SKIP
+    )
+    missed = models.CharField(_("due while nobody was there"), max_length=16, choices=Missed, default=Missed.LATEST)
+    grace = models.DurationField(_("grace"), null=True, blank=True)
+    catch_up_window = models.DurationField(_("catch-up window"), null=True, blank=True)
+    max_catch_up = models.PositiveIntegerField(_("catch up at most"), default=100)
+    timeout = models.DurationField(_("timeout"), null=True, blank=True)
+    max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
+    backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
+
+    created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
+    updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
+    generation = models.BigIntegerField(default=now_generation, editable=False)
+    synced_generation = models.BigIntegerField(default=0, editable=False)
+    effective_from = UTCDateTimeField(default=utcnow, editable=False)
+
+    objects = ScheduleQuerySet.as_manager()
+
+    if TYPE_CHECKING:
+        from .state import ScheduleState
+
+        state: ScheduleState
+
+    class Meta:
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                name="delayq_schedule_one_recurrence",
+                condition=(
+                    Q(kind="cron", every__isnull=True, at__isnull=True) & ~Q(cron="")
+                    | Q(kind="every", cron="", every__isnull=False, at__isnull=True)
+                    | Q(kind="once", cron="", every__isnull=True, at__isnull=False)
+                ),
+                violation_error_message=_("Set exactly one of cron, every and at: the one that the kind names."),
+            ),
+            models.CheckConstraint(
+                name="delayq_schedule_positive",
+                condition=(Q(every__isnull=True) | Q(every__gt=timedelta(0)))
+                & Q(max_attempts__gte=1, jitter__gte=timedelta(0)),
+                violation_error_message=_("Intervals and attempts are positive, jitter is not negative."),
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("generation",),
+                name="delayq_schedule_unmirrored",
+                condition=~Q(generation=F("synced_generation")),
+            ),
+            models.Index(fields=("enabled", "name"), name="delayq_schedule_enabled"),
+            models.Index(fields=("task",), name="delayq_schedule_task"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """Return the pure rule of this row, bounded by `start_at` and `end_at`.
+
+        Raises:
+            InvalidRecurrence: The row does not hold a usable one (raw SQL, a zone gone from the system).
+        """
+        rule: Recurrence
+        if self.kind == self.Kind.CRON:
+            rule = Cron(
+                self.cron, timezone=self.timezone, dst_gap=self.dst_gap, dst_overlap=self.dst_overlap, key=self.name
+            )
+        elif self.kind == self.Kind.EVERY:
+            rule = Every(self.every or timedelta(0), anchor=self.start_at or self.created_at)
+        else:
+            rule = Once(self.at)  # type: ignore[arg-type]  # None is refused by Once, with a message
+        if self.start_at or self.end_at:
+            return Windowed(rule, start=self.start_at, end=self.end_at)
+        return rule
+
+    @property
+    def policies(self) -> Policies:
+        """Return what decides about late points."""
+        return Policies(
+            overlap=self.overlap,
+            missed=self.missed,
+            grace=self.grace,
+            catch_up_window=self.catch_up_window,
+            max_catch_up=self.max_catch_up,
+            jitter=self.jitter,
+            key=self.name,
+        )
+
+    def clean(self) -> None:
+        """Check what a form cannot leave to the database.
+
+        Raises:
+            ValidationError: By field; each message says what to write instead.
+        """
+        super().clean()
+        clean_definition(self)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save with a new generation. Mirrored to Redis on commit; Redis being down changes nothing here.
+
+        Raises:
+            ValidationError: The task, its arguments or the recurrence changed to something that cannot run.
+        """
+        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
+        fields = kwargs.get("update_fields")
+        if fields is not None and set(fields) <= BOOKKEEPING_FIELDS:
+            super().save(*args, **kwargs)
+            return
+        with transaction.atomic(using=using, savepoint=False):
+            old = None
+            if self.pk is not None and not kwargs.get("force_insert"):
+                old = Schedule._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
+            if old is None:
+                self.begin_version()
+                self.clean()
+                super().save(*args, **kwargs)
+                return
+            values = self._values(fields)
+            if any(values.get(name, getattr(old, name)) != getattr(old, name) for name in CHECKED_FIELDS):
+                self.clean()
+            if "queue" in values and old.queue != self.queue:
+                Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
+            self.generation = next_generation()  # type: ignore[assignment]
+            self.effective_from = next_effective_from(values)
+            self.updated_at = utcnow()
+            if fields is not None:
+                kwargs["update_fields"] = {*fields, "generation", "effective_from", "updated_at"}
+            super().save(*args, **kwargs)
+            self.refresh_from_db(using=using, fields=["generation", "effective_from"])
+
+    def _values(self, update_fields: Any) -> dict[str, Any]:
+        names = {field.attname for field in self._meta.concrete_fields if not field.primary_key} - BOOKKEEPING_FIELDS
+        if update_fields is not None:
+            names &= set(update_fields)
+        return {name: getattr(self, name) for name in names}
+
+    def begin_version(self) -> None:
+        """Make this row a definition that begins now."""
+        now = utcnow()
+        self.generation = max(int(self.generation), now_generation())
+        self.effective_from = max(self.created_at, now)
+        self.synced_generation = 0
+        self.updated_at = now
+
+    def pause(self, reason: str = "") -> None:
+        """Start no further run; the one that runs now finishes and is recorded."""
+        self.enabled, self.pause_reason = False, reason
+        self.save(update_fields=["enabled", "pause_reason"])
+
+    def resume(self) -> None:
+        """Go on with the first due point from now on. What passed during the pause is not made up for."""
+        self.enabled, self.pause_reason = True, ""
+        self.save(update_fields=["enabled", "pause_reason"])
+
+
+#: A change of one of these is validated by `save()` too, not only by forms.
+CHECKED_FIELDS = (
+    "task", "args", "kwargs", "kind", "cron", "every", "at", "timezone", "start_at", "end_at", "queue", "jitter",
+)  # fmt: skip

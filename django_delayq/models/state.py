@@ -1,0 +1,49 @@
+"""What the workers know of a schedule. Narrow, and apart from the row that people edit."""
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..fields import UTCDateTimeField
+
+
+class Condition(models.TextChoices):
+    """Whether a schedule can go on by itself."""
+
+    ACTIVE = "active", _("active")
+    EXHAUSTED = "exhausted", _("exhausted")
+    PARKED = "parked", _("parked")
+
+
+class ScheduleState(models.Model):
+    """Written in the same transaction as the outcomes in the ledger. A schedule that never ran may have no row."""
+
+    schedule = models.OneToOneField(
+        "django_delayq.Schedule", on_delete=models.CASCADE, primary_key=True, related_name="state"
+    )
+    #: Every due point up to this one is decided, but for open rows of the ledger.
+    last_due_at = UTCDateTimeField(null=True)
+    #: The first due point not decided yet, under the definition that was last mirrored.
+    next_due_at = UTCDateTimeField(null=True)
+    last_status = models.CharField(max_length=16, blank=True, default="")
+    last_lag_ms = models.BigIntegerField(null=True)
+    last_finished_at = UTCDateTimeField(null=True)
+    #: Start of the unbroken busy stretch that ended at `last_finished_at`.
+    busy_from = UTCDateTimeField(null=True)
+    #: Runs since the last success; 0 after a success.
+    failing_streak = models.PositiveIntegerField(default=0)
+    #: Executed due points; skips, retries and orders do not count.
+    run_count = models.PositiveIntegerField(default=0)
+    condition = models.CharField(max_length=16, choices=Condition, default=Condition.ACTIVE)
+    condition_reason = models.CharField(max_length=500, blank=True, default="")
+    mirrored_digest = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("next_due_at",), name="delayq_state_next_due"),
+            models.Index(
+                fields=("failing_streak",), name="delayq_state_failing", condition=models.Q(failing_streak__gt=0)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"state of schedule {self.schedule_id}"

@@ -1,0 +1,34 @@
+"""Deletions and moves that Redis has yet to follow. Written in the deleting transaction, removed by the delta sweep."""
+
+from collections.abc import Iterable
+from typing import Self
+
+from django.db import models
+
+from ..fields import UTCDateTimeField, utcnow
+from .versions import now_generation
+
+
+class Tombstone(models.Model):
+    """The member of a deleted schedule, or of the old place of a moved one, which must leave Redis."""
+
+    member = models.CharField(max_length=64)
+    queue = models.CharField(max_length=64)
+    generation = models.BigIntegerField()
+    created_at = UTCDateTimeField(default=utcnow)
+
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"{self.member} in {self.queue}"
+
+    @classmethod
+    def bury(cls, entries: Iterable[tuple[int, str, int]], *, using: str) -> list[Self]:
+        """Record (schedule pk, queue, generation) as gone, in the current transaction."""
+        return cls._base_manager.using(using).bulk_create(  # type: ignore[return-value]
+            [
+                cls(member=f"s{pk}", queue=queue, generation=max(generation + 1, now_generation()))
+                for pk, queue, generation in entries
+            ]
+        )

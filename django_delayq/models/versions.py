@@ -1,0 +1,48 @@
+"""How a definition is versioned. Knows the columns, not the models.
+
+Note [Generation]
+A definition's generation grows with every write and is compared by the mirror, which may deliver writes late and out
+of order. It is computed in the UPDATE itself as max(generation + 1, now in ms): `+ 1` orders concurrent edits whatever
+the clocks say, and the clock lets it grow past a deleted namesake's, or past that of a restored backup.
+
+Note [Effective from]
+An edit must not create a due point in the past. `effective_from` is the instant of the last change of the recurrence,
+the window or `enabled`; only points after it belong to the new definition. It is compared and set in the same UPDATE,
+against the row as the database has it, so that neither a stale instance nor a concurrent edit can slip by.
+"""
+
+from typing import Any
+
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Greatest
+
+from ..fields import UTCDateTimeField, utcnow
+
+RECURRENCE_FIELDS = frozenset(
+    ("kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at")
+)
+TIMING_FIELDS = RECURRENCE_FIELDS | {"enabled"}
+BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "updated_at"))
+
+
+def now_generation() -> int:
+    """Return the generation of a definition written now: the wall clock in ms."""
+    return int(utcnow().timestamp() * 1000)
+
+
+def next_generation() -> Greatest:
+    """Return the expression for the generation of a row that is being changed. See Note [Generation]."""
+    return Greatest(F("generation") + 1, Value(now_generation()))
+
+
+def next_effective_from(values: dict[str, Any]) -> Any:
+    """Return the expression for `effective_from` in a write of `values`. See Note [Effective from]."""
+    moved = Greatest(Value(utcnow(), UTCDateTimeField()), F("effective_from"), F("created_at"))
+    changed = Q()
+    for name in sorted(TIMING_FIELDS & values.keys()):
+        if hasattr(values[name], "resolve_expression"):
+            return moved
+        changed |= ~Q(**{name: values[name]})
+    if not changed:
+        return F("effective_from")
+    return Case(When(changed, then=moved), default=F("effective_from"))

@@ -1,0 +1,97 @@
+"""The `@task` functions of the installed apps: what can be scheduled and executed. Nothing else can: no dotted path from
+a form, the database or Redis is ever imported.
+"""
+
+import difflib
+import inspect
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from django.apps import apps
+
+from . import conf
+from .compat import AnyTask, Task
+from .exceptions import InvalidArguments, UnknownTask
+
+_lock = threading.Lock()
+_tasks: dict[str, AnyTask] | None = None
+
+
+def get_tasks() -> Mapping[str, AnyTask]:
+    """Return every task by its path, in order of path. The modules are imported at the first call.
+
+    Raises:
+        ImportError: A `tasks` module of an installed app cannot be imported; its own error passes through.
+    """
+    global _tasks
+    with _lock:
+        if _tasks is None:
+            _tasks = _discover()
+        return _tasks
+
+
+def get_task(path: str) -> AnyTask:
+    """Return the task of a path.
+
+    Raises:
+        UnknownTask: No installed app offers it; the message names the nearest one that exists.
+    """
+    tasks = get_tasks()
+    try:
+        return tasks[path]
+    except KeyError:
+        near = difflib.get_close_matches(path, tasks, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UnknownTask(
+            f"No installed app has a @task function {path!r}.{hint} Tasks are looked for in the modules "
+            f"{', '.join(conf.get_config().task_modules)} of INSTALLED_APPS."
+        ) from None
+
+
+def forget_tasks() -> None:
+    """Discover anew at the next call. For tests that install apps."""
+    global _tasks
+    with _lock:
+        _tasks = None
+
+
+def summary(task: AnyTask) -> str:
+    """Return the first paragraph of a task's docstring on one line, or an empty text."""
+    doc = inspect.getdoc(task.func) or ""
+    return " ".join(doc.split("\n\n", 1)[0].split())
+
+
+def signature(task: AnyTask) -> inspect.Signature:
+    """Return the signature as a caller sees it: without the context."""
+    full = inspect.signature(task.func)
+    parameters = list(full.parameters.values())
+    return full.replace(parameters=parameters[1:] if task.takes_context else parameters)
+
+
+def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check that a task can be called with these arguments.
+
+    Raises:
+        InvalidArguments: They do not fit the signature, which the message shows.
+    """
+    wanted = signature(task)
+    try:
+        wanted.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidArguments(f"{error}. The task is called as {task.name}{wanted}.") from None
+
+
+def _discover() -> dict[str, AnyTask]:
+    found: dict[str, AnyTask] = {}
+    for app in apps.get_app_configs():
+        for name in conf.get_config().task_modules:
+            path = f"{app.name}.{name}"
+            if find_spec(path) is None:
+                continue
+            for value in vars(import_module(path)).values():
+                if isinstance(value, Task):
+                    found[value.module_path] = value
+    return dict(sorted(found.items()))

@@ -1,0 +1,21 @@
+"""The signals of this package. Sends none of them itself.
+
+Receivers of the public ones run in the worker, inside a task's thread or the worker's loop: keep them short. An
+exception in a receiver is logged and changes no outcome.
+"""
+
+from django.dispatch import Signal
+
+#: A due point's task is about to be called. Arguments: `run` (Run, perhaps not yet saved), `schedule` (Schedule).
+run_started = Signal()
+#: A due point has its outcome and the ledger has it. Arguments: `run` (Run), `schedule` (Schedule).
+run_finished = Signal()
+#: One due point or a stretch of them is skipped. Arguments: `run` (Run with `reason`, `points`), `schedule` (Schedule).
+run_skipped = Signal()
+#: This worker lost the lease of something that it is still executing. Arguments: `member` (str), `queue` (str).
+lease_lost = Signal()
+#: The next due point of a schedule cannot be computed. Arguments: `schedule` (Schedule), `reason` (str).
+schedule_parked = Signal()
+
+#: Internal: definitions were written without `save()`. Arguments: `pks` (list of int), `using` (database alias).
+definitions_changed = Signal()

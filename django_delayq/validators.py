@@ -1,0 +1,63 @@
+"""Checks on values that people type. Reads no database."""
+
+import json
+from typing import Any
+
+from .exceptions import InvalidArguments
+
+MAX_ARGUMENT_BYTES = 64 * 1024
+MAX_DEPTH = 32
+
+
+def validate_json(args: Any, kwargs: Any) -> None:
+    """Check that arguments are a list and a dict of plain JSON of at most 64 KiB.
+
+    Raises:
+        InvalidArguments: Names what is wrong: the container, NaN or infinity, a NUL character, depth or size.
+    """
+    if not isinstance(args, list):
+        raise InvalidArguments(f"args must be a JSON list such as [1, 2], not {type(args).__name__}.")
+    if not isinstance(kwargs, dict):
+        raise InvalidArguments(f'kwargs must be a JSON object such as {{"days": 2}}, not {type(kwargs).__name__}.')
+    _check_shape([args, kwargs])
+    try:
+        text = json.dumps([args, kwargs], allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidArguments("The arguments contain half of a surrogate pair, which no database can store.") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidArguments(
+            f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
+            "lists and objects."
+        ) from None
+    if size > MAX_ARGUMENT_BYTES:
+        raise InvalidArguments(
+            f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} are allowed. "
+            "Store large values elsewhere and pass a key."
+        )
+
+
+def _check_shape(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 2):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                for key in item:
+                    _check_text(key)
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+            elif isinstance(item, str):
+                _check_text(item)
+        if not inner:
+            return
+        level = inner
+    raise InvalidArguments(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
+
+
+def _check_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise InvalidArguments(f"JSON object keys are text, not {text!r}.")
+    if "\0" in text:
+        raise InvalidArguments("The arguments contain a NUL character, which PostgreSQL cannot store.")
