@@ -7,8 +7,8 @@ import django
 if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task
 else:  # Django 5.2
-    from django_tasks import Task, TaskResult, TaskResultStatus, task
-    from django_tasks.base import TaskContext
+    from django_tasks import TaskResult, TaskResultStatus, task
+    from django_tasks.base import Task, TaskContext
 
 AnyTask = Task[..., Any] if TYPE_CHECKING else Task
 

@@ -76,6 +76,8 @@ class Run(models.Model):
     queue = models.CharField(_("queue"), max_length=64)
     generation = models.BigIntegerField(_("generation"))
     origin = models.CharField(_("origin"), max_length=8, choices=Origin, default=Origin.DUE)
+    #: A member of its own in Redis: orders, and points of a schedule whose runs may overlap.
+    apart = models.BooleanField(default=False, editable=False)
     due_at = UTCDateTimeField(_("due"))
     status = models.CharField(_("status"), max_length=16, choices=Status)
     reason = models.CharField(_("reason"), max_length=200, blank=True, default="")

@@ -1,6 +1,6 @@
 """The row that people edit. Saving it never fails because of Redis and never fires anything by itself."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db import models, router, transaction
@@ -149,13 +149,21 @@ class Schedule(models.Model):
         Raises:
             InvalidRecurrence: The row does not hold a usable one (raw SQL, a zone gone from the system).
         """
+        return self.recurrence_from(self.start_at or self.created_at)
+
+    def recurrence_from(self, anchor: datetime) -> Recurrence:
+        """Return the rule with an interval's lattice laid through `anchor`; for other kinds the same as `recurrence`.
+
+        Raises:
+            InvalidRecurrence: See `recurrence`.
+        """
         rule: Recurrence
         if self.kind == self.Kind.CRON:
             rule = Cron(
                 self.cron, timezone=self.timezone, dst_gap=self.dst_gap, dst_overlap=self.dst_overlap, key=self.name
             )
         elif self.kind == self.Kind.EVERY:
-            rule = Every(self.every or timedelta(0), anchor=self.start_at or self.created_at)
+            rule = Every(self.every or timedelta(0), anchor=anchor)
         else:
             rule = Once(self.at)  # type: ignore[arg-type]  # None is refused by Once, with a message
         if self.start_at or self.end_at:

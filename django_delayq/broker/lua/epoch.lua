@@ -1,0 +1,9 @@
+-- PURPOSE  Compare and set the shard's epoch: begin, continue or finish a rebuild.
+-- KEYS     the constant list
+-- ARGV     expected ('' = absent), new, ttl_ms ('0' = for ever)
+-- RETURNS  1 set, 0 the epoch is another
+-- COST     O(1)
+-- ATOMIC BECAUSE a flush during a rebuild must not leave an empty shard that is marked as built.
+if (call('GET', EPOCH) or '') ~= ARGV[1] then return 0 end
+if ARGV[3] == '0' then call('SET', EPOCH, ARGV[2]) else call('SET', EPOCH, ARGV[2], 'PX', ARGV[3]) end
+return 1

@@ -1,0 +1,80 @@
+"""The values that go into the broker and come out of it. All instants are ms since the epoch, by the server's clock."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A claimed member. `point_ms` and `generation` are None where Redis has lost them or holds garbage."""
+
+    member: str
+    point_ms: int | None
+    generation: int | None
+    attempts: int
+    lapsed: bool
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
+
+    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then.
+    """
+
+    now_ms: int
+    head_ms: int | None
+    epoch: str | None
+    fence: str
+    entries: tuple[Entry, ...]
+
+
+class Lease(NamedTuple):
+    """A held member, and after how many ms it shall come due where it is handed back."""
+
+    member: str
+    fence: str
+    delay_ms: int = 0
+
+
+class Settlement(NamedTuple):
+    """A held member with its next point; `point_ms` None drops it."""
+
+    member: str
+    fence: str
+    generation: int
+    point_ms: int | None
+    wake_ms: int = 0
+
+
+class Definition(NamedTuple):
+    """A definition to mirror. `expected` is the newer generation seen in Redis, to be forced down; else empty."""
+
+    member: str
+    generation: int
+    point_ms: int
+    wake_ms: int
+    expected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """What Redis holds of one member, for display and comparison. Fields are None where absent."""
+
+    point_ms: int | None
+    score_ms: int | None
+    generation: int | None
+    leased: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts of one shard at one instant."""
+
+    now_ms: int
+    members: int
+    due: int
+    leased: int
+    head_ms: int | None
+    epoch: str | None

@@ -1,0 +1,85 @@
+"""Which due point of a schedule comes next: definition and state in, one point out. Reads no clock and no server.
+
+Note [First missing point]
+A schedule's chain goes on at its first missing point: the oldest open row of the chain, else the first point after
+max(last_due_at, effective_from). It never starts from "now", so nothing that fell due during an outage is forgotten,
+and never before the last edit, so an edit creates no due point in the past.
+"""
+
+from datetime import datetime
+
+from .exceptions import InvalidRecurrence
+from .models import Schedule, ScheduleState
+from .timing import Recurrence, from_ms, to_ms, wake_at
+
+
+def member_of(schedule_pk: int) -> str:
+    """Return the member of a schedule."""
+    return f"s{schedule_pk}"
+
+
+def run_member_of(run_pk: int) -> str:
+    """Return the member of a run apart from its schedule's own chain."""
+    return f"r{run_pk}"
+
+
+def parse_member(member: str) -> tuple[str, int] | None:
+    """Return (kind letter, primary key) of a schedule's or run's member, None for anything else."""
+    kind, number = member[:1], member[1:]
+    if kind not in ("s", "r") or not (number.isascii() and number.isdecimal()) or len(number) > 18:
+        return None
+    return kind, int(number)
+
+
+def state_of(schedule: Schedule) -> ScheduleState:
+    """Return the schedule's state, a blank unsaved one where it has none yet."""
+    try:
+        return schedule.state
+    except ScheduleState.DoesNotExist:
+        blank = ScheduleState(schedule_id=schedule.pk)
+        schedule.state = blank
+        return blank
+
+
+def rule_and_base(schedule: Schedule, state: ScheduleState) -> tuple[Recurrence, datetime]:
+    """Return the rule and the instant after which its points count. See Note [First missing point].
+
+    Raises:
+        InvalidRecurrence: The row holds no usable recurrence.
+    """
+    base = max(state.last_due_at or schedule.effective_from, schedule.effective_from)
+    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
+        if state.last_finished_at is not None:
+            anchor = max(state.last_finished_at, schedule.effective_from)
+            return schedule.recurrence_from(anchor), max(base, anchor)
+    return schedule.recurrence, base
+
+
+def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:
+    """Return the first undecided point in whole ms, or None where the schedule is exhausted.
+
+    Raises:
+        InvalidRecurrence: The row holds no usable recurrence.
+    """
+    if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
+        return None
+    rule, base = rule_and_base(schedule, state)
+    try:
+        point = rule.next_after(base)
+    except OverflowError:
+        raise InvalidRecurrence("The next due point lies beyond the calendar.") from None
+    return None if point is None else from_ms(to_ms(point))
+
+
+def exhausted_reason(schedule: Schedule, state: ScheduleState) -> str:
+    """Say in words why there is no further point."""
+    if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
+        return f"It has run {state.run_count} times, as often as it was asked to."
+    if schedule.kind == Schedule.Kind.ONCE:
+        return "The one-off time has passed."
+    return "There is no due point left before its end."
+
+
+def wake_of(schedule: Schedule, point: datetime) -> datetime:
+    """Return when a point is to be claimed: the point plus its jitter."""
+    return wake_at(point, schedule.jitter, schedule.name)

@@ -1,0 +1,143 @@
+"""Writes definitions to Redis: re-read from the primary database, then upserted or removed under their generation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connections
+from django.db.models import Case, Value, When
+
+from .. import chain, ledger
+from ..broker import Broker, Definition, Place
+from ..models import Run, Schedule, ScheduleState
+from ..signals import schedule_parked
+from ..timing import to_ms
+
+PAGE = 200
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What Redis should hold of a schedule: a point and its wake-up, or nothing."""
+
+    schedule: Schedule
+    state: ScheduleState
+    point: datetime | None
+
+    @property
+    def member(self) -> str:
+        """The schedule's member."""
+        return chain.member_of(self.schedule.pk)
+
+    def definition(self, expected: str = "") -> Definition:
+        """Return the definition to upsert; `point` is not None."""
+        assert self.point is not None  # noqa: S101 - for the type checker
+        wake = chain.wake_of(self.schedule, self.point)
+        return Definition(self.member, self.schedule.generation, to_ms(self.point), to_ms(wake), expected)
+
+
+def sync(broker: Broker, pks: Iterable[int]) -> int:
+    """Mirror these schedules as the database has them now; return how many. Deleted ones are left to their tombstones.
+
+    Raises:
+        BrokerError: Redis cannot be written; what was not reached stays marked as not mirrored.
+    """
+    todo, count = sorted(set(pks)), 0
+    for at in range(0, len(todo), PAGE):
+        wanted = read_wanted(todo[at : at + PAGE])
+        write_wanted(broker, wanted)
+        count += len(wanted)
+    return count
+
+
+def read_wanted(pks: Sequence[int]) -> list[Wanted]:
+    """Read definitions and work out what Redis should hold of each; note the result in their states."""
+    schedules = ledger.load_schedules(pks)
+    open_rows = ledger.load_open_rows(pks)
+    wanted, changed, parked = [], [], []
+    for schedule in schedules.values():
+        state = chain.state_of(schedule)
+        before = (state.next_due_at, state.condition, state.condition_reason)
+        owed = state.next_due_at is not None and _owed(schedule, state)
+        kept = state.next_due_at
+        point = ledger.settle_state(schedule, state)
+        if owed:
+            state.next_due_at = kept
+        if state._state.adding or before != (state.next_due_at, state.condition, state.condition_reason):
+            changed.append(state)
+            if state.condition == "parked" != before[1]:
+                parked.append((schedule, state.condition_reason))
+        if schedule.enabled:
+            point = _oldest(open_rows.get(schedule.pk), point)
+        wanted.append(Wanted(schedule, state, point))
+    _save_states(changed)
+    for schedule, reason in parked:
+        schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
+    return wanted
+
+
+def note_parked(pks: Sequence[int]) -> None:
+    """Note in the states which of these schedules cannot go on, and why; see `ScheduleState.condition_reason`."""
+    read_wanted(pks)
+
+
+def _owed(schedule: Schedule, state: ScheduleState) -> bool:
+    """Say whether a point of the definition before the last edit had come due by then and is undecided (rule R8)."""
+    due = state.next_due_at
+    return (
+        due is not None
+        and due <= schedule.effective_from
+        and due > schedule.created_at
+        and (state.last_due_at is None or due > state.last_due_at)
+    )
+
+
+def _oldest(rows: list[Run] | None, point: datetime | None) -> datetime | None:
+    if not rows:
+        return point
+    return rows[0].due_at if point is None else min(rows[0].due_at, point)
+
+
+def _save_states(states: list[ScheduleState]) -> None:
+    using = ledger.database()
+    ScheduleState._base_manager.using(using).bulk_create(
+        states,
+        update_conflicts=True,
+        unique_fields=["schedule"] if connections[using].features.supports_update_conflicts_with_target else None,
+        update_fields=["next_due_at", "condition", "condition_reason"],
+    )
+
+
+def write_wanted(
+    broker: Broker, wanted: Sequence[Wanted], *, sweep: bool = False, expected: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Upsert or remove, one script per place and kind; return what became of each member."""
+    expected = expected or {}
+    upserts: dict[Place, list[Definition]] = {}
+    removals: dict[Place, list[tuple[str, int, str]]] = {}
+    for item in wanted:
+        member, schedule = item.member, item.schedule
+        place = broker.place_of(member, schedule.queue)
+        if item.point is None:
+            removals.setdefault(place, []).append((member, schedule.generation, expected.get(member, "")))
+        else:
+            upserts.setdefault(place, []).append(item.definition(expected.get(member, "")))
+    results: dict[str, str] = {}
+    for place, definitions in upserts.items():
+        replies = broker.upsert(place, definitions, sweep=sweep)
+        results.update((item.member, reply) for item, reply in zip(definitions, replies, strict=True))
+    for place, members in removals.items():
+        replies = broker.remove(place, members)
+        results.update((item[0], reply) for item, reply in zip(members, replies, strict=True))
+    _note_synced([item.schedule for item in wanted])
+    return results
+
+
+def _note_synced(schedules: Iterable[Schedule]) -> None:
+    """Note which generation Redis has seen. A row that moved on meanwhile stays marked: its generation differs."""
+    stale = [row for row in schedules if row.synced_generation != row.generation]
+    if not stale:
+        return
+    seen = Case(*[When(pk=row.pk, then=Value(row.generation)) for row in stale])
+    rows = Schedule._base_manager.using(ledger.database()).filter(pk__in=[row.pk for row in stale])
+    rows.update(synced_generation=seen)

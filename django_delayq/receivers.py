@@ -1,0 +1,37 @@
+"""Connects database writes to the mirror. Holds no logic of its own."""
+
+from typing import Any
+
+from django.db.models.signals import post_delete, post_save, pre_save
+
+from . import conf, mirror
+from .models import Schedule, Tombstone
+from .signals import definitions_changed
+
+
+def connect() -> None:
+    """Connect every receiver once."""
+    pre_save.connect(_loaded_raw, sender=Schedule, dispatch_uid="django_delayq.raw")
+    post_save.connect(_saved, sender=Schedule, dispatch_uid="django_delayq.saved")
+    post_delete.connect(_deleted, sender=Schedule, dispatch_uid="django_delayq.deleted")
+    definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
+
+
+def _loaded_raw(instance: Schedule, raw: bool, **kwargs: Any) -> None:
+    # loaddata writes rows as they were dumped, past Schedule.save(): they are definitions that begin now.
+    if raw:
+        instance.begin_version()
+
+
+def _saved(instance: Schedule, using: str, **kwargs: Any) -> None:
+    mirror.mirror_after_commit([instance.pk], using=using)
+
+
+def _changed(pks: list[int], using: str, **kwargs: Any) -> None:
+    mirror.mirror_after_commit(pks, using=using)
+
+
+def _deleted(instance: Schedule, using: str, **kwargs: Any) -> None:
+    if conf.get_config().mirror:
+        Tombstone.bury([(instance.pk, instance.queue, instance.generation)], using=using)
+        mirror.sweep_after_commit(using=using)

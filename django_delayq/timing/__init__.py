@@ -1,0 +1,26 @@
+"""When things are due: recurrences, and policies about late points. Imports no Django, no Redis, reads no clock."""
+
+from .cron import Cron
+from .dialect import parse_every
+from .point import from_ms, to_ms
+from .policy import Policies, Run, Skip, decide, too_old, wake_at
+from .recurrence import Every, Once, Recurrence, Windowed
+from .words import describe
+
+__all__ = [
+    "Cron",
+    "Every",
+    "Once",
+    "Policies",
+    "Recurrence",
+    "Run",
+    "Skip",
+    "Windowed",
+    "decide",
+    "describe",
+    "from_ms",
+    "parse_every",
+    "to_ms",
+    "too_old",
+    "wake_at",
+]

@@ -1,0 +1,180 @@
+"""The cron dialect: from text to compiled fields. The only module that knows croniter, which expands ranges and steps.
+
+Never walks time. What croniter gets wrong is refused or rewritten before it sees the expression (`grammar.py`):
+9-9 as the whole field, wrapped ranges, hashed macros, W in lists, 5#2 beside a plain day, the day rule around # and W.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import lru_cache
+
+from croniter import CroniterError, croniter
+
+from ..exceptions import InvalidRecurrence
+from .fields import DayRule, Fields
+from .grammar import DAY_OF_MONTH, DAY_OF_WEEK, HOUR, MINUTE, MONTH, SECOND, FieldSpec, Items, read_field, shown
+
+MAX_LENGTH = 255
+MACROS = {
+    "@YEARLY": "0 0 1 1 *",
+    "@ANNUALLY": "0 0 1 1 *",
+    "@MONTHLY": "0 0 1 * *",
+    "@WEEKLY": "0 0 * * 0",
+    "@DAILY": "0 0 * * *",
+    "@MIDNIGHT": "0 0 * * *",
+    "@HOURLY": "0 * * * *",
+}
+SPECS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK)
+#: Where croniter puts the fields of SPECS in its expansion: the seconds come last.
+_EXPANDED = (5, 0, 1, 2, 3, 4)
+_MONTH_LENGTHS = {2: (28, 29), 4: (30,), 6: (30,), 9: (30,), 11: (30,)}
+
+_WORD = re.compile(r"\S+", re.ASCII)
+_EVERY = re.compile(r"\s*@EVERY\s+(?P<duration>\S+)\s*", re.ASCII)
+_DURATION = re.compile(r"(?P<amount>[0-9]{1,9}(?:\.[0-9]{1,6})?)(?P<unit>MS|D|H|M|S)", re.ASCII)
+_UNITS = {
+    "D": timedelta(days=1),
+    "H": timedelta(hours=1),
+    "M": timedelta(minutes=1),
+    "S": timedelta(seconds=1),
+    "MS": timedelta(milliseconds=1),
+}
+
+
+def parse_every(text: str) -> timedelta | None:
+    """Return the interval of `@every 1h30m` (units d, h, m, s, ms), or None if the text is not one."""
+    match = _EVERY.fullmatch(text.upper()) if len(text) <= MAX_LENGTH else None
+    if match is None:
+        return None
+    duration, end, total = match["duration"], 0, timedelta(0)
+    for part in _DURATION.finditer(duration):
+        if part.start() != end:
+            return None
+        end = part.end()
+        try:
+            total += float(part["amount"]) * _UNITS[part["unit"]]
+        except OverflowError:
+            return None
+    return total if end == len(duration) and total > timedelta(0) else None
+
+
+def compile_cron(expression: str, key: str) -> Fields:
+    """Return the compiled form of an expression; `key` feeds H.
+
+    Raises:
+        InvalidRecurrence: The message names the field, the value and what is allowed or to be written instead.
+    """
+    if len(expression) > MAX_LENGTH:
+        raise InvalidRecurrence(
+            f"A cron expression has at most {MAX_LENGTH} characters, this one has {len(expression)}. "
+            "Use ranges and steps instead of long lists, or several schedules."
+        )
+    if not expression.isascii():
+        odd = next(character for character in expression if not character.isascii())
+        raise InvalidRecurrence(f"A cron expression is plain ASCII; {shown(expression)} has {odd!r}.")
+    text = expression.upper()
+    # Without an H the key changes nothing; sharing saves memory where thousands of schedules have one expression.
+    return _compile(text, key if "H" in text else "")
+
+
+@lru_cache(maxsize=4096)
+def _compile(text: str, key: str) -> Fields:
+    words = _split(text)
+    if len(words) == 5:
+        words = ["0", *words]
+    items = [read_field(spec, word, key) for spec, word in zip(SPECS, words, strict=True)]
+    masks = _expand(text, items)
+    rule = DayRule(
+        days=masks[3],
+        before_last=tuple(items[3].before_last),
+        nearest=tuple(items[3].nearest),
+        last_working_day=items[3].last_working_day,
+        weekdays=masks[5],
+        nth=tuple(items[5].nth),
+        last=tuple(items[5].last),
+        both=words[3].startswith(("*", "?")) or words[5].startswith(("*", "?")),
+    )
+    months = masks[4]
+    days = tuple(tuple(rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
+    if not _ever_comes(months, days):
+        raise InvalidRecurrence(
+            f"The date never comes: day-of-month {shown(words[3])}, month {shown(words[4])} and day-of-week "
+            f"{shown(words[5])} have no day in common. The last day of a month is L."
+        )
+    return Fields(
+        seconds=masks[0],
+        minutes=masks[1],
+        hours=masks[2],
+        months=months,
+        day_masks=days,
+        fixed=not words[1].startswith("*") and not words[2].startswith("*"),
+        source=tuple(",".join(item.source) for item in items),
+    )
+
+
+def _split(text: str) -> list[str]:
+    words = _WORD.findall(text)
+    if not words:
+        raise InvalidRecurrence("The cron expression is empty. Write five fields, such as 0 9 * * 1-5.")
+    if re.match(r"(CRON_)?TZ=", words[0]):
+        raise InvalidRecurrence(
+            f"A time zone in the expression ({shown(words[0])}) is not supported. Write it in the field 'timezone'."
+        )
+    if words[0].startswith("@"):
+        return _macro(words)
+    if len(words) == 7:
+        raise InvalidRecurrence(
+            f"Seven fields: a year ({shown(words[6])}) is not supported. Leave it out, and bound the "
+            "schedule with its start and end."
+        )
+    if len(words) not in (5, 6):
+        raise InvalidRecurrence(
+            f"{len(words)} field{'s' if len(words) > 1 else ''} in {shown(text)}, but cron has 5 (minute hour "
+            "day-of-month month day-of-week), or 6 with the seconds first."
+        )
+    return words
+
+
+def _macro(words: list[str]) -> list[str]:
+    if len(words) == 1 and words[0] in MACROS:
+        return MACROS[words[0]].split()
+    if words[0] == "@EVERY":
+        raise InvalidRecurrence(
+            "@every is an interval, not a cron expression. Use the kind 'every' and write the interval there."
+        )
+    if words[0] == "@REBOOT":
+        raise InvalidRecurrence(
+            "@reboot is not supported: workers restart at any time, and there are many. "
+            "Write a time, or use the kind 'once'."
+        )
+    known = ", ".join(name.lower() for name in MACROS)
+    raise InvalidRecurrence(f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own.")
+
+
+def _expand(text: str, items: Sequence[Items]) -> list[int]:
+    """Have croniter expand the plain items of all six fields; return a bit mask for each, 0 where there is none."""
+    fields = [",".join(item.plain) or "*" for item in items]
+    try:
+        expanded, _ = croniter.expand(" ".join(fields), second_at_beginning=True)
+    except CroniterError as error:  # nothing known gets here; a newer croniter may refuse more
+        raise InvalidRecurrence(f"{shown(text)} is not a cron expression: {error}") from error
+    return [
+        _mask(spec, expanded[position]) if item.plain else 0
+        for spec, position, item in zip(SPECS, _EXPANDED, items, strict=True)
+    ]
+
+
+def _mask(spec: FieldSpec, values: Sequence[int | str]) -> int:
+    if "*" in values:
+        return sum(1 << value for value in range(spec.low, spec.high + 1))
+    return sum(1 << int(value) for value in values)
+
+
+def _ever_comes(months: int, days: tuple[tuple[int, ...], ...]) -> bool:
+    """Return whether any month of any year has a matching day: in 400 years each month begins on each weekday."""
+    return any(
+        months >> month & 1 and any(days[length - 28])
+        for month in range(1, 13)
+        for length in _MONTH_LENGTHS.get(month, (31,))
+    )

@@ -1,0 +1,57 @@
+"""Due points as numbers: microseconds and milliseconds since 1970. Never reads a clock, never rounds a point down."""
+
+from datetime import UTC, datetime, timedelta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def as_utc(instant: datetime, name: str = "instant") -> datetime:
+    """Return the instant in UTC.
+
+    Raises:
+        ValueError: It is no datetime, or a naive one, which names no instant.
+    """
+    if not isinstance(instant, datetime):
+        raise ValueError(f"{name} must be an aware datetime, not {instant!r}.")
+    if instant.utcoffset() is None:
+        raise ValueError(
+            f"{name} must be an aware datetime; {instant!r} has no time zone. Add one, such as tzinfo=UTC."
+        )
+    return instant.astimezone(UTC)
+
+
+def micros(instant: datetime) -> int:
+    """Return the whole microseconds since 1970, exactly.
+
+    Raises:
+        ValueError: The instant is naive.
+    """
+    delta = as_utc(instant) - EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def from_micros(value: int) -> datetime | None:
+    """Return the instant in UTC, or None where the years 1 to 9999 do not reach."""
+    try:
+        return EPOCH + timedelta(microseconds=value)
+    except OverflowError:
+        return None
+
+
+def to_ms(instant: datetime) -> int:
+    """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early.
+
+    Raises:
+        ValueError: The instant is naive.
+    """
+    return -(-micros(instant) // 1000)
+
+
+def from_ms(value: int) -> datetime:
+    """Return the instant of a number of milliseconds since 1970, in UTC.
+
+    Raises:
+        OverflowError: The years 1 to 9999 do not reach that far.
+    """
+    return EPOCH + timedelta(milliseconds=value)

@@ -1,0 +1,154 @@
+"""What a recurrence is, and the simple ones: interval, single point, window around another. Knows no calendar."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from ..exceptions import InvalidRecurrence
+from .point import MICROSECOND, as_utc, from_micros, micros
+
+
+class Recurrence(Protocol):
+    """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first point strictly after the instant, or None if there is none.
+
+        Raises:
+            ValueError: The instant is naive.
+        """
+        ...
+
+    def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
+        """Return the newest point with `floor < point <= instant`, or None.
+
+        The cost does not grow with the number of points between.
+
+        Raises:
+            ValueError: An instant is naive.
+        """
+        ...
+
+    def count_between(self, first: datetime, last: datetime) -> int:
+        """Return how many points there are with `first <= point <= last`. The cost does not grow with that number.
+
+        Raises:
+            ValueError: An instant is naive.
+        """
+        ...
+
+
+def _aware(instant: object, name: str, field: str) -> datetime:
+    try:
+        return as_utc(instant, name)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InvalidRecurrence(str(error), field=field) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A lattice `anchor + n * every` for all whole n, also negative ones. A restart never moves it.
+
+    Raises:
+        InvalidRecurrence: The interval is shorter than 1 ms, in which points are stored, or the anchor is naive.
+    """
+
+    every: timedelta
+    anchor: datetime
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, timedelta):
+            raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
+        if self.every < timedelta(milliseconds=1):
+            raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
+        object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first lattice point strictly after the instant, or None after the year 9999."""
+        step, anchor = self.every // MICROSECOND, micros(self.anchor)
+        return from_micros(anchor + ((micros(instant) - anchor) // step + 1) * step)
+
+    def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
+        """Return the newest lattice point with `floor < point <= instant`, or None."""
+        step, anchor = self.every // MICROSECOND, micros(self.anchor)
+        newest = anchor + (micros(instant) - anchor) // step * step
+        return from_micros(newest) if newest > micros(floor) else None
+
+    def count_between(self, first: datetime, last: datetime) -> int:
+        """Return how many lattice points there are with `first <= point <= last`."""
+        step, anchor = self.every // MICROSECOND, micros(self.anchor)
+        return max(0, (micros(last) - anchor) // step - (micros(first) - 1 - anchor) // step)
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A single point.
+
+    Raises:
+        InvalidRecurrence: It is no aware datetime.
+    """
+
+    at: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", _aware(self.at, "at", "at"))
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the point if it is strictly after the instant."""
+        return self.at if self.at > as_utc(instant) else None
+
+    def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
+        """Return the point if `floor < point <= instant`."""
+        return self.at if as_utc(floor, "floor") < self.at <= as_utc(instant) else None
+
+    def count_between(self, first: datetime, last: datetime) -> int:
+        """Return 1 if `first <= point <= last`, else 0."""
+        return int(as_utc(first, "first") <= self.at <= as_utc(last, "last"))
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """The points of another recurrence with `start <= point <= end`; None leaves a side open.
+
+    Raises:
+        InvalidRecurrence: A bound is naive, or the end is before the start.
+    """
+
+    recurrence: Recurrence
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("start", self.start), ("end", self.end)):
+            if value is not None:
+                object.__setattr__(self, name, _aware(value, name, f"{name}_at"))
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise InvalidRecurrence(f"The end {self.end} is before the start {self.start}.", field="end_at")
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first point strictly after the instant and inside the window, or None."""
+        instant = as_utc(instant)
+        if self.start is not None and self.start > instant:
+            instant = self.start - MICROSECOND
+        point = self.recurrence.next_after(instant)
+        if point is None or (self.end is not None and point > self.end):
+            return None
+        return point
+
+    def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
+        """Return the newest point of the window with `floor < point <= instant`, or None."""
+        instant, floor = as_utc(instant), as_utc(floor, "floor")
+        if self.end is not None:
+            instant = min(instant, self.end)
+        if self.start is not None:
+            floor = max(floor, self.start - MICROSECOND)
+        return self.recurrence.previous_at_or_before(instant, floor)
+
+    def count_between(self, first: datetime, last: datetime) -> int:
+        """Return how many points of the window there are with `first <= point <= last`."""
+        first, last = as_utc(first, "first"), as_utc(last, "last")
+        if self.start is not None:
+            first = max(first, self.start)
+        if self.end is not None:
+            last = min(last, self.end)
+        return self.recurrence.count_between(first, last)

@@ -1,0 +1,101 @@
+"""From wall clock to instants: which instants the matching local times of a zone are, around changes of its offset too.
+
+Never parses, never rounds; all numbers are whole seconds since 1970, in UTC unless they are called wall.
+"""
+
+from dataclasses import dataclass
+
+from .fields import DAY, Fields
+from .zone import Zone
+
+#: A larger jump is a correction of the calendar, not summer time (Debian cron's rule).
+LONGEST_SHIFT = 3 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The due points of compiled fields in a zone.
+
+    Note [Stretches]: a zone is a row of stretches of constant offset. Inside one, wall clock and instants differ by a
+    constant, so every question is one about wall-clock seconds. What is special happens where a stretch begins:
+    after a gap, a fixed-time job that matched inside the gap gets one point at the first valid minute (`run_after`);
+    after a jump back, a fixed-time job begins only where the wall clock was not yet before (`once`).
+    Two wall-clock times that fall on one instant are one point.
+    """
+
+    fields: Fields
+    zone: Zone
+    run_after: bool
+    once: bool
+
+    def first_at_or_after(self, second: int) -> int | None:
+        """Return the first due point from `second` on, or None after the year 9999."""
+        searched: int | None = None
+        found: int | None = None
+        while True:
+            start, end, offset, before = self.zone.stretch(second)
+            begin, extra = second, None
+            if offset != before:
+                begin = max(second, self._begin(start, offset, before))
+                extra = self._after_gap(second, start, offset, before)
+            wall = begin + offset
+            # Search again only if the wall clock went back, or went over what was found.
+            if searched is None or found is None or not searched <= wall <= found:
+                searched, found = wall, self.fields.first_at_or_after(wall)
+            if extra is not None and (found is None or extra < found - offset):
+                return extra
+            if found is None:
+                return None
+            if found - offset < end:
+                return found - offset
+            second = end
+            if end + offset - searched > DAY:
+                # No jump back leads from here to before `searched`, and nothing matches between that and `found`.
+                second = max(end, found - offset - 2 * DAY)
+
+    def last_at_or_before(self, second: int, floor: int) -> int | None:
+        """Return the last due point in `floor < point <= second`, by bisection: a long way back costs little."""
+        newest = self.first_at_or_after(floor + 1)
+        if newest is None or newest > second:
+            return None
+        low, high = newest, second + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            point = self.first_at_or_after(middle)
+            if point is None or point > second:
+                high = middle
+            else:
+                low = point
+        return low
+
+    def count(self, first: int, last: int) -> int:
+        """Return how many due points lie in `first <= point <= last`, stretch by stretch, not point by point."""
+        total = 0
+        second = first
+        while second <= last:
+            start, end, offset, before = self.zone.stretch(second)
+            begin = second
+            if offset != before:
+                begin = max(second, self._begin(start, offset, before))
+                extra = self._after_gap(second, start, offset, before)
+                if extra is not None and extra <= last and not self.fields.count(extra + offset, extra + offset + 1):
+                    total += 1
+            total += self.fields.count(begin + offset, min(end, last + 1) + offset)
+            second = end
+        return total
+
+    def _begin(self, start: int, offset: int, before: int) -> int:
+        """Return where the stretch begins to count: later than its start if local time is repeated and runs once."""
+        if self.once and 0 < before - offset <= LONGEST_SHIFT:
+            return start + before - offset
+        return start
+
+    def _after_gap(self, second: int, start: int, offset: int, before: int) -> int | None:
+        """Return the point that stands for all that matched in the gap before `start`, if it is not before `second`."""
+        if not self.run_after or not 0 < offset - before <= LONGEST_SHIFT:
+            return None
+        point = -(-(start + offset) // 60) * 60 - offset
+        if point < second:
+            return None
+        missing = self.fields.first_at_or_after(start + before)
+        return point if missing is not None and missing < start + offset else None

@@ -1,0 +1,116 @@
+"""Time zones as stretches of constant offset. Asks zoneinfo only for offsets of instants, never for local times,
+which may exist twice or not at all."""
+
+from bisect import bisect_right
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from ..exceptions import InvalidRecurrence
+
+DAY = 86_400
+#: Offsets are looked up in blocks of 2**25 s, about 388 days.
+BLOCK_BITS = 25
+MAX_BLOCKS = 1024
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST = int((datetime(1, 1, 3, tzinfo=UTC) - _EPOCH).total_seconds())
+_LATEST = int((datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH).total_seconds())
+#: Files beside the zones that mean another zone on another machine, or count leap seconds.
+_MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
+
+#: (first second, second after the last, offset in s, offset before the first second). All in UTC seconds since 1970.
+#: Neighbours may have equal offsets: a block begins there, and nothing happens.
+Stretch = tuple[int, int, int, int]
+
+
+class Zone:
+    """One time zone. Immutable but for a cache; safe to share between threads."""
+
+    __slots__ = ("_blocks", "_info", "name")
+
+    def __init__(self, name: str, info: ZoneInfo) -> None:
+        self.name = name
+        self._info = info
+        self._blocks: dict[int, tuple[list[int], list[Stretch]]] = {}
+
+    def stretch(self, second: int) -> Stretch:
+        """Return the stretch of constant offset that holds the second; amortised a dict look-up and a bisection."""
+        block = self._blocks.get(second >> BLOCK_BITS)
+        if block is None:
+            block = self._build(second >> BLOCK_BITS)
+        starts, stretches = block
+        return stretches[bisect_right(starts, second) - 1]
+
+    def offset(self, second: int) -> int:
+        """Return the offset from UTC in s; beyond the years 1 to 9999 the nearest known one."""
+        second = min(max(second, _EARLIEST), _LATEST)
+        delta = datetime.fromtimestamp(second, self._info).utcoffset()
+        return 0 if delta is None else delta.days * DAY + delta.seconds
+
+    def _build(self, number: int) -> tuple[list[int], list[Stretch]]:
+        begin, end = number << BLOCK_BITS, (number + 1) << BLOCK_BITS
+        start, offset, before = begin, self.offset(begin - 1), self.offset(begin - 1)
+        stretches: list[Stretch] = []
+        for second, changed in self._transitions(begin - 1, end - 1):
+            if second > start:
+                stretches.append((start, second, offset, before))
+            start, offset, before = second, changed, offset
+        stretches.append((start, end, offset, before))
+        if len(self._blocks) >= MAX_BLOCKS:
+            self._blocks.clear()
+        built = ([stretch[0] for stretch in stretches], stretches)
+        self._blocks[number] = built
+        return built
+
+    def _transitions(self, left: int, end: int) -> list[tuple[int, int]]:
+        """Return (second, new offset) of each change in `left < second <= end`. No offset lasts less than a day."""
+        found = []
+        known = self.offset(left)
+        while left < end:
+            right = min(left + DAY, end)
+            target = self.offset(right)
+            while known != target:
+                low, high = left, right
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    if self.offset(middle) == known:
+                        low = middle
+                    else:
+                        high = middle
+                left, known = high, self.offset(high)
+                found.append((left, known))
+            left = right
+        return found
+
+
+@lru_cache(maxsize=1024)
+def get_zone(name: str) -> Zone:
+    """Return the zone of an IANA name.
+
+    Raises:
+        InvalidRecurrence: There is no such zone; the message offers the nearest names.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidRecurrence(f"A time zone is a name such as Europe/Riga or UTC, not {name!r}.", field="timezone")
+    if not name.startswith(_MACHINE_DEPENDENT):
+        try:
+            return Zone(name, ZoneInfo(name))
+        except (LookupError, ValueError, OSError):
+            pass  # unknown, "../x", or a directory such as "America"
+    raise InvalidRecurrence(f"There is no time zone {name[:64]!r}.{_hint(name[:64])}", field="timezone")
+
+
+def _hint(name: str) -> str:
+    by_lower = {known.lower(): known for known in available_timezones()}
+    lower = name.strip().lower().replace(" ", "_")
+    cities = {known.rsplit("/", 1)[-1]: known for known in by_lower}
+    if lower in cities:
+        near = [cities[lower]]
+    else:
+        near = get_close_matches(lower, by_lower, n=3, cutoff=0.7) or [
+            cities[city] for city in get_close_matches(lower, cities, n=3, cutoff=0.8)
+        ]
+    if not near:
+        return " Use an IANA name such as Europe/Riga or UTC."
+    return f" Did you mean {' or '.join(by_lower[match] for match in near)}?"

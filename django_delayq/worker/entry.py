@@ -1,0 +1,50 @@
+"""A claimed member on its way through the worker. Values only."""
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ..broker import Entry, Lease, Place, Settlement
+from ..ledger import Outcome
+from ..timing import to_ms
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A member under this worker's lease. `deadline` is monotonic: after it the lease may be somebody else's."""
+
+    place: Place
+    entry: Entry
+    fence: str
+    claimed_at: datetime
+    deadline: float
+    outcome: Outcome | None = None
+    #: A stretch that an edit left behind this point, to be recorded with its outcome (rule R8).
+    trailing: Outcome | None = None
+    #: The generation of the definition that was used; the mirror's may be newer or older.
+    generation: int = 0
+    lost: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def member(self) -> str:
+        """The member's name."""
+        return self.entry.member
+
+    def lease(self, delay_ms: int = 0) -> Lease:
+        """Return this lease, to be renewed or handed back."""
+        return Lease(self.member, self.fence, delay_ms)
+
+    def settlement(self, point: datetime | None, wake: datetime | None = None) -> Settlement:
+        """Return the move to the next point; None drops the member."""
+        if point is None:
+            return Settlement(self.member, self.fence, self.generation, None)
+        return Settlement(self.member, self.fence, self.generation, to_ms(point), to_ms(wake or point))
+
+
+@dataclass(slots=True, eq=False)
+class Finished:
+    """What a slot reports back: the held entry, whose outcome's row is filled in, and how long the task took."""
+
+    held: Held
+    seconds: float
+    retry_after_ms: int | None = None

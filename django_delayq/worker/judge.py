@@ -1,0 +1,235 @@
+"""What to do with each claimed member: rules R1, R2, R8 and the policies. Reads the ledger, writes nothing.
+
+Every function returns through a `Verdicts`; the loop carries them out.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from .. import chain, ledger
+from ..compat import AnyTask
+from ..exceptions import InvalidRecurrence, UnknownTask
+from ..ledger import Outcome, version_of
+from ..models import Origin, Run, Schedule, ScheduleState, Status
+from ..registry import get_task
+from ..timing import Skip, decide, from_ms
+from .entry import Held
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """The batch, sorted by what happens next."""
+
+    #: Run at once: nobody can have run these before.
+    execute: list[tuple[Held, AnyTask]] = field(default_factory=list)
+    #: Somebody may have run these before: prove the lease, write a running row, then run (rule R2b).
+    suspects: list[tuple[Held, AnyTask]] = field(default_factory=list)
+    #: Record the outcome (skipped, lost, handed over), then settle.
+    record: list[Held] = field(default_factory=list)
+    #: Stretches left by edits, to be recorded before anything else.
+    stretches: list[Outcome] = field(default_factory=list)
+    #: Nothing to record: settle to this point.
+    settle: list[tuple[Held, datetime | None]] = field(default_factory=list)
+    #: No worker with this code knows the task: hand back for others.
+    unknown: list[Held] = field(default_factory=list)
+    #: The next point cannot be computed: park.
+    park: list[Held] = field(default_factory=list)
+
+
+def judge(entries: Sequence[Held], worker: str) -> Verdicts:
+    """Judge a batch with at most three queries, whatever its size."""
+    verdicts = Verdicts()
+    parsed = [(held, chain.parse_member(held.member)) for held in entries]
+    runs = ledger.load_runs([item[1] for _, item in parsed if item and item[0] == "r"])
+    own = [item[1] for _, item in parsed if item and item[0] == "s"]
+    schedules = ledger.load_schedules({*own, *(run.schedule_id for run in runs.values())})
+    open_rows = ledger.load_open_rows(own) if own else {}
+    for held, item in parsed:
+        held.generation = held.entry.generation or 0
+        if item is None:
+            logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.place)
+            verdicts.settle.append((held, None))
+        elif item[0] == "r":
+            run = runs.get(item[1])
+            _judge_run(held, run, run and schedules.get(run.schedule_id), verdicts, worker)
+        else:
+            _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts, worker)
+    return verdicts
+
+
+def new_run(held: Held, schedule: Schedule, due_at: datetime, worker: str, **values: object) -> Run:
+    """Return an unsaved row of this schedule's chain, claimed by this worker."""
+    return Run(
+        schedule_id=schedule.pk,
+        schedule_name=schedule.name,
+        task=schedule.task,
+        queue=schedule.queue,
+        generation=schedule.generation,
+        origin=Origin.DUE,
+        due_at=due_at,
+        fence=held.fence,
+        claimed_at=held.claimed_at,
+        worker=worker,
+        **values,
+    )
+
+
+def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts: Verdicts, worker: str) -> None:
+    """Judge a run apart from its schedule's chain."""
+    if run is None or not Status(run.status).is_open:
+        verdicts.settle.append((held, None))
+    elif schedule is None:
+        ledger.close_orphan(run, "the schedule was deleted")
+        verdicts.settle.append((held, None))
+    elif run.origin == Origin.DUE and not schedule.enabled:
+        held.outcome = Outcome(run, schedule, version_of(run))
+        _close(run, held, worker, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
+        verdicts.record.append(held)
+    else:
+        held.outcome = Outcome(run, schedule, version_of(run))
+        _dispatch(held, verdicts.suspects, verdicts)
+
+
+def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verdicts: Verdicts, worker: str) -> None:
+    """Judge a member of a schedule's chain."""
+    if schedule is None:
+        verdicts.settle.append((held, None))
+        return
+    # The larger of the two: Redis may not have seen the last edit yet, or know one that a restored database lost.
+    held.generation = max(held.generation, schedule.generation)
+    if schedule.queue != held.place.queue:
+        verdicts.settle.append((held, None))
+        return
+    state = chain.state_of(schedule)
+    row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == _point(held)), None)
+    if not schedule.enabled:
+        _judge_disabled(held, schedule, state, row, verdicts, worker)
+        return
+    try:
+        upcoming = chain.next_point(schedule, state)
+    except InvalidRecurrence:
+        verdicts.park.append(held)
+        return
+    first = rows[0].due_at if rows else upcoming
+    if held.entry.point_ms is None or _not_owed(_point(held), schedule, state, row, first):
+        verdicts.settle.append((held, first))
+        return
+    _left_by_edit(held, schedule, state, verdicts, worker)
+    if row is not None or held.entry.lapsed:
+        _judge_again(held, schedule, row, verdicts, worker)
+    else:
+        _judge_new(held, schedule, state, verdicts, worker)
+
+
+def _point(held: Held) -> datetime:
+    return from_ms(held.entry.point_ms or 0)
+
+
+def _undecided(point: datetime, state: ScheduleState) -> bool:
+    return state.last_due_at is None or point > state.last_due_at
+
+
+def _not_owed(
+    point: datetime, schedule: Schedule, state: ScheduleState, row: Run | None, first: datetime | None
+) -> bool:
+    """Say whether the point is decided, a hole was left before it, or no definition ever had it (rule R2)."""
+    if row is not None:
+        return point != first
+    if not _undecided(point, state) or point <= schedule.created_at:
+        return True
+    if point <= schedule.effective_from:  # already due when the definition was edited: still runs once (rule R8)
+        return False
+    return point != first
+
+
+def _judge_disabled(
+    held: Held, schedule: Schedule, state: ScheduleState, row: Run | None, verdicts: Verdicts, worker: str
+) -> None:
+    """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
+    if row is not None:
+        held.outcome = Outcome(row, schedule, version_of(row))
+        _close(row, held, worker, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
+    elif (
+        held.entry.point_ms is not None
+        and _undecided(_point(held), state)
+        and schedule.created_at < _point(held) <= schedule.effective_from
+    ):
+        run = new_run(held, schedule, _point(held), worker)
+        held.outcome = Outcome(run, schedule)
+        _close(run, held, worker, Status.SKIPPED, "paused")
+    else:
+        verdicts.settle.append((held, None))
+        return
+    verdicts.record.append(held)
+
+
+def _left_by_edit(held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str) -> None:
+    """Explain what the definition before an edit left undecided, as one stretch of unknown length (rule R8)."""
+    point, edited = _point(held), schedule.effective_from
+    if point <= edited:
+        first, after_this = edited, True
+    else:
+        due = state.next_due_at
+        if due is None or due > edited or due <= schedule.created_at or not _undecided(due, state):
+            return
+        first, after_this = due, False
+    run = new_run(held, schedule, first, worker, last_due_at=edited, points=0)
+    _close(run, held, worker, Status.SKIPPED, "edited")
+    if after_this:
+        held.trailing = Outcome(run, schedule)
+    else:
+        verdicts.stretches.append(Outcome(run, schedule))
+
+
+def _judge_again(held: Held, schedule: Schedule, row: Run | None, verdicts: Verdicts, worker: str) -> None:
+    """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
+    run = row or new_run(held, schedule, _point(held), worker, status=Status.RUNNING)
+    held.outcome = Outcome(run, schedule, row and version_of(row))
+    window = schedule.catch_up_window
+    if window is not None and held.claimed_at - run.due_at > window:
+        late = Status.FAILED if row is not None and row.status == Status.RETRYING else Status.LOST
+        _close(run, held, worker, late, "catch_up_window")
+        verdicts.record.append(held)
+    else:
+        _dispatch(held, verdicts.suspects, verdicts)
+
+
+def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str) -> None:
+    """A point that nobody held before: on time, or for the policies to decide."""
+    point = _point(held)
+    rule, _ = chain.rule_and_base(schedule, state)
+    decision = decide(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, schedule.policies)
+    if isinstance(decision, Skip):
+        run = new_run(held, schedule, decision.first, worker, points=decision.points)
+        if decision.points > 1:
+            run.last_due_at = decision.last
+        _close(run, held, worker, Status.SKIPPED, decision.reason)
+        held.outcome = Outcome(run, schedule)
+        verdicts.record.append(held)
+        return
+    run = new_run(held, schedule, point, worker)
+    held.outcome = Outcome(run, schedule)
+    if schedule.overlap == Schedule.Overlap.ALLOW:
+        run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
+        verdicts.record.append(held)
+    else:
+        _dispatch(held, verdicts.execute, verdicts)
+
+
+def _close(run: Run, held: Held, worker: str, status: Status, reason: str) -> None:
+    run.status, run.reason, run.fence, run.worker = status, reason, held.fence, worker
+    run.claimed_at = run.claimed_at or held.claimed_at
+    run.finished_at = held.claimed_at
+
+
+def _dispatch(held: Held, target: list[tuple[Held, AnyTask]], verdicts: Verdicts) -> None:
+    assert held.outcome is not None  # noqa: S101 - set by the callers
+    try:
+        target.append((held, get_task(held.outcome.schedule.task)))
+    except UnknownTask as error:
+        logger.warning("%s is released for other workers: %s", held.outcome.schedule, error)
+        verdicts.unknown.append(held)

@@ -1,0 +1,108 @@
+"""Renews every lease this process holds, from one thread, and tells who lost one. Never gives a lease back itself."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+from ..broker import Broker, Place
+from ..exceptions import BrokerError
+from ..signals import lease_lost
+from .entry import Held
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+class LeaseKeeper:
+    """Holds what is claimed. Entries past their deadline count as lost, whatever Redis says (Note [Self-fence]).
+
+    Note [Self-fence]
+    The deadline is taken from this process' monotonic clock when the request was *sent*, so it never lies after the
+    lease's real end. A process that was stopped for longer than its lease finds every deadline passed when it wakes up.
+    """
+
+    def __init__(self, broker: Broker, *, lease_seconds: float) -> None:
+        self.broker = broker
+        self.lease_seconds = lease_seconds
+        self._held: set[Held] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is still held runs out by itself."""
+        self._stop.set()
+        self._thread.join(timeout=self.broker.config.lease_seconds)
+
+    def add(self, held: Iterable[Held]) -> None:
+        """Keep these from now on."""
+        with self._lock:
+            self._held.update(held)
+
+    def discard(self, held: Iterable[Held]) -> None:
+        """Let these go: they are settled, handed back or lost."""
+        with self._lock:
+            self._held.difference_update(held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.lease_seconds / 3):
+            try:
+                self.renew_all()
+            except BrokerError as error:
+                logger.warning("Leases could not be renewed: %s", error)
+                self._expire()
+            except Exception:
+                logger.exception("Leases could not be renewed")
+                self._expire()
+
+    def renew_all(self) -> None:
+        """Renew everything held, one script per shard and batch."""
+        with self._lock:
+            everything = list(self._held)
+        places: dict[Place, list[Held]] = {}
+        for held in everything:
+            places.setdefault(held.place, []).append(held)
+        size = self.broker.config.batch_size
+        for place, entries in places.items():
+            for at in range(0, len(entries), size):
+                self.prove(place, entries[at : at + size])
+        self._expire()
+
+    def prove(self, place: Place, entries: list[Held]) -> list[Held]:
+        """Renew these leases and return those that are still ours; the others are marked as lost.
+
+        Raises:
+            BrokerError: Nothing is known; deadlines stand as they were.
+        """
+        sent = time.monotonic()
+        lost = self.broker.renew(place, [held.lease() for held in entries], lease_ms=int(self.lease_seconds * 1000))
+        kept = []
+        for held in entries:
+            if held.member in lost:
+                self._mark_lost(held)
+            else:
+                held.deadline = sent + self.lease_seconds
+                kept.append(held)
+        return kept
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [held for held in self._held if held.deadline <= now]
+        for held in late:
+            self._mark_lost(held)
+
+    def _mark_lost(self, held: Held) -> None:
+        with self._lock:
+            mine = held in self._held and not held.lost.is_set()
+        held.lost.set()
+        if mine:
+            logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.place)
+            lease_lost.send_robust(sender=type(self), member=held.member, queue=held.place.queue)

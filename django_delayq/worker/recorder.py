@@ -1,0 +1,156 @@
+"""Finished entries into the ledger, then out of Redis: rules R3 and R4. Keeps what a failing server did not take."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from .. import chain, ledger, mirror
+from ..broker import Broker, Lease, Place, Settlement
+from ..exceptions import InvalidRecurrence
+from ..ledger import Outcome, Won
+from ..models import Run, Schedule, Status
+from ..signals import run_finished, run_skipped
+from .entry import Finished, Held
+from .leases import LeaseKeeper
+from .logs import log_run
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+class Recorder:
+    """Writes in batches. What could not be written stays here, under its renewed lease, and is written with the next call.
+
+    The order is the guarantee: the ledger first; Redis only for what the ledger took. A crash in between repeats a
+    wake-up, never an outcome.
+    """
+
+    def __init__(self, broker: Broker, keeper: LeaseKeeper) -> None:
+        self.broker = broker
+        self.keeper = keeper
+        self.unrecorded: list[Finished] = []
+        self.unsettled: dict[Place, list[tuple[Held, Settlement]]] = {}
+        self.unretried: dict[Place, list[tuple[Held, Lease]]] = {}
+        self.runs = 0
+
+    @property
+    def idle(self) -> bool:
+        """True while nothing waits to be written."""
+        return not (self.unrecorded or self.unsettled or self.unretried)
+
+    def add(self, finished: Iterable[Finished]) -> None:
+        """Take finished entries, to be written by `flush`."""
+        self.unrecorded.extend(finished)
+
+    def settle(self, held: Held, point: datetime | None, schedule: Schedule | None = None) -> None:
+        """Take an entry that needs no row, to be settled by `flush`."""
+        wake = chain.wake_of(schedule, point) if schedule is not None and point is not None else None
+        self.unsettled.setdefault(held.place, []).append((held, held.settlement(point, wake)))
+
+    def flush(self) -> None:
+        """Write everything that is here.
+
+        Raises:
+            DatabaseError: The ledger was not written; all is kept.
+            BrokerError: The ledger was written; what was not settled is kept.
+        """
+        size = self.broker.config.batch_size
+        while self.unrecorded:
+            batch = self.unrecorded[:size]
+            self._record(batch)
+            del self.unrecorded[:size]
+        self._settle_all()
+
+    def _record(self, batch: Sequence[Finished]) -> None:
+        outcomes: list[Outcome] = []
+        owners: list[Finished | None] = []
+        for finished in batch:
+            held = finished.held
+            assert held.outcome is not None  # noqa: S101 - only judged entries finish
+            outcomes.append(held.outcome)
+            owners.append(finished)
+            if held.trailing is not None and not Status(held.outcome.run.status).is_open:
+                outcomes.append(held.trailing)
+                owners.append(None)
+        won = ledger.record(outcomes)
+        for owner, outcome, result in zip(owners, outcomes, won, strict=True):
+            if result is Won.YES:
+                announce(outcome)
+            if owner is not None:
+                self._after(owner, outcome, result)
+
+    def _after(self, finished: Finished, outcome: Outcome, result: Won) -> None:
+        held, run = finished.held, outcome.run
+        if result is Won.GONE:
+            logger.info("%s was deleted while it ran; its outcome is not recorded.", run.schedule_name)
+            self.settle(held, None)
+        elif result is Won.LOST:
+            self.lost(held, run)
+        elif finished.retry_after_ms is not None:
+            self.unretried.setdefault(held.place, []).append((held, held.lease(finished.retry_after_ms)))
+        else:
+            if run.started_at is not None:
+                self.runs += 1
+            self._advance(held, outcome)
+
+    def _advance(self, held: Held, outcome: Outcome) -> None:
+        """Settle a decided point: run members leave, a chain goes on at its next point."""
+        schedule = outcome.schedule
+        held.generation = max(held.generation, schedule.generation)
+        if outcome.run.apart and outcome.run.status == Status.QUEUED:
+            mirror.enqueue_runs(self.broker, [outcome.run])
+        if not held.member.startswith("s") or schedule.queue != held.place.queue:
+            self.settle(held, None)
+        else:
+            point = outcome.next_point
+            if held.trailing is not None:
+                point = held.trailing.next_point
+            self.settle(held, point, schedule)
+
+    def lost(self, held: Held, run: Run) -> None:
+        """Somebody else decided this point: do not touch Redis, unless the row is final (then go on from it)."""
+        row = ledger.find(run)
+        logger.warning("%s due %s was decided by another worker.", run.schedule_name, run.due_at)
+        if row is None or Status(row.status).is_open or not held.member.startswith("s"):
+            self.keeper.discard([held])
+            return
+        schedule = ledger.load_schedules([run.schedule_id]).get(run.schedule_id)
+        if schedule is None or not schedule.enabled:
+            self.settle(held, None)
+            return
+        held.generation = max(held.generation, schedule.generation)
+        rows = ledger.load_open_rows([schedule.pk]).get(schedule.pk)
+        try:
+            point = rows[0].due_at if rows else chain.next_point(schedule, chain.state_of(schedule))
+        except InvalidRecurrence:
+            point = None
+        self.settle(held, point, schedule)
+
+    def _settle_all(self) -> None:
+        for place in list(self.unsettled):
+            items = self.unsettled[place]
+            while items:
+                part = items[: self.broker.config.batch_size]
+                self.broker.settle(place, [settlement for _, settlement in part])
+                self.keeper.discard(held for held, _ in part)
+                del items[: len(part)]
+            del self.unsettled[place]
+        for place in list(self.unretried):
+            retries = self.unretried.pop(place)
+            try:
+                self.broker.retry(place, [lease for _, lease in retries])
+            except Exception:
+                self.unretried[place] = retries
+                raise
+            self.keeper.discard(held for held, _ in retries)
+
+
+def announce(outcome: Outcome) -> None:
+    """Log a recorded row and send its signal."""
+    run = outcome.run
+    if run.status == Status.QUEUED:
+        return
+    log_run(run)
+    if run.status == Status.SKIPPED:
+        run_skipped.send_robust(sender=Schedule, run=run, schedule=outcome.schedule)
+    elif not Status(run.status).is_open:
+        run_finished.send_robust(sender=Schedule, run=run, schedule=outcome.schedule)

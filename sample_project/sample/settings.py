@@ -1,0 +1,90 @@
+"""Settings of the sample project: a shop on one machine. NOT for production: DEBUG is on and the key is public."""
+
+import os
+
+from sample import server
+
+BASE_DIR = server.BASE_DIR
+
+# A sample, on localhost only: errors are shown in the browser, static files need no web server.
+DEBUG = True
+SECRET_KEY = "public, because this is a sample project"  # noqa: S105
+ALLOWED_HOSTS: list[str] = []  # with DEBUG: localhost only
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_delayq",  # 1. the app ...
+    "shop",
+]
+
+# 2. ... a Redis, by way of django-redis ...
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": server.url(),
+    },
+}
+
+# 3. ... and, only where the defaults do not fit, its settings.
+DELAYQ = {
+    "REDIS": "default",  # the alias in CACHES
+    "PREFIX": "shop",  # every key in Redis begins with this: one for each project and database
+    "QUEUES": ["default", "mail"],  # what schedules can choose; a worker serves all of them or some
+    "DRAIN_SECONDS": 10,  # how long a worker that is told to stop lets running tasks finish
+}
+
+if "DATABASE_URL" in os.environ:
+    import dj_database_url
+
+    DATABASES = {"default": dj_database_url.config()}
+else:
+    DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"}}
+
+# SQLite with several processes: writers queue up instead of failing, and readers never wait.
+if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+    DATABASES["default"].setdefault("OPTIONS", {}).update(
+        transaction_mode="IMMEDIATE",
+        timeout=20,
+        init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    )
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "sample.urls"
+WSGI_APPLICATION = "sample.wsgi.application"
+STATIC_URL = "static/"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+LANGUAGE_CODE = "en-us"
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+# Mails become files that can be looked at.
+EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+EMAIL_FILE_PATH = BASE_DIR / "mails"
+DEFAULT_FROM_EMAIL = "The sample shop <shop@example.org>"

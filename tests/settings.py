@@ -1,0 +1,73 @@
+"""Settings of the test suite. The Redis URL and the database come from the environment; see tests/conftest.py."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import dj_database_url
+
+SECRET_KEY = "only for tests"
+DEBUG = False
+ALLOWED_HOSTS = ["*"]
+USE_TZ = os.environ.get("DELAYQ_TEST_USE_TZ", "1") == "1"
+TIME_ZONE = "UTC"
+ROOT_URLCONF = "tests.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_delayq",
+    "tests.app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+STATIC_URL = "/static/"
+
+# A file, not memory: worker processes of the tests open the same database.
+SCRATCH = Path(os.environ.get("DELAYQ_TEST_SCRATCH") or tempfile.mkdtemp(prefix="delayq-tests-"))
+if "DATABASE_URL" in os.environ:
+    DATABASES = {"default": dj_database_url.config()}
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": SCRATCH / "db.sqlite3",
+            "OPTIONS": {
+                "timeout": 20,
+                "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            },
+            "TEST": {"NAME": SCRATCH / "test.sqlite3"},
+        }
+    }
+
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": os.environ.get("DELAYQ_REDIS_URL", "redis://127.0.0.1:1/0"),
+    },
+    "local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+}
+DELAYQ = {"PREFIX": os.environ.get("DELAYQ_TEST_PREFIX", "delayq-test"), "QUEUES": ["default", "mail"]}
