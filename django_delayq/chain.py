@@ -48,10 +48,10 @@ def rule_and_base(schedule: Schedule, state: ScheduleState) -> tuple[Recurrence,
         InvalidRecurrence: The row holds no usable recurrence.
     """
     base = max(state.last_due_at or schedule.effective_from, schedule.effective_from)
-    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
-        if state.last_finished_at is not None:
-            anchor = max(state.last_finished_at, schedule.effective_from)
-            return schedule.recurrence_from(anchor), max(base, anchor)
+    fixed_delay = schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH
+    if fixed_delay and state.last_finished_at is not None:
+        anchor = max(state.last_finished_at, schedule.effective_from)
+        return schedule.recurrence_from(anchor), max(base, anchor)
     return schedule.recurrence, base
 
 

@@ -2,9 +2,9 @@
 
 Note [Compare and set]
 Redis is settled after the ledger, and only by whoever won the ledger's compare-and-set. A new row is won by the unique
-constraint on (schedule, origin, due_at); an existing one by an UPDATE that names the status, attempt and fence that were
-read, compared for equality only (fences are not ordered: a clock may step back, Redis may be flushed). A row that already
-carries my fence and worker is mine: the reply to an earlier COMMIT was lost.
+constraint on (schedule, origin, due_at); an existing one by an UPDATE that names the status, attempt and fence that
+were read, compared for equality only (fences are not ordered: a clock may step back, Redis may be flushed). A row that
+already carries my fence and worker is mine: the reply to an earlier COMMIT was lost.
 """
 
 from collections.abc import Iterable, Sequence

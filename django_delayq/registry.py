@@ -1,5 +1,5 @@
-"""The `@task` functions of the installed apps: what can be scheduled and executed. Nothing else can: no dotted path from
-a form, the database or Redis is ever imported.
+"""The `@task` functions of the installed apps: what can be scheduled and executed. Nothing else can: no dotted path
+from a form, the database or Redis is ever imported.
 """
 
 import difflib

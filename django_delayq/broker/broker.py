@@ -79,7 +79,7 @@ class Broker:
                     number(attempts) or 0,
                     text(lapsed) == "1",
                     text(payload),
-                )  # fmt: skip
+                )
             )
         return Claim(int(now), number(head), text(epoch) or None, text(fence), tuple(entries))
 

@@ -2,16 +2,16 @@
 
 Note [A client of our own]
 django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A retried
-EVALSHA is executed twice, and a shared timeout is either too long for a form or too short for a worker. So each use gets
-its own pool, built by the alias' own connection factory (which knows Sentinel, TLS, passwords), with its own timeouts
-and no retry: the worker's loop repeats a claim under the same request id, everything else is repeated by its caller.
+EVALSHA is executed twice, and a shared timeout is either too long for a form or too short for a worker. So each use
+gets its own pool, built by the alias' own connection factory (which knows Sentinel, TLS, passwords), with its own
+timeouts and no retry: the worker's loop repeats a claim under the same request id, everything else is repeated by its
+caller.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import redis
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
@@ -35,7 +35,7 @@ PASSING = (
 )
 
 
-def connect(*, timeout_seconds: float) -> "redis.Redis[Any]":
+def connect(*, timeout_seconds: float) -> Any:
     """Return a client of our own for the alias that DELAYQ['REDIS'] names. Opens no connection yet.
 
     Raises:
@@ -64,7 +64,7 @@ def connect(*, timeout_seconds: float) -> "redis.Redis[Any]":
         retry_on_timeout=False,
         retry_on_error=[],
     )
-    return factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)  # type: ignore[no-any-return]
+    return factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
 
 
 @contextmanager

@@ -11,168 +11,349 @@ import django_delayq.models.versions
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Run',
+            name="Run",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('schedule_name', models.CharField(max_length=200, verbose_name='schedule name')),
-                ('task', models.CharField(max_length=255, verbose_name='task')),
-                ('queue', models.CharField(max_length=64, verbose_name='queue')),
-                ('generation', models.BigIntegerField(verbose_name='generation')),
-                ('origin', models.CharField(choices=[('due', 'due'), ('manual', 'run now'), ('backfill', 'backfill')], default='due', max_length=8, verbose_name='origin')),
-                ('apart', models.BooleanField(default=False, editable=False)),
-                ('due_at', django_delayq.fields.UTCDateTimeField(verbose_name='due')),
-                ('status', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('retrying', 'retrying'), ('succeeded', 'succeeded'), ('failed', 'failed'), ('skipped', 'skipped'), ('lost', 'lost')], max_length=16, verbose_name='status')),
-                ('reason', models.CharField(blank=True, default='', max_length=200, verbose_name='reason')),
-                ('attempt', models.PositiveSmallIntegerField(default=0, verbose_name='attempt')),
-                ('reclaims', models.PositiveSmallIntegerField(default=0, verbose_name='reclaims')),
-                ('fence', models.CharField(blank=True, default='', max_length=64, verbose_name='fence')),
-                ('claimed_at', django_delayq.fields.UTCDateTimeField(null=True, verbose_name='claimed')),
-                ('started_at', django_delayq.fields.UTCDateTimeField(null=True, verbose_name='started')),
-                ('finished_at', django_delayq.fields.UTCDateTimeField(null=True, verbose_name='finished')),
-                ('worker', models.CharField(blank=True, default='', max_length=128, verbose_name='worker')),
-                ('error', models.TextField(blank=True, default='', verbose_name='error')),
-                ('result', models.JSONField(null=True, verbose_name='result')),
-                ('last_due_at', django_delayq.fields.UTCDateTimeField(null=True, verbose_name='last due')),
-                ('points', models.PositiveIntegerField(default=1, verbose_name='points')),
-                ('created_at', django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("schedule_name", models.CharField(max_length=200, verbose_name="schedule name")),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                ("queue", models.CharField(max_length=64, verbose_name="queue")),
+                ("generation", models.BigIntegerField(verbose_name="generation")),
+                (
+                    "origin",
+                    models.CharField(
+                        choices=[("due", "due"), ("manual", "run now"), ("backfill", "backfill")],
+                        default="due",
+                        max_length=8,
+                        verbose_name="origin",
+                    ),
+                ),
+                ("apart", models.BooleanField(default=False, editable=False)),
+                ("due_at", django_delayq.fields.UTCDateTimeField(verbose_name="due")),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("queued", "queued"),
+                            ("running", "running"),
+                            ("retrying", "retrying"),
+                            ("succeeded", "succeeded"),
+                            ("failed", "failed"),
+                            ("skipped", "skipped"),
+                            ("lost", "lost"),
+                        ],
+                        max_length=16,
+                        verbose_name="status",
+                    ),
+                ),
+                ("reason", models.CharField(blank=True, default="", max_length=200, verbose_name="reason")),
+                ("attempt", models.PositiveSmallIntegerField(default=0, verbose_name="attempt")),
+                ("reclaims", models.PositiveSmallIntegerField(default=0, verbose_name="reclaims")),
+                ("fence", models.CharField(blank=True, default="", max_length=64, verbose_name="fence")),
+                ("claimed_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="claimed")),
+                ("started_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="started")),
+                ("finished_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="finished")),
+                ("worker", models.CharField(blank=True, default="", max_length=128, verbose_name="worker")),
+                ("error", models.TextField(blank=True, default="", verbose_name="error")),
+                ("result", models.JSONField(null=True, verbose_name="result")),
+                ("last_due_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="last due")),
+                ("points", models.PositiveIntegerField(default=1, verbose_name="points")),
+                (
+                    "created_at",
+                    django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False),
+                ),
             ],
             options={
-                'verbose_name': 'run',
-                'verbose_name_plural': 'runs',
-                'ordering': ('-due_at', '-pk'),
+                "verbose_name": "run",
+                "verbose_name_plural": "runs",
+                "ordering": ("-due_at", "-pk"),
             },
         ),
         migrations.CreateModel(
-            name='Schedule',
+            name="Schedule",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=200, unique=True, verbose_name='name')),
-                ('description', models.TextField(blank=True, default='', verbose_name='description')),
-                ('task', models.CharField(max_length=255, verbose_name='task')),
-                ('args', models.JSONField(blank=True, default=list, verbose_name='positional arguments')),
-                ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
-                ('kind', models.CharField(choices=[('cron', 'cron expression'), ('every', 'interval'), ('once', 'once')], max_length=8, verbose_name='kind')),
-                ('cron', models.CharField(blank=True, default='', max_length=255, verbose_name='cron expression')),
-                ('every', models.DurationField(blank=True, null=True, verbose_name='every')),
-                ('every_from', models.CharField(choices=[('due', 'fixed rate: from due point to due point'), ('finish', 'fixed delay: from the end of the last run')], default='due', max_length=8, verbose_name='count the interval')),
-                ('at', django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name='at')),
-                ('timezone', models.CharField(default=django_delayq.models.schedule.default_timezone, max_length=64, verbose_name='time zone')),
-                ('dst_gap', models.CharField(choices=[('run_after', 'run once, right after the gap'), ('skip', 'skip')], default='run_after', max_length=16, verbose_name='time that does not exist')),
-                ('dst_overlap', models.CharField(choices=[('once', 'run once, the first time'), ('twice', 'run both times')], default='once', max_length=16, verbose_name='time that comes twice')),
-                ('start_at', django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name='not before')),
-                ('end_at', django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name='not after')),
-                ('max_runs', models.PositiveIntegerField(blank=True, null=True, verbose_name='end after this many runs')),
-                ('jitter', models.DurationField(default=datetime.timedelta(0), verbose_name='jitter')),
-                ('enabled', models.BooleanField(default=True, verbose_name='enabled')),
-                ('pause_reason', models.CharField(blank=True, default='', max_length=200, verbose_name='reason for the pause')),
-                ('queue', models.CharField(default=django_delayq.models.schedule.default_queue, max_length=64, verbose_name='queue')),
-                ('priority', models.SmallIntegerField(default=0, verbose_name='priority')),
-                ('backend', models.CharField(blank=True, default='', max_length=64, verbose_name='hand over to the TASKS backend')),
-                ('overlap', models.CharField(choices=[('skip', 'skip what came due meanwhile'), ('queue_one', 'run the newest of them afterwards'), ('queue_all', 'run all of them afterwards'), ('allow', 'run side by side')], default='skip', max_length=16, verbose_name='due while the last run is busy')),
-                ('missed', models.CharField(choices=[('latest', 'run the latest only'), ('all', 'run all, in order'), ('skip', 'skip, wait for the next')], default='latest', max_length=16, verbose_name='due while nobody was there')),
-                ('grace', models.DurationField(blank=True, null=True, verbose_name='grace')),
-                ('catch_up_window', models.DurationField(blank=True, null=True, verbose_name='catch-up window')),
-                ('max_catch_up', models.PositiveIntegerField(default=100, verbose_name='catch up at most')),
-                ('timeout', models.DurationField(blank=True, null=True, verbose_name='timeout')),
-                ('max_attempts', models.PositiveSmallIntegerField(default=1, verbose_name='attempts')),
-                ('backoff', models.DurationField(default=datetime.timedelta(seconds=10), verbose_name='backoff')),
-                ('created_at', django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False, verbose_name='created')),
-                ('updated_at', django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False, verbose_name='changed')),
-                ('generation', models.BigIntegerField(default=django_delayq.models.versions.now_generation, editable=False)),
-                ('synced_generation', models.BigIntegerField(default=0, editable=False)),
-                ('effective_from', django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=200, unique=True, verbose_name="name")),
+                ("description", models.TextField(blank=True, default="", verbose_name="description")),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                ("args", models.JSONField(blank=True, default=list, verbose_name="positional arguments")),
+                ("kwargs", models.JSONField(blank=True, default=dict, verbose_name="keyword arguments")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("cron", "cron expression"), ("every", "interval"), ("once", "once")],
+                        max_length=8,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("cron", models.CharField(blank=True, default="", max_length=255, verbose_name="cron expression")),
+                ("every", models.DurationField(blank=True, null=True, verbose_name="every")),
+                (
+                    "every_from",
+                    models.CharField(
+                        choices=[
+                            ("due", "fixed rate: from due point to due point"),
+                            ("finish", "fixed delay: from the end of the last run"),
+                        ],
+                        default="due",
+                        max_length=8,
+                        verbose_name="count the interval",
+                    ),
+                ),
+                ("at", django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name="at")),
+                (
+                    "timezone",
+                    models.CharField(
+                        default=django_delayq.models.schedule.default_timezone, max_length=64, verbose_name="time zone"
+                    ),
+                ),
+                (
+                    "dst_gap",
+                    models.CharField(
+                        choices=[("run_after", "run once, right after the gap"), ("skip", "skip")],
+                        default="run_after",
+                        max_length=16,
+                        verbose_name="time that does not exist",
+                    ),
+                ),
+                (
+                    "dst_overlap",
+                    models.CharField(
+                        choices=[("once", "run once, the first time"), ("twice", "run both times")],
+                        default="once",
+                        max_length=16,
+                        verbose_name="time that comes twice",
+                    ),
+                ),
+                ("start_at", django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not before")),
+                ("end_at", django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not after")),
+                (
+                    "max_runs",
+                    models.PositiveIntegerField(blank=True, null=True, verbose_name="end after this many runs"),
+                ),
+                ("jitter", models.DurationField(default=datetime.timedelta(0), verbose_name="jitter")),
+                ("enabled", models.BooleanField(default=True, verbose_name="enabled")),
+                (
+                    "pause_reason",
+                    models.CharField(blank=True, default="", max_length=200, verbose_name="reason for the pause"),
+                ),
+                (
+                    "queue",
+                    models.CharField(
+                        default=django_delayq.models.schedule.default_queue, max_length=64, verbose_name="queue"
+                    ),
+                ),
+                ("priority", models.SmallIntegerField(default=0, verbose_name="priority")),
+                (
+                    "backend",
+                    models.CharField(
+                        blank=True, default="", max_length=64, verbose_name="hand over to the TASKS backend"
+                    ),
+                ),
+                (
+                    "overlap",
+                    models.CharField(
+                        choices=[
+                            ("skip", "skip what came due meanwhile"),
+                            ("queue_one", "run the newest of them afterwards"),
+                            ("queue_all", "run all of them afterwards"),
+                            ("allow", "run side by side"),
+                        ],
+                        default="skip",
+                        max_length=16,
+                        verbose_name="due while the last run is busy",
+                    ),
+                ),
+                (
+                    "missed",
+                    models.CharField(
+                        choices=[
+                            ("latest", "run the latest only"),
+                            ("all", "run all, in order"),
+                            ("skip", "skip, wait for the next"),
+                        ],
+                        default="latest",
+                        max_length=16,
+                        verbose_name="due while nobody was there",
+                    ),
+                ),
+                ("grace", models.DurationField(blank=True, null=True, verbose_name="grace")),
+                ("catch_up_window", models.DurationField(blank=True, null=True, verbose_name="catch-up window")),
+                ("max_catch_up", models.PositiveIntegerField(default=100, verbose_name="catch up at most")),
+                ("timeout", models.DurationField(blank=True, null=True, verbose_name="timeout")),
+                ("max_attempts", models.PositiveSmallIntegerField(default=1, verbose_name="attempts")),
+                ("backoff", models.DurationField(default=datetime.timedelta(seconds=10), verbose_name="backoff")),
+                (
+                    "created_at",
+                    django_delayq.fields.UTCDateTimeField(
+                        default=django_delayq.fields.utcnow, editable=False, verbose_name="created"
+                    ),
+                ),
+                (
+                    "updated_at",
+                    django_delayq.fields.UTCDateTimeField(
+                        default=django_delayq.fields.utcnow, editable=False, verbose_name="changed"
+                    ),
+                ),
+                (
+                    "generation",
+                    models.BigIntegerField(default=django_delayq.models.versions.now_generation, editable=False),
+                ),
+                ("synced_generation", models.BigIntegerField(default=0, editable=False)),
+                (
+                    "effective_from",
+                    django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False),
+                ),
             ],
             options={
-                'verbose_name': 'schedule',
-                'verbose_name_plural': 'schedules',
-                'ordering': ('name',),
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "ordering": ("name",),
             },
         ),
         migrations.CreateModel(
-            name='Tombstone',
+            name="Tombstone",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('member', models.CharField(max_length=64)),
-                ('queue', models.CharField(max_length=64)),
-                ('generation', models.BigIntegerField()),
-                ('created_at', django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("member", models.CharField(max_length=64)),
+                ("queue", models.CharField(max_length=64)),
+                ("generation", models.BigIntegerField()),
+                ("created_at", django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow)),
             ],
             options={
-                'ordering': ('pk',),
+                "ordering": ("pk",),
             },
         ),
         migrations.CreateModel(
-            name='ScheduleState',
+            name="ScheduleState",
             fields=[
-                ('schedule', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='state', serialize=False, to='django_delayq.schedule')),
-                ('last_due_at', django_delayq.fields.UTCDateTimeField(null=True)),
-                ('next_due_at', django_delayq.fields.UTCDateTimeField(null=True)),
-                ('last_status', models.CharField(blank=True, default='', max_length=16)),
-                ('last_lag_ms', models.BigIntegerField(null=True)),
-                ('last_finished_at', django_delayq.fields.UTCDateTimeField(null=True)),
-                ('busy_from', django_delayq.fields.UTCDateTimeField(null=True)),
-                ('failing_streak', models.PositiveIntegerField(default=0)),
-                ('run_count', models.PositiveIntegerField(default=0)),
-                ('condition', models.CharField(choices=[('active', 'active'), ('exhausted', 'exhausted'), ('parked', 'parked')], default='active', max_length=16)),
-                ('condition_reason', models.CharField(blank=True, default='', max_length=500)),
-                ('mirrored_digest', models.CharField(blank=True, default='', max_length=64)),
+                (
+                    "schedule",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="state",
+                        serialize=False,
+                        to="django_delayq.schedule",
+                    ),
+                ),
+                ("last_due_at", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("next_due_at", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("last_status", models.CharField(blank=True, default="", max_length=16)),
+                ("last_lag_ms", models.BigIntegerField(null=True)),
+                ("last_finished_at", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("busy_from", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("failing_streak", models.PositiveIntegerField(default=0)),
+                ("run_count", models.PositiveIntegerField(default=0)),
+                (
+                    "condition",
+                    models.CharField(
+                        choices=[("active", "active"), ("exhausted", "exhausted"), ("parked", "parked")],
+                        default="active",
+                        max_length=16,
+                    ),
+                ),
+                ("condition_reason", models.CharField(blank=True, default="", max_length=500)),
+                ("mirrored_digest", models.CharField(blank=True, default="", max_length=64)),
             ],
         ),
         migrations.AddIndex(
-            model_name='schedule',
-            index=models.Index(condition=models.Q(('generation', models.F('synced_generation')), _negated=True), fields=['generation'], name='delayq_schedule_unmirrored'),
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("generation", models.F("synced_generation")), _negated=True),
+                fields=["generation"],
+                name="delayq_schedule_unmirrored",
+            ),
         ),
         migrations.AddIndex(
-            model_name='schedule',
-            index=models.Index(fields=['enabled', 'name'], name='delayq_schedule_enabled'),
+            model_name="schedule",
+            index=models.Index(fields=["enabled", "name"], name="delayq_schedule_enabled"),
         ),
         migrations.AddIndex(
-            model_name='schedule',
-            index=models.Index(fields=['task'], name='delayq_schedule_task'),
+            model_name="schedule",
+            index=models.Index(fields=["task"], name="delayq_schedule_task"),
         ),
         migrations.AddConstraint(
-            model_name='schedule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('at__isnull', True), ('every__isnull', True), ('kind', 'cron'), models.Q(('cron', ''), _negated=True)), models.Q(('at__isnull', True), ('cron', ''), ('every__isnull', False), ('kind', 'every')), models.Q(('at__isnull', False), ('cron', ''), ('every__isnull', True), ('kind', 'once')), _connector='OR'), name='delayq_schedule_one_recurrence', violation_error_message='Set exactly one of cron, every and at: the one that the kind names.'),
+            model_name="schedule",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("at__isnull", True),
+                        ("every__isnull", True),
+                        ("kind", "cron"),
+                        models.Q(("cron", ""), _negated=True),
+                    ),
+                    models.Q(("at__isnull", True), ("cron", ""), ("every__isnull", False), ("kind", "every")),
+                    models.Q(("at__isnull", False), ("cron", ""), ("every__isnull", True), ("kind", "once")),
+                    _connector="OR",
+                ),
+                name="delayq_schedule_one_recurrence",
+                violation_error_message="Set exactly one of cron, every and at: the one that the kind names.",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='schedule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('every__isnull', True), ('every__gt', datetime.timedelta(0)), _connector='OR'), ('jitter__gte', datetime.timedelta(0)), ('max_attempts__gte', 1)), name='delayq_schedule_positive', violation_error_message='Intervals and attempts are positive, jitter is not negative.'),
+            model_name="schedule",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("every__isnull", True), ("every__gt", datetime.timedelta(0)), _connector="OR"),
+                    ("jitter__gte", datetime.timedelta(0)),
+                    ("max_attempts__gte", 1),
+                ),
+                name="delayq_schedule_positive",
+                violation_error_message="Intervals and attempts are positive, jitter is not negative.",
+            ),
         ),
         migrations.AddField(
-            model_name='run',
-            name='schedule',
-            field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='runs', to='django_delayq.schedule', verbose_name='schedule'),
+            model_name="run",
+            name="schedule",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="runs",
+                to="django_delayq.schedule",
+                verbose_name="schedule",
+            ),
         ),
         migrations.AddIndex(
-            model_name='schedulestate',
-            index=models.Index(fields=['next_due_at'], name='delayq_state_next_due'),
+            model_name="schedulestate",
+            index=models.Index(fields=["next_due_at"], name="delayq_state_next_due"),
         ),
         migrations.AddIndex(
-            model_name='schedulestate',
-            index=models.Index(condition=models.Q(('failing_streak__gt', 0)), fields=['failing_streak'], name='delayq_state_failing'),
+            model_name="schedulestate",
+            index=models.Index(
+                condition=models.Q(("failing_streak__gt", 0)), fields=["failing_streak"], name="delayq_state_failing"
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['-due_at', '-id'], name='delayq_run_newest'),
+            model_name="run",
+            index=models.Index(fields=["-due_at", "-id"], name="delayq_run_newest"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('status__in', ('queued', 'running', 'retrying'))), fields=['schedule', 'due_at'], name='delayq_run_open'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("status__in", ("queued", "running", "retrying"))),
+                fields=["schedule", "due_at"],
+                name="delayq_run_open",
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('status__in', ('failed', 'lost', 'skipped'))), fields=['-due_at'], name='delayq_run_trouble'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("status__in", ("failed", "lost", "skipped"))),
+                fields=["-due_at"],
+                name="delayq_run_trouble",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(fields=('schedule', 'origin', 'due_at'), name='delayq_run_one_per_point'),
+            model_name="run",
+            constraint=models.UniqueConstraint(
+                fields=("schedule", "origin", "due_at"), name="delayq_run_one_per_point"
+            ),
         ),
     ]

@@ -1,9 +1,9 @@
 """Whose prefix this is: the database's fingerprint and the number of shards stand in Redis, and everybody compares.
 
 Note [Fingerprint]
-Two databases under one prefix would run and remove each other's schedules. The fingerprint tells a database from its own
-copy: where it lives (PostgreSQL's system identifier and database, a SQLite file's path) and when its tables were created
-(a copy has the same moment but another place; two projects with equal paths have different moments).
+Two databases under one prefix would run and remove each other's schedules. The fingerprint tells a database from its
+own copy: where it lives (PostgreSQL's system identifier and database, a SQLite file's path) and when its tables were
+created (a copy has the same moment but another place; two projects with equal paths have different moments).
 """
 
 import hashlib
@@ -21,24 +21,27 @@ from ..exceptions import ForeignLayout
 _known: dict[tuple[str, str], str] = {}
 
 
-def check_layout(broker: Broker, *, adopt: bool = False) -> None:
+def check_layout(broker: Broker, *, adopt: bool = False, dry_run: bool = False) -> None:
     """Claim the prefix for this database and these shard counts, or find that it is theirs already.
 
-    `adopt` takes the prefix over from another database.
+    `adopt` takes the prefix over from another database; `dry_run` only compares.
 
     Raises:
         ForeignLayout: The prefix belongs to another database or another number of shards; says what to do.
     """
     config = broker.config
     mine = {"database": fingerprint(), "shards": {queue: config.shards_of(queue) for queue in config.queues}}
-    stored = _parse(broker.claim_layout(json.dumps(mine, sort_keys=True)))
+    text = json.dumps(mine, sort_keys=True)
+    stored = _parse((broker.layout() or text) if dry_run else broker.claim_layout(text))
+    if dry_run and stored is None:
+        return
     if adopt or stored is None:
-        broker.write_layout(json.dumps(mine, sort_keys=True))
+        broker.write_layout(text)
         return
     if stored["database"] != mine["database"]:
         raise ForeignLayout(
-            f"The prefix {config.prefix!r} in Redis belongs to another database. Nothing was changed. If this is a copy "
-            "of that database or another project, set another DELAYQ['PREFIX'] here. If this database replaces the "
+            f"The prefix {config.prefix!r} in Redis belongs to another database. Nothing was changed. If this is a "
+            "copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database replaces the "
             "other (restored or moved), stop all workers and run: manage.py delayq_sync --adopt"
         )
     for queue, count in mine["shards"].items():
@@ -48,7 +51,7 @@ def check_layout(broker: Broker, *, adopt: bool = False) -> None:
                 "Nothing was changed. Set it back, or stop all workers and web processes, run "
                 "manage.py delayq_sync --purge with the new setting, and start them again."
             )
-    if mine["shards"].keys() - stored["shards"].keys():
+    if not dry_run and mine["shards"].keys() - stored["shards"].keys():
         stored["shards"].update(mine["shards"])
         broker.write_layout(json.dumps(stored, sort_keys=True))
 

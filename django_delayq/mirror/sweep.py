@@ -178,7 +178,8 @@ def rebuild(broker: Broker, places: Sequence[Place]) -> bool:
         if not all(broker.swap_epoch(place, mark, mark, ttl_ms=REBUILD_TTL_MS) for place in mine):
             return False
     _put_back_runs(broker, Report(), dry_run=False, queues=queues)
-    done = all([broker.swap_epoch(place, mark, build) for place in mine])
+    results = [broker.swap_epoch(place, mark, build) for place in mine]
+    done = all(results)
     logger.info("Rebuilt %s from the database: %d schedules.", ", ".join(map(str, mine)), count)
     return done
 

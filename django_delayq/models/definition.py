@@ -1,4 +1,4 @@
-"""Validation of a definition: recurrence, task, arguments, queue. Reads the database only to see whether `at` changed."""
+"""Validation of a definition: recurrence, task, arguments, queue. Asks the database only whether `at` changed."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING

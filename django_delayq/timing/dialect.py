@@ -98,10 +98,7 @@ def _compile(text: str, key: str) -> Fields:
     months = masks[4]
     days = tuple(tuple(rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
     if not _ever_comes(months, days):
-        raise InvalidRecurrence(
-            f"The date never comes: day-of-month {shown(words[3])}, month {shown(words[4])} and day-of-week "
-            f"{shown(words[5])} have no day in common. The last day of a month is L."
-        )
+        raise _never_comes(words)
     return Fields(
         seconds=masks[0],
         minutes=masks[1],
@@ -169,6 +166,16 @@ def _mask(spec: FieldSpec, values: Sequence[int | str]) -> int:
     if "*" in values:
         return sum(1 << value for value in range(spec.low, spec.high + 1))
     return sum(1 << int(value) for value in values)
+
+
+def _never_comes(words: Sequence[str]) -> InvalidRecurrence:
+    fields = [f"day-of-month {shown(words[3])}", f"month {shown(words[4])}"]
+    if words[5] not in ("*", "?"):
+        fields.append(f"day-of-week {shown(words[5])}")
+    return InvalidRecurrence(
+        f"This date never comes: {', '.join(fields)} have no day in common. Choose a day that the month has; "
+        "L is its last one."
+    )
 
 
 def _ever_comes(months: int, days: tuple[tuple[int, ...], ...]) -> bool:

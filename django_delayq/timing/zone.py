@@ -102,15 +102,20 @@ def get_zone(name: str) -> Zone:
 
 
 def _hint(name: str) -> str:
-    by_lower = {known.lower(): known for known in available_timezones()}
+    by_lower = {known.lower(): known for known in available_timezones() if not known.startswith(_MACHINE_DEPENDENT)}
+    by_city = {known.rsplit("/", 1)[-1]: known for known in by_lower}
     lower = name.strip().lower().replace(" ", "_")
-    cities = {known.rsplit("/", 1)[-1]: known for known in by_lower}
-    if lower in cities:
-        near = [cities[lower]]
+    cities = [by_lower[known] for known in by_lower if known.startswith(f"{lower}/")]
+    if cities and lower not in by_lower:
+        return f" It is a region: add a city, such as {min(cities)}."
+    if lower in by_lower:
+        near = [lower]
+    elif lower in by_city:
+        near = [by_city[lower]]
     else:
-        near = get_close_matches(lower, by_lower, n=3, cutoff=0.7) or [
-            cities[city] for city in get_close_matches(lower, cities, n=3, cutoff=0.8)
+        near = get_close_matches(lower, by_lower, n=2, cutoff=0.75) or [
+            by_city[city] for city in get_close_matches(lower, by_city, n=2, cutoff=0.8)
         ]
     if not near:
         return " Use an IANA name such as Europe/Riga or UTC."
-    return f" Did you mean {' or '.join(by_lower[match] for match in near)}?"
+    return f" Did you mean {' or '.join(by_lower[known] for known in near)}?"

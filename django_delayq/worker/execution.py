@@ -87,7 +87,7 @@ def _call(task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
 
 
 def _storable(value: Any) -> Any:
-    """Return a result as it can be stored; one that is no JSON of at most 64 KiB is replaced by a note, not a failure."""
+    """Return a result as it can be stored; a note instead where it is no JSON of at most 64 KiB. Never a failure."""
     if value is None or isinstance(value, bool | int):
         return value
     try:

@@ -18,7 +18,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 
 class Recorder:
-    """Writes in batches. What could not be written stays here, under its renewed lease, and is written with the next call.
+    """Writes in batches. What could not be written stays here, under its renewed lease, for the next call.
 
     The order is the guarantee: the ledger first; Redis only for what the ledger took. A crash in between repeats a
     wake-up, never an outcome.

@@ -21,8 +21,8 @@ class Slots:
     Note [Claim ahead]
     A slot that waits for the next claim idles for a round trip, which is most of the time for tasks of microseconds. So
     more than the free slots may be claimed, as much as the measured mean says will start within AHEAD_SECONDS. Once no
-    task has ended for that long, the mean is no longer to be trusted: nothing is claimed ahead, and what waits unstarted
-    is handed back for other workers.
+    task has ended for that long, the mean is no longer to be trusted: nothing is claimed ahead, and what waits
+    unstarted is handed back for other workers.
     """
 
     def __init__(self, threads: int, call: Callable[[Held, AnyTask], Finished], report: Callable[[Finished], None]):

@@ -2,6 +2,8 @@
 
 import os
 
+import django
+
 from sample import server
 
 BASE_DIR = server.BASE_DIR
@@ -85,6 +87,30 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 
 # Mails become files that can be looked at.
-EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
-EMAIL_FILE_PATH = BASE_DIR / "mails"
+MAIL_PATH = BASE_DIR / "mails"
 DEFAULT_FROM_EMAIL = "The sample shop <shop@example.org>"
+if django.VERSION >= (6, 1):
+    MAILERS = {
+        "default": {
+            "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
+            "OPTIONS": {"file_path": MAIL_PATH},
+        }
+    }
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = MAIL_PATH
+
+# What the tasks log, beside the worker's own lines.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {
+            "format": "{asctime}.{msecs:03.0f} {levelname:<7} {message}",
+            "datefmt": "%Y-%m-%d %H:%M:%S",
+            "style": "{",
+        }
+    },
+    "handlers": {"stdout": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "line"}},
+    "loggers": {"shop": {"handlers": ["stdout"], "level": "INFO"}},
+}

@@ -18,7 +18,7 @@ def home(request: HttpRequest) -> HttpResponse:
         reminded=Count("pk", Q(status=Cart.Status.REMINDED)),
     )
     orders = Order.objects.aggregate(placed=Count("pk"), paid=Count("payment"))
-    mails = settings.EMAIL_FILE_PATH
+    mails = settings.MAIL_PATH
     context = {
         "carts": carts,
         "orders": orders,

@@ -1,0 +1,38 @@
+"""What several tests need: moving a schedule into the past, running what is due."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django_delayq import mirror
+from django_delayq.broker import Broker
+from django_delayq.models import Schedule
+from django_delayq.timing import from_ms
+from django_delayq.worker import Worker, WorkerOptions
+
+
+def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:
+    """Pretend that the schedule was made long ago, so that a point of it is due now; return that point."""
+    now = from_ms(broker.now_ms())
+    schedule.refresh_from_db()
+    rule = schedule.recurrence
+    since = now - (ago or timedelta(0))
+    point = rule.next_after(since)
+    assert point is not None
+    step = (rule.next_after(point) or point + timedelta(days=1)) - point
+    earlier = rule.next_after(since - step - timedelta(microseconds=1))
+    assert earlier is not None
+    before = earlier - timedelta(seconds=1)
+    Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
+    Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
+    mirror.check_layout(broker)
+    for place in broker.places():
+        broker.swap_epoch(place, None, "test")
+    broker.remove(broker.place_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
+    mirror.full_sweep(broker)
+    return earlier
+
+
+def run_burst(**options: Any) -> int:
+    """Run what is due in this process, as `delayq_worker --burst` does."""
+    options = {"queues": ("default", "mail"), "threads": 2, "burst": True, **options}
+    return Worker(WorkerOptions(**options)).run()

@@ -1,0 +1,395 @@
+"""Points of cron expressions held against two independent judges: a simulation of cron's rules, and croniter."""
+
+import calendar
+import pickle
+import statistics
+import time
+from dataclasses import FrozenInstanceError
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from croniter import croniter
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from django_delayq.exceptions import InvalidRecurrence
+from django_delayq.timing import Cron
+
+MINUTE = timedelta(minutes=1)
+BOUNDS = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 6)}
+
+#: Zone and a local day around which its offset changes; every kind of change that semantics.md names.
+CHANGES = [
+    ("Europe/Riga", date(2026, 3, 29)),
+    ("Europe/Riga", date(2026, 10, 25)),
+    ("America/New_York", date(2026, 3, 8)),
+    ("America/New_York", date(2026, 11, 1)),
+    ("Australia/Lord_Howe", date(2026, 4, 5)),
+    ("Australia/Lord_Howe", date(2026, 10, 4)),
+    ("Antarctica/Troll", date(2026, 3, 29)),
+    ("Antarctica/Troll", date(2026, 10, 25)),
+    ("America/Santiago", date(2026, 4, 5)),
+    ("America/Santiago", date(2026, 9, 6)),
+    ("Asia/Beirut", date(2026, 3, 29)),
+    ("Asia/Beirut", date(2026, 10, 25)),
+    ("Pacific/Apia", date(2011, 12, 30)),
+    ("Europe/Dublin", date(2026, 3, 29)),
+    ("Europe/Dublin", date(2026, 10, 25)),
+    ("Africa/Casablanca", date(2026, 2, 15)),
+    ("Africa/Casablanca", date(2026, 3, 22)),
+    ("Asia/Pyongyang", date(2018, 5, 5)),
+    ("Europe/Volgograd", date(2020, 12, 27)),
+    ("Africa/Monrovia", date(1972, 1, 7)),
+    ("Asia/Kolkata", date(2026, 1, 1)),
+]
+
+
+# --- the simulation: what is asked of every single minute, in the plainest way -------------------------------------
+
+
+def item_matches(item: str, value: int, low: int, high: int) -> bool:
+    body, _, step = item.partition("/")
+    if body == "*":
+        first, last = low, high
+    elif "-" in body:
+        first, last = (int(part) for part in body.split("-"))
+    else:
+        first = int(body)
+        last = high if step else first
+    return first <= value <= last and (value - first) % int(step or 1) == 0
+
+
+def field_matches(text: str, value: int, name: str) -> bool:
+    low, high = BOUNDS[name]
+    return any(item_matches(item, value, low, high) for item in text.split(","))
+
+
+def day_item_matches(item: str, day: date) -> bool:
+    last = calendar.monthrange(day.year, day.month)[1]
+    if item.startswith("L-") or item == "L":
+        return day.day == last - int(item[2:] or 0)
+    if item == "LW" or item.endswith("W"):
+        wanted = last if item == "LW" else min(int(item[:-1]), last)
+        working = [n for n in range(1, last + 1) if date(day.year, day.month, n).weekday() < 5]
+        # The nearest; a Saturday moves back first, and that is never as far as Monday.
+        return day.day == min(working, key=lambda n: abs(n - wanted))
+    return item_matches(item, day.day, 1, 31)
+
+
+def weekday_item_matches(item: str, day: date) -> bool:
+    sunday_first = day.isoweekday() % 7
+    if "#" in item:
+        weekday, nth = (int(part) for part in item.split("#"))
+        return sunday_first == weekday and (day.day - 1) // 7 + 1 == nth
+    if item.endswith("L"):
+        return sunday_first == int(item[:-1]) and (day + timedelta(days=7)).month != day.month
+    return item_matches(item, sunday_first, 0, 6)
+
+
+def date_matches(expression: str, day: date) -> bool:
+    _, _, days, months, weekdays = expression.split()
+    if not field_matches(months, day.month, "month"):
+        return False
+    by_day = any(day_item_matches(item, day) for item in days.split(","))
+    by_weekday = any(weekday_item_matches(item, day) for item in weekdays.split(","))
+    if days.startswith("*") or weekdays.startswith("*"):
+        return by_day and by_weekday
+    return by_day or by_weekday
+
+
+def wall_matches(expression: str, wall: datetime) -> bool:
+    minute, hour, *_ = expression.split()
+    return (
+        field_matches(minute, wall.minute, "minute")
+        and field_matches(hour, wall.hour, "hour")
+        and date_matches(expression, wall.date())
+    )
+
+
+def simulate(expression: str, zone: str, begin: datetime, end: datetime, gap: str, overlap: str) -> list[datetime]:
+    """Look at the clock on the wall every minute, like a cron daemon that is never late."""
+    minute, hour, *_ = expression.split()
+    fixed = not minute.startswith("*") and not hour.startswith("*")
+    info = ZoneInfo(zone)
+    three_hours = timedelta(hours=3)
+    found = []
+    seen: dict[datetime, datetime] = {}
+    # Begin a day early, to have seen what is on the wall for the second time.
+    now = begin - timedelta(days=1)
+    before = (now - MINUTE).astimezone(info).replace(tzinfo=None)
+    while now <= end:
+        wall = now.astimezone(info).replace(tzinfo=None)
+        jump = wall - before - MINUTE
+        due = wall_matches(expression, wall)
+        if fixed and overlap == "once" and wall in seen and now - seen[wall] <= three_hours:
+            due = False
+        if fixed and gap == "run_after" and timedelta(0) < jump <= three_hours:
+            missing = before + MINUTE
+            while missing < wall:
+                due = due or wall_matches(expression, missing)
+                missing += MINUTE
+        if due and now >= begin:
+            found.append(now)
+        seen.setdefault(wall, now)
+        before = wall
+        now += MINUTE
+    return found
+
+
+def points(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:
+    found = []
+    point = cron.next_after(begin - timedelta(microseconds=1))
+    while point is not None and point <= end:
+        found.append(point)
+        point = cron.next_after(point)
+    return found
+
+
+# --- expressions ------------------------------------------------------------------------------------------------
+
+
+def items(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    ranges = st.tuples(number, number).map(sorted)
+    return st.one_of(
+        number.map(str),
+        ranges.map(lambda r: f"{r[0]}-{r[1]}"),
+        st.tuples(ranges, st.integers(1, 60)).map(
+            lambda t: f"{t[0][0]}-{t[0][1]}/{1 + t[1] % (t[0][1] - t[0][0] + 1)}"
+        ),
+    )
+
+
+def fields(low: int, high: int, *extra: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    star = st.one_of(st.just("*"), st.integers(1, high - low + 1).map(lambda step: f"*/{step}"))
+    lists = st.lists(st.one_of(items(low, high), *extra), min_size=1, max_size=3).map(",".join)
+    return st.one_of(star, lists, lists)
+
+
+SPECIAL_DAYS = st.one_of(
+    st.just("L"), st.just("LW"), st.integers(1, 30).map("L-{}".format), st.integers(1, 31).map("{}W".format)
+)
+SPECIAL_WEEKDAYS = st.one_of(
+    st.tuples(st.integers(0, 6), st.integers(1, 5)).map(lambda t: f"{t[0]}#{t[1]}"), st.integers(0, 6).map("{}L".format)
+)
+DAYS, MONTHS, WEEKDAYS = fields(1, 31, SPECIAL_DAYS), fields(1, 12), fields(0, 6, SPECIAL_WEEKDAYS)
+PLAIN = st.tuples(fields(0, 59), fields(0, 23), fields(1, 31), MONTHS, fields(0, 6)).map(" ".join)
+QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+
+
+def accepted(expression: str, *args: str) -> Cron:
+    try:
+        return Cron(expression, *args)
+    except InvalidRecurrence as error:
+        assume("never comes" not in str(error))
+        raise
+
+
+@settings(QUIET, max_examples=120)
+@given(
+    change=st.sampled_from(CHANGES),
+    minute=fields(0, 59),
+    hour=st.one_of(fields(0, 23), fields(0, 4), st.just("23")),
+    days=st.one_of(st.just("*"), st.just("*"), DAYS),
+    weekdays=st.one_of(st.just("*"), st.just("*"), WEEKDAYS),
+    gap=st.sampled_from(["run_after", "skip"]),
+    overlap=st.sampled_from(["once", "twice"]),
+)
+def test_points_around_a_change_of_the_clock_are_those_of_a_simulated_daemon(
+    change: tuple[str, date], minute: str, hour: str, days: str, weekdays: str, gap: str, overlap: str
+) -> None:
+    zone, day = change
+    expression = f"{minute} {hour} {days} * {weekdays}"
+    cron = accepted(expression, zone, gap, overlap)
+    begin = datetime(day.year, day.month, day.day, tzinfo=UTC) - timedelta(hours=26)
+    if zone == "Africa/Monrovia":
+        # Its offset had 30 s more than whole minutes; the daemon's minutes are those of the time after.
+        begin = datetime(1972, 1, 7, tzinfo=UTC)
+        assume(overlap == "once")
+    end = begin + timedelta(hours=52)
+    expected = simulate(expression, zone, begin, end, gap, overlap)
+    if zone != "Africa/Monrovia":
+        assert points(cron, begin, end) == expected
+        assert cron.count_between(begin, end) == len(expected)
+        assert cron.previous_at_or_before(end, begin - MINUTE) == (expected[-1] if expected else None)
+
+
+@settings(QUIET, max_examples=150)
+@given(days=DAYS, months=MONTHS, weekdays=WEEKDAYS, start=st.dates(date(1990, 1, 1), date(2090, 1, 1)))
+def test_dates_are_those_of_a_simulated_calendar(days: str, months: str, weekdays: str, start: date) -> None:
+    expression = f"30 12 {days} {months} {weekdays}"
+    cron = accepted(expression)
+    calendar_days = [start + timedelta(days=n) for n in range(800)]
+    expected = [day for day in calendar_days if date_matches(expression, day)]
+    begin = datetime(start.year, start.month, start.day, tzinfo=UTC)
+    end = begin + timedelta(days=800) - MINUTE
+    assert [point.date() for point in points(cron, begin, end)] == expected
+    assert cron.count_between(begin, end) == len(expected)
+
+
+@settings(QUIET, max_examples=150)
+@given(expression=PLAIN, start=st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)))  # noqa: DTZ001
+def test_points_are_those_of_croniter_away_from_summer_time(expression: str, start: datetime) -> None:
+    start = start.replace(tzinfo=UTC)
+    cron = accepted(expression)
+    judge = croniter(expression, start, datetime, implement_cron_bug=True)
+    point: datetime | None = start
+    for _ in range(4):
+        assert point is not None
+        point = cron.next_after(point)
+        assert point == judge.get_next()
+
+
+@settings(QUIET, max_examples=60)
+@given(second=fields(0, 59), expression=PLAIN, start=st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)))  # noqa: DTZ001
+def test_points_with_seconds_are_those_of_croniter(second: str, expression: str, start: datetime) -> None:
+    start = start.replace(tzinfo=UTC)
+    cron = accepted(f"{second} {expression}")
+    judge = croniter(f"{second} {expression}", start, datetime, implement_cron_bug=True, second_at_beginning=True)
+    point = cron.next_after(start)
+    assert point is not None
+    assert point == judge.get_next()
+    assert cron.next_after(point) == judge.get_next()
+
+
+@settings(QUIET, max_examples=100)
+@given(
+    expression=PLAIN,
+    zone=st.sampled_from(sorted({zone for zone, _ in CHANGES})),
+    start=st.datetimes(datetime(1975, 1, 1), datetime(2090, 1, 1)),  # noqa: DTZ001
+)
+def test_next_previous_and_count_agree(expression: str, zone: str, start: datetime) -> None:
+    cron = accepted(expression, zone)
+    instant = start.replace(tzinfo=UTC)
+    row: list[datetime] = []
+    for _ in range(6):
+        point = cron.next_after(row[-1] if row else instant)
+        assert point is not None
+        assert point.tzinfo is UTC
+        assert not row or point > row[-1]
+        row.append(point)
+    assert cron.count_between(instant + timedelta(microseconds=1), row[-1]) == len(row)
+    assert cron.count_between(row[0], row[0]) == 1
+    assert cron.count_between(row[0] + timedelta(microseconds=1), row[1] - timedelta(microseconds=1)) == 0
+    assert cron.count_between(row[1], row[0]) == 0
+    for earlier, later in pairwise(row):
+        assert cron.previous_at_or_before(later, instant) == later
+        assert cron.previous_at_or_before(later - timedelta(microseconds=1), instant) == earlier
+    assert cron.previous_at_or_before(row[-1], row[-1]) is None
+    assert cron.previous_at_or_before(row[0] - timedelta(microseconds=1), instant) is None
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+
+def test_rare_dates_are_found_across_centuries() -> None:
+    leap = Cron("0 0 29 2 *", "Europe/Riga")
+    assert leap.next_after(datetime(2097, 1, 1, tzinfo=UTC)) == datetime(2104, 2, 28, 22, tzinfo=UTC)
+    leap_sunday = Cron("0 0 29 2 */7")
+    assert leap_sunday.next_after(datetime(2080, 1, 1, tzinfo=UTC)) == datetime(2088, 2, 29, tzinfo=UTC)
+    assert leap_sunday.next_after(datetime(2088, 3, 1, tzinfo=UTC)) == datetime(2128, 2, 29, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Riga", "America/New_York"])
+def test_time_ends_with_the_year_9999(zone: str) -> None:
+    cron = Cron("0 12 * * *", zone)
+    assert cron.next_after(datetime(9999, 12, 31, 23, 59, tzinfo=UTC)) is None
+    assert Cron("0 0 29 2 *", zone).next_after(datetime(9997, 1, 1, tzinfo=UTC)) is None
+    assert cron.next_after(datetime(1, 1, 3, tzinfo=UTC)) is not None
+    assert cron.previous_at_or_before(datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 1, tzinfo=UTC)) is not None
+
+
+def test_points_are_strictly_after_the_instant_whatever_its_zone_and_microsecond() -> None:
+    cron = Cron("*/5 * * * *", "Europe/Riga")
+    at = datetime(2026, 11, 21, 8, 5, tzinfo=UTC)
+    assert cron.next_after(at) == at + 5 * MINUTE
+    assert cron.next_after(at - timedelta(microseconds=1)) == at
+    assert cron.next_after(at + timedelta(microseconds=1)) == at + 5 * MINUTE
+    local = at.astimezone(ZoneInfo("Asia/Kathmandu"))
+    assert cron.next_after(local) == at + 5 * MINUTE
+    second_time = datetime(2026, 10, 25, 3, 30, fold=1, tzinfo=ZoneInfo("Europe/Riga"))
+    assert cron.next_after(second_time) == datetime(2026, 10, 25, 1, 35, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("bad", [datetime(2026, 1, 1), date(2026, 1, 1), None, "2026-01-01"])  # noqa: DTZ001
+def test_a_naive_instant_is_refused(bad: object) -> None:
+    cron = Cron("* * * * *")
+    good = datetime(2026, 1, 1, tzinfo=UTC)
+    for call in (
+        lambda: cron.next_after(bad),  # type: ignore[arg-type]
+        lambda: cron.previous_at_or_before(good, bad),  # type: ignore[arg-type]
+        lambda: cron.count_between(bad, good),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match="aware"):
+            call()
+
+
+def test_a_cron_is_a_value() -> None:
+    one, same = Cron("0 9 * * 1-5", timezone="Europe/Riga"), Cron("0 9 * * 1-5", "Europe/Riga", "run_after", "once", "")
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != Cron("0 9 * * 1-5", "Europe/Vilnius")
+    assert one != Cron("0 9 * * 1-5", "Europe/Riga", key="x")
+    assert repr(one) == (
+        "Cron(expression='0 9 * * 1-5', timezone='Europe/Riga', dst_gap='run_after', dst_overlap='once', key='')"
+    )
+    with pytest.raises(FrozenInstanceError):
+        one.key = "x"  # type: ignore[misc]
+    copy = pickle.loads(pickle.dumps(one))  # noqa: S301
+    assert copy == one
+    assert copy.next_after(datetime(2026, 1, 1, tzinfo=UTC)) == one.next_after(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("dst_gap", "later", ["run_after and skip", "'later'"]),
+        ("dst_overlap", "thrice", ["once and twice", "'thrice'"]),
+        ("dst_gap", None, ["dst_gap"]),
+        ("timezone", None, ["timezone"]),
+        ("timezone", "", ["Europe/Riga"]),
+        ("timezone", "Europe/Rigga", ["'Europe/Rigga'", "Did you mean Europe/Riga"]),
+        ("timezone", "europe/riga", ["Did you mean Europe/Riga?"]),
+        ("timezone", "riga", ["Did you mean Europe/Riga?"]),
+        ("timezone", "New York", ["Did you mean America/New_York?"]),
+        ("timezone", "UTC ", ["Did you mean UTC?"]),
+        ("timezone", "America", ["region", "America/"]),
+        ("timezone", "../x", ["'../x'"]),
+        ("timezone", "/etc/passwd", ["IANA"]),
+        ("timezone", "localtime", ["IANA"]),
+        ("timezone", "right/UTC", ["right/UTC"]),
+        ("timezone", "Europe/Riga\0", ["no time zone"]),
+        ("timezone", "Mars/Base", ["IANA"]),
+        ("timezone", "x" * 5000, ["no time zone"]),
+        ("timezone", "ß\udcff", ["no time zone"]),
+    ],
+)
+def test_a_refused_setting_is_blamed_on_its_field(name: str, value: object, words: list[str]) -> None:
+    with pytest.raises(InvalidRecurrence) as caught:
+        Cron("* * * * *", **{name: value})  # type: ignore[arg-type]
+    assert caught.value.field == name
+    for word in words:
+        assert word in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("expression", "microseconds"),
+    [("*/5 * * * *", 15), ("0 9 * * 1-5", 15), ("0 0 29 2 *", 200)],
+)
+def test_next_after_is_fast(expression: str, microseconds: int) -> None:
+    cron = Cron(expression, "Europe/Riga")
+    medians = []
+    for _ in range(3):  # the best of three: the machine may be busy
+        taken = []
+        point: datetime | None = datetime(2026, 11, 21, tzinfo=UTC)
+        for _ in range(15):
+            assert point is not None
+            begin = time.perf_counter()
+            point = cron.next_after(point)
+            taken.append(time.perf_counter() - begin)
+        medians.append(statistics.median(taken) * 1e6)
+    # Three times the target, for slow machines under load.
+    assert min(medians) < 3 * microseconds
