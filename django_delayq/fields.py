@@ -25,6 +25,8 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
 
     def get_prep_value(self, value: Any) -> Any:
         """Accept aware datetimes; a naive one is taken in the project's zone."""
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return value
         value = self.to_python(value)
         if isinstance(value, datetime) and timezone.is_naive(value):
             value = timezone.make_aware(value, timezone.get_default_timezone())

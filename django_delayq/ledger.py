@@ -167,10 +167,8 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
     pks = sorted({outcome.schedule.pk for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES})
     if not pks:
         return
-    locking = {"of": ("self",), "no_key": True} if connections[using].vendor == "postgresql" else {}
-    rows = Schedule._base_manager.using(using).select_for_update(**locking).filter(pk__in=pks).order_by("pk")
-    current = {row.pk: row for row in rows.select_related("state")}
-    changed: dict[int, ScheduleState] = {}
+    current = _lock_schedules(pks, outcomes, using)
+    states = ScheduleState._base_manager.using(using).in_bulk(pks)
     for index, outcome in enumerate(outcomes):
         if won[index] is not Won.YES:
             continue
@@ -179,18 +177,32 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
             Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
             won[index] = Won.GONE
             continue
-        state = chain.state_of(row)
         outcome.schedule = row
+        state = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
         advance(state, outcome.run)
         if _decides(outcome.run):
             outcome.next_point = settle_state(row, state)
-        changed[row.pk] = state
+    changed = [states[pk] for pk in pks if pk in states and pk in current]
     ScheduleState._base_manager.using(using).bulk_create(
-        changed.values(),
+        changed,
         update_conflicts=True,
         unique_fields=["schedule"] if connections[using].features.supports_update_conflicts_with_target else None,
         update_fields=STATE_FIELDS,
     )
+
+
+def _lock_schedules(pks: list[int], outcomes: Sequence[Outcome], using: str) -> dict[int, Schedule]:
+    """Lock these schedules and return them as they stand now; those that were not edited are not read again."""
+    locking = {"of": ("self",), "no_key": True} if connections[using].vendor == "postgresql" else {}
+    rows = Schedule._base_manager.using(using).select_for_update(**locking).filter(pk__in=pks).order_by("pk")
+    generations = dict(rows.values_list("pk", "generation"))
+    current = {
+        outcome.schedule.pk: outcome.schedule
+        for outcome in outcomes
+        if generations.get(outcome.schedule.pk) == outcome.schedule.generation
+    }
+    edited = generations.keys() - current.keys()
+    return current | load_schedules(edited) if edited else current
 
 
 def _decides(run: Run) -> bool:

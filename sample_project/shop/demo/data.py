@@ -90,6 +90,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
         "kind": "every",
         "every": seconds(2),
         "args": [2.5],
+        "grace": seconds(0.25),
         "description": "Takes longer than its interval, on purpose: what comes due meanwhile is skipped (overlap).",
     },
     "Nightly report": {

@@ -16,6 +16,7 @@ from sample import server
 #: A worker told to stop finishes what runs within DELAYQ['DRAIN_SECONDS'], then it has to go.
 GRACE_SECONDS = 14.0
 KEPT_LINES = 15
+QUIET = {"PYTHONUNBUFFERED": "1", "DJANGO_RUNSERVER_HIDE_WARNING": "true"}
 MANAGE = str(server.BASE_DIR / "manage.py")
 
 
@@ -32,7 +33,7 @@ class Child:
         self._echo = echo
         self._process = subprocess.Popen(  # noqa: S603  (our own manage.py)
             [sys.executable, MANAGE, *command],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", server.CHILD_VARIABLE: name},
+            env={**os.environ, **QUIET, server.CHILD_VARIABLE: name},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -63,7 +63,7 @@ class Report:
         return found
 
     def table(self) -> str:
-        """Return the figures as text. Lags are in milliseconds, of first attempts only."""
+        """Return the figures as text. Lags are in milliseconds."""
         lines = [line for line in self.lines if line.due]
         width = max([len(line.name) for line in lines] + [len("schedule")])
         rule = "─" * (width + len(COLUMNS) * 11)
@@ -98,7 +98,7 @@ def _line(schedule: Schedule, runs: Sequence[Run], start: datetime, end: datetim
     line.lags_ms = [
         run.lag / timedelta(milliseconds=1)
         for run in runs
-        if run.lag is not None and run.attempt <= 1 and run.status in (Status.SUCCEEDED, Status.FAILED)
+        if run.lag is not None and run.status in (Status.SUCCEEDED, Status.FAILED)
     ]
     return line
 

@@ -2,6 +2,7 @@
 
 import calendar
 import pickle
+import re
 import statistics
 import time
 from dataclasses import FrozenInstanceError
@@ -41,7 +42,6 @@ CHANGES = [
     ("Africa/Casablanca", date(2026, 3, 22)),
     ("Asia/Pyongyang", date(2018, 5, 5)),
     ("Europe/Volgograd", date(2020, 12, 27)),
-    ("Africa/Monrovia", date(1972, 1, 7)),
     ("Asia/Kolkata", date(2026, 1, 1)),
 ]
 
@@ -176,7 +176,9 @@ SPECIAL_WEEKDAYS = st.one_of(
 )
 DAYS, MONTHS, WEEKDAYS = fields(1, 31, SPECIAL_DAYS), fields(1, 12), fields(0, 6, SPECIAL_WEEKDAYS)
 PLAIN = st.tuples(fields(0, 59), fields(0, 23), fields(1, 31), MONTHS, fields(0, 6)).map(" ".join)
-QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+QUIET = settings(
+    deadline=None, database=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 
 
 def accepted(expression: str, *args: str) -> Cron:
@@ -185,6 +187,11 @@ def accepted(expression: str, *args: str) -> Cron:
     except InvalidRecurrence as error:
         assume("never comes" not in str(error))
         raise
+
+
+def for_croniter(expression: str) -> str:
+    """Write 9-9 as 9: croniter takes it for the whole field."""
+    return re.sub(r"\b(\d+)-\1(/1)?(?![\d/])", r"\1", expression)
 
 
 @settings(QUIET, max_examples=120)
@@ -204,16 +211,11 @@ def test_points_around_a_change_of_the_clock_are_those_of_a_simulated_daemon(
     expression = f"{minute} {hour} {days} * {weekdays}"
     cron = accepted(expression, zone, gap, overlap)
     begin = datetime(day.year, day.month, day.day, tzinfo=UTC) - timedelta(hours=26)
-    if zone == "Africa/Monrovia":
-        # Its offset had 30 s more than whole minutes; the daemon's minutes are those of the time after.
-        begin = datetime(1972, 1, 7, tzinfo=UTC)
-        assume(overlap == "once")
     end = begin + timedelta(hours=52)
     expected = simulate(expression, zone, begin, end, gap, overlap)
-    if zone != "Africa/Monrovia":
-        assert points(cron, begin, end) == expected
-        assert cron.count_between(begin, end) == len(expected)
-        assert cron.previous_at_or_before(end, begin - MINUTE) == (expected[-1] if expected else None)
+    assert points(cron, begin, end) == expected
+    assert cron.count_between(begin, end) == len(expected)
+    assert cron.previous_at_or_before(end, begin - MINUTE) == (expected[-1] if expected else None)
 
 
 @settings(QUIET, max_examples=150)
@@ -234,7 +236,7 @@ def test_dates_are_those_of_a_simulated_calendar(days: str, months: str, weekday
 def test_points_are_those_of_croniter_away_from_summer_time(expression: str, start: datetime) -> None:
     start = start.replace(tzinfo=UTC)
     cron = accepted(expression)
-    judge = croniter(expression, start, datetime, implement_cron_bug=True)
+    judge = croniter(for_croniter(expression), start, datetime, implement_cron_bug=True)
     point: datetime | None = start
     for _ in range(4):
         assert point is not None
@@ -247,7 +249,9 @@ def test_points_are_those_of_croniter_away_from_summer_time(expression: str, sta
 def test_points_with_seconds_are_those_of_croniter(second: str, expression: str, start: datetime) -> None:
     start = start.replace(tzinfo=UTC)
     cron = accepted(f"{second} {expression}")
-    judge = croniter(f"{second} {expression}", start, datetime, implement_cron_bug=True, second_at_beginning=True)
+    judge = croniter(
+        for_croniter(f"{second} {expression}"), start, datetime, implement_cron_bug=True, second_at_beginning=True
+    )
     point = cron.next_after(start)
     assert point is not None
     assert point == judge.get_next()

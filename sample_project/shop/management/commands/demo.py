@@ -66,7 +66,7 @@ class Command(BaseCommand):
             if seconds is not None and not self.ending.is_set():
                 self._settle(start, end)
         finally:
-            self._line("Ending worker and web server …")
+            self._line("Ending everything …")
             self.family.stop()
         self._report(start, end, strict=seconds is not None and not self.ending.is_set())
 
@@ -96,7 +96,7 @@ class Command(BaseCommand):
         launched = datetime.now(UTC)
         self.family.start("worker", "delayq_worker", "--queues", "default,mail", "--threads", "8")
         if port is not None:
-            self.family.start("web", "runserver", f"127.0.0.1:{port}", "--noreload")
+            self.family.start("web", "runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks")
         deadline = time.monotonic() + WORKER_START_SECONDS
         while time.monotonic() < deadline and not self.ending.wait(0.2):
             self._check_children()
