@@ -6,7 +6,7 @@ from typing import Any
 from django_delayq import mirror
 from django_delayq.broker import Broker
 from django_delayq.models import Schedule
-from django_delayq.timing import from_ms
+from django_delayq.timing import Recurrence, from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions
 
 
@@ -14,21 +14,29 @@ def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -
     """Pretend that the schedule was made long ago, so that a point of it is due now; return that point."""
     now = from_ms(broker.now_ms())
     schedule.refresh_from_db()
-    rule = schedule.recurrence
     since = now - (ago or timedelta(0))
-    point = rule.next_after(since)
-    assert point is not None
-    step = (rule.next_after(point) or point + timedelta(days=1)) - point
-    earlier = rule.next_after(since - step - timedelta(microseconds=1))
-    assert earlier is not None
-    before = earlier - timedelta(seconds=1)
-    Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
+    if schedule.kind == "every":
+        before = since - schedule.every
+        earlier = from_ms(to_ms(before + schedule.every))
+    else:
+        earlier = _newest(schedule.recurrence, since)
+        before = earlier - timedelta(seconds=1)
     Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
+    Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
     mirror.check_layout(broker)
     for place in broker.places():
         broker.swap_epoch(place, None, "test")
     broker.remove(broker.place_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
     mirror.full_sweep(broker)
+    return earlier
+
+
+def _newest(rule: Recurrence, since: datetime) -> datetime:
+    point = rule.next_after(since)
+    assert point is not None
+    step = (rule.next_after(point) or point + timedelta(days=1)) - point
+    earlier = rule.next_after(since - step - timedelta(microseconds=1))
+    assert earlier is not None
     return earlier
 
 

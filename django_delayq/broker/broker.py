@@ -10,6 +10,8 @@ from .keys import Place
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
 
 SCAN_PAGE = 1000
+#: A lost reply is asked for again within seconds; the journal must outlive the lease by more than that.
+JOURNAL_GRACE_MS = 60_000
 
 
 def text(value: Any) -> str:
@@ -66,7 +68,7 @@ class Broker:
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
-        reply = self._run("claim", place, [limit, lease_ms, request, 4 * lease_ms])
+        reply = self._run("claim", place, [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS])
         now, head, epoch, fence, *rest = reply
         entries = []
         for at in range(0, len(rest), 6):

@@ -99,11 +99,13 @@ class Once:
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
         """Return the point if `floor < point <= instant`."""
-        return self.at if as_utc(floor, "floor") < self.at <= as_utc(instant) else None
+        floor, instant = as_utc(floor, "floor"), as_utc(instant)
+        return self.at if floor < self.at <= instant else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
         """Return 1 if `first <= point <= last`, else 0."""
-        return int(as_utc(first, "first") <= self.at <= as_utc(last, "last"))
+        first, last = as_utc(first, "first"), as_utc(last, "last")
+        return int(first <= self.at <= last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Worker:
         self.config = self.broker.config
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.keeper = LeaseKeeper(self.broker, lease_seconds=self.config.lease_seconds)
-        self.recorder = Recorder(self.broker, self.keeper)
+        self.recorder = Recorder(self.broker, self.keeper, due_at_ms=self._due_at_ms, due_in_ms=self._due_in_ms)
         self.slots = Slots(options.threads, partial(execute, worker=options.name), self.inbox.put)
         self.places = self.broker.places(options.queues)
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put)
@@ -102,9 +102,15 @@ class Worker:
         if isinstance(item, Finished):
             self.recorder.add([item])
         elif isinstance(item, tuple):
-            place, head_ms = item
-            if place in self._next:
-                self._next[place] = min(self._next[place], self._monotonic(head_ms))
+            self._due_at_ms(*item)
+
+    def _due_at_ms(self, place: Place, server_ms: int) -> None:
+        if place in self._next:
+            self._next[place] = min(self._next[place], self._monotonic(server_ms))
+
+    def _due_in_ms(self, place: Place, delay_ms: int) -> None:
+        if place in self._next:
+            self._next[place] = min(self._next[place], time.monotonic() + delay_ms / 1000)
 
     def _monotonic(self, server_ms: float) -> float:
         return (server_ms - self._offset_ms) / 1000
@@ -113,8 +119,8 @@ class Worker:
 
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
+        self._flush()
         now = time.monotonic()
-        self._flush(now)
         if self._finished_enough():
             self.stopping = True
             return 0.0
@@ -267,8 +273,8 @@ class Worker:
 
     # -- trouble
 
-    def _flush(self, now: float) -> None:
-        if self.recorder.idle or max(self._redis.until, self._database.until) > now:
+    def _flush(self) -> None:
+        if self.recorder.idle or max(self._redis.until, self._database.until) > time.monotonic():
             return
         try:
             self.recorder.flush()
@@ -300,6 +306,7 @@ class Worker:
         try:
             for place, group in places.items():
                 self.broker.release(place, [held.lease(delay_ms) for held in group])
+                self._due_in_ms(place, delay_ms)
         except BrokerError as error:
             self._redis_failed(error)
 
@@ -319,7 +326,7 @@ class Worker:
             if epoch is None:
                 self.upkeep.rebuild_soon()
             if head_ms is not None:
-                self._next[place] = min(self._next[place], self._monotonic(head_ms))
+                self._due_at_ms(place, head_ms)
 
     # -- the end
 
@@ -331,7 +338,7 @@ class Worker:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
         while (len(self.keeper) or not self.recorder.idle) and not self.aborted and time.monotonic() < end:
             self._wait(0.1)
-            self._flush(time.monotonic())
+            self._flush()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

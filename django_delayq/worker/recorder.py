@@ -1,7 +1,7 @@
 """Finished entries into the ledger, then out of Redis: rules R3 and R4. Keeps what a failing server did not take."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from .. import chain, ledger, mirror
@@ -16,6 +16,8 @@ from .logs import log_run
 
 logger = logging.getLogger("django_delayq.worker")
 
+Due = Callable[[Place, int], None]
+
 
 class Recorder:
     """Writes in batches. What could not be written stays here, under its renewed lease, for the next call.
@@ -24,8 +26,11 @@ class Recorder:
     wake-up, never an outcome.
     """
 
-    def __init__(self, broker: Broker, keeper: LeaseKeeper) -> None:
+    def __init__(self, broker: Broker, keeper: LeaseKeeper, *, due_at_ms: Due, due_in_ms: Due) -> None:
+        """`due_at_ms` and `due_in_ms` are told when a member that left here comes due, by the server's clock."""
         self.broker = broker
+        self._due_at_ms = due_at_ms
+        self._due_in_ms = due_in_ms
         self.keeper = keeper
         self.unrecorded: list[Finished] = []
         self.unsettled: dict[Place, list[tuple[Held, Settlement]]] = {}
@@ -98,6 +103,8 @@ class Recorder:
         held.generation = max(held.generation, schedule.generation)
         if outcome.run.apart and outcome.run.status == Status.QUEUED:
             mirror.enqueue_runs(self.broker, [outcome.run])
+            member = chain.run_member_of(outcome.run.pk)
+            self._due_in_ms(self.broker.place_of(member, outcome.run.queue), 0)
         if not held.member.startswith("s") or schedule.queue != held.place.queue:
             self.settle(held, None)
         else:
@@ -130,9 +137,10 @@ class Recorder:
             items = self.unsettled[place]
             while items:
                 part = items[: self.broker.config.batch_size]
-                self.broker.settle(place, [settlement for _, settlement in part])
+                replies = self.broker.settle(place, [settlement for _, settlement in part])
                 self.keeper.discard(held for held, _ in part)
                 del items[: len(part)]
+                self._tell(place, [settlement for _, settlement in part], replies)
             del self.unsettled[place]
         for place in list(self.unretried):
             retries = self.unretried.pop(place)
@@ -142,6 +150,14 @@ class Recorder:
                 self.unretried[place] = retries
                 raise
             self.keeper.discard(held for held, _ in retries)
+            self._due_in_ms(place, min(lease.delay_ms for _, lease in retries))
+
+    def _tell(self, place: Place, settled: Sequence[Settlement], replies: Sequence[int]) -> None:
+        if 2 in replies:  # edited meanwhile: due again at once
+            self._due_in_ms(place, 0)
+        wakes = [item.wake_ms for item in settled if item.point_ms is not None]
+        if wakes:
+            self._due_at_ms(place, min(wakes))
 
 
 def announce(outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py demo` as a new user runs it: in a copy of the sample project, with its own embedded server and database."""
+"""`manage.py demo` as a new user runs it: in a copy of the sample project, with a server and a database of its own."""
 
 import os
 import re
@@ -73,8 +73,10 @@ def manage(place: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 
 def processes(place: Path) -> list[str]:
-    """Return the processes that have the copy's path in their command line: demo, worker, web server, watchdog, server."""
-    listing = subprocess.run(["ps", "-eo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    """Return the processes with the copy's path in their command line: demo, worker, web, watchdog, server."""
+    listing = subprocess.run(
+        ["ps", "-ww", "-eo", "pid=,stat=,args="], capture_output=True, text=True, check=True
+    ).stdout
     return [line for line in listing.splitlines() if str(place) in line and line.split()[1][0] != "Z"]
 
 

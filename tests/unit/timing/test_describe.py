@@ -36,6 +36,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
         ("@yearly", "at 00:00, on 1 January, Europe/Riga"),
         ("15 0 9 * * *", "at 09:00:15, every day, Europe/Riga"),
         ("*/15 * * * 1-5", "every 15 minutes, Monday to Friday, Europe/Riga"),
+        ("*/5 * * * * 1", "every 5 seconds, Monday, Europe/Riga"),
         # No well-known shape, or words would say less than the expression.
         ("0 0 29 2 *", "cron 0 0 29 2 * (Europe/Riga)"),
         ("0  0 31 *\t*", "cron 0 0 31 * * (Europe/Riga)"),
@@ -51,7 +52,6 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
         ("0 9 * 6 *", "cron 0 9 * 6 * (Europe/Riga)"),
         ("0 9 * * 5#2", "cron 0 9 * * 5#2 (Europe/Riga)"),
         ("0 9 * * */2", "cron 0 9 * * */2 (Europe/Riga)"),
-        ("*/5 * * * * 1", "cron */5 * * * * 1 (Europe/Riga)"),
         ("30 * * * * *", "cron 30 * * * * * (Europe/Riga)"),
         ("30 */5 * * * *", "cron 30 */5 * * * * (Europe/Riga)"),
         ("H/15 * * * *", "cron H/15 * * * * (Europe/Riga)"),
