@@ -1,5 +1,6 @@
 """Settings of the test suite. The Redis URL and the database come from the environment; see tests/conftest.py."""
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -62,6 +63,9 @@ else:
             "TEST": {"NAME": SCRATCH / "test.sqlite3"},
         }
     }
+# Worker processes of the tests work on the test database, whose name only the test run knows.
+if "DELAYQ_TEST_DATABASE" in os.environ:
+    DATABASES["default"]["NAME"] = os.environ["DELAYQ_TEST_DATABASE"]
 
 CACHES = {
     "default": {
@@ -70,4 +74,8 @@ CACHES = {
     },
     "local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
 }
-DELAYQ = {"PREFIX": os.environ.get("DELAYQ_TEST_PREFIX", "delayq-test"), "QUEUES": ["default", "mail"]}
+DELAYQ = {
+    "PREFIX": os.environ.get("DELAYQ_TEST_PREFIX", "delayq-test"),
+    "QUEUES": ["default", "mail"],
+    **json.loads(os.environ.get("DELAYQ_TEST_OPTIONS", "{}")),
+}

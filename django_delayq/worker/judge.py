@@ -14,7 +14,7 @@ from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..registry import get_task
-from ..timing import Skip, decide, from_ms
+from ..timing import Skip, decide, from_ms, to_ms
 from .entry import Held
 
 logger = logging.getLogger("django_delayq.worker")
@@ -204,9 +204,9 @@ def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: V
     rule, _ = chain.rule_and_base(schedule, state)
     decision = decide(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, schedule.policies)
     if isinstance(decision, Skip):
-        run = new_run(held, schedule, decision.first, worker, points=decision.points)
+        run = new_run(held, schedule, point, worker, points=decision.points)
         if decision.points > 1:
-            run.last_due_at = decision.last
+            run.last_due_at = from_ms(to_ms(decision.last))
         _close(run, held, worker, Status.SKIPPED, decision.reason)
         held.outcome = Outcome(run, schedule)
         verdicts.record.append(held)

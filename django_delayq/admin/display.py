@@ -1,0 +1,94 @@
+"""Small pieces of HTML: badges, instants, durations, JSON. Everything that comes from data is escaped here; decides nothing."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ..models import Status
+from .durations import format_duration
+
+#: What a person reads at once; the rest is cut off, and said so.
+MOST_CHARACTERS = 100_000
+
+_TONES = {
+    Status.SUCCEEDED: "good",
+    Status.FAILED: "bad",
+    Status.LOST: "bad",
+    Status.SKIPPED: "quiet",
+    Status.RUNNING: "busy",
+    Status.RETRYING: "warn",
+    Status.QUEUED: "busy",
+}
+
+
+def utcnow() -> datetime:
+    """Return the current instant, aware also where USE_TZ is off."""
+    return datetime.now(UTC)
+
+
+def badge(tone: str, text: Any, title: Any = "") -> SafeString:
+    """Return a small coloured label; the text alone says it all."""
+    return format_html('<span class="delayq-badge delayq-{}" title="{}">{}</span>', tone, title, text)
+
+
+def status_badge(status: str) -> SafeString:
+    """Return the label of a run's status."""
+    known = status in Status.values
+    return badge(_TONES[Status(status)] if known else "quiet", Status(status).label if known else status)
+
+
+def instant(value: datetime | None, *, millis: bool = False) -> SafeString | str:
+    """Return an instant in the current time zone, with UTC in its title."""
+    if value is None:
+        return "–"
+    local = timezone.localtime(value)
+    return format_html(
+        '<time class="delayq-time" datetime="{}" title="{}">{}</time>',
+        value.isoformat(),
+        f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC",
+        f"{local:%Y-%m-%d %H:%M:%S.%f}"[: -3 if millis else -7],
+    )
+
+
+def relative(value: datetime, now: datetime) -> str:
+    """Return "in 3m 20s" or "2h ago"."""
+    span = timedelta(seconds=round(abs((value - now).total_seconds())))
+    text = format_duration(span, parts=2)
+    return _("in %(span)s") % {"span": text} if value > now else _("%(span)s ago") % {"span": text}
+
+
+def milliseconds(value: timedelta | None) -> str:
+    """Return a short time as "12 ms", a longer one as "1m 5s"."""
+    if value is None:
+        return "–"
+    total = value / timedelta(milliseconds=1)
+    if abs(total) < 10_000:
+        return f"{total:,.0f} ms"
+    return format_duration(timedelta(seconds=round(value.total_seconds())), parts=2)
+
+
+def pretty_json(value: Any) -> str:
+    """Return indented JSON that any page can carry; short values stay on one line."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) > 60:
+        text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        text = json.dumps(value, default=str, indent=2)
+    return text
+
+
+def block(text: str, css_class: str = "delayq-pre") -> SafeString | str:
+    """Return a longer text as written, scrollable, and cut off where no person reads on."""
+    if not text:
+        return "–"
+    if len(text) > MOST_CHARACTERS:
+        cut = _("%(count)d characters left out") % {"count": len(text) - MOST_CHARACTERS}
+        text = f"{text[: MOST_CHARACTERS // 2]}\n\n… {cut} …\n\n{text[-MOST_CHARACTERS // 2 :]}"
+    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)

@@ -1,0 +1,169 @@
+"""Form fields for what schedules are made of: durations, JSON arguments, instants, zones, tasks and queues.
+
+Turns text into values and back; whether the values make a schedule is for the model to say.
+"""
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+
+from .. import conf, registry
+from ..compat import AnyTask
+from ..exceptions import InvalidArguments
+from ..validators import MAX_ARGUMENT_BYTES, validate_json
+from .display import pretty_json
+from .durations import format_duration, parse_duration
+
+Choices = list[tuple[str, Any]]
+
+
+class DurationField(forms.Field):
+    """A duration written as `1h 30m`; see `durations.parse_duration` for what is accepted."""
+
+    widget = forms.TextInput(attrs={"class": "delayq-duration", "size": 12, "autocomplete": "off"})
+
+    def prepare_value(self, value: Any) -> Any:
+        """Show a duration as people write it, and what was typed as it was typed."""
+        return format_duration(value) if isinstance(value, timedelta) else value
+
+    def to_python(self, value: Any) -> timedelta | None:
+        """Return the duration, None for an empty text."""
+        if value is None or isinstance(value, timedelta):
+            return value
+        if not str(value).strip():
+            return None
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            raise ValidationError(str(error), code="invalid") from None
+
+
+class ArgumentsField(forms.Field):
+    """A JSON list or object; an empty text is an empty one."""
+
+    widget = forms.Textarea(attrs={"class": "delayq-json", "rows": 3, "cols": 60, "spellcheck": "false"})
+
+    def __init__(self, *, container: type[list[Any]] | type[dict[str, Any]], **kwargs: Any) -> None:
+        super().__init__(required=False, initial=container, **kwargs)
+        self.container = container
+
+    def prepare_value(self, value: Any) -> Any:
+        """Show JSON indented where it is long, and what was typed as it was typed."""
+        return value if isinstance(value, str) else pretty_json(value)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the list or dict; says where the text is no JSON."""
+        if isinstance(value, self.container):
+            return value
+        text = str(value or "").strip()
+        if len(text.encode()) > MAX_ARGUMENT_BYTES:
+            message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
+            raise ValidationError(message, code="too_long")
+        found = self._parse(text) if text else self.container()
+        try:
+            validate_json(found, {}) if self.container is list else validate_json([], found)
+        except InvalidArguments as error:
+            raise ValidationError(str(error), code="invalid") from None
+        return found
+
+    def _parse(self, text: str) -> Any:
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except json.JSONDecodeError as error:
+            values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
+            message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
+            if "'" in text:
+                message += " " + _("JSON has double quotes around text.")
+            raise ValidationError(message, code="invalid") from None
+        except (ValueError, RecursionError) as error:
+            problem = str(error) if isinstance(error, ValueError) else _("it is nested too deeply")
+            message = _("This cannot be used: %(problem)s.") % {"problem": problem.rstrip(".")}
+            raise ValidationError(message, code="invalid") from None
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Compare values, not the way they are written."""
+        try:
+            found = self.to_python(data)
+        except ValidationError:
+            return True
+        return json.dumps(found, sort_keys=True) != json.dumps(initial or self.container(), sort_keys=True)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(_("%(name)s is not JSON; use null or a text") % {"name": name})
+
+
+class InstantField(forms.SplitDateTimeField):
+    """An aware instant, typed and shown in the current zone, also where USE_TZ is off."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Show local time; with USE_TZ on, the widget converts."""
+        if isinstance(value, datetime) and timezone.is_aware(value) and not conf.use_tz():
+            return timezone.make_naive(value, timezone.get_default_timezone())
+        return value
+
+    def clean(self, value: Any) -> Any:
+        """Return an aware datetime or None."""
+        found = super().clean(value)
+        if isinstance(found, datetime) and timezone.is_naive(found):
+            return timezone.make_aware(found, timezone.get_default_timezone())
+        return found
+
+
+class ZoneInput(forms.TextInput):
+    """A text input that offers the zones this machine knows; the model checks what is typed."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """Return the input and its list of suggestions."""
+        attrs = {**(attrs or {}), "list": f"{name}-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
+        field = super().render(name, value, attrs, renderer)
+        names = ((zone,) for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC")
+        options = format_html_join("", '<option value="{}">', names)
+        return format_html('{}<datalist id="{}">{}</datalist>', field, f"{name}-zones", options)
+
+
+def task_choices() -> Choices:
+    """Return every installed task, grouped by module, with its parameters and what its docstring says."""
+    groups: dict[str, Choices] = {}
+    for path, task in registry.get_tasks().items():
+        module = path.rpartition(".")[0]
+        groups.setdefault(module, []).append((path, _task_label(path, task)))
+    return [("", "---------"), *groups.items()]
+
+
+def _task_label(path: str, task: AnyTask) -> str:
+    parameters = [
+        parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
+        for parameter in registry.signature(task).parameters.values()
+    ]
+    label = f"{path.rpartition('.')[2]}({', '.join(parameters)})"
+    summary = registry.summary(task)
+    return Truncator(f"{label} – {summary}" if summary else label).chars(110)
+
+
+def with_vanished_task(choices: Choices, path: str) -> Choices:
+    """Add a task that the code no longer has, so that its schedule can still be opened."""
+    if not path or path in registry.get_tasks():
+        return choices
+    return [*choices, (path, _("%(task)s (not installed)") % {"task": path})]
+
+
+def queue_choices() -> Choices:
+    """Return the queues that the settings name."""
+    return [(queue, queue) for queue in conf.get_config().queues]
+
+
+def with_unknown_queue(choices: Choices, queue: str) -> Choices:
+    """Add a queue that the settings no longer name."""
+    if not queue or queue in conf.get_config().queues:
+        return choices
+    return [*choices, (queue, _("%(queue)s (no setting names it)") % {"queue": queue})]

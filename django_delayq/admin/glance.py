@@ -1,0 +1,141 @@
+"""A schedule at a glance: its condition, when it is due next, its last outcome. Turns rows and Redis' view into words;
+reads neither database nor Redis itself.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from .. import chain, conf, registry
+from ..exceptions import InvalidRecurrence
+from ..models import Condition, Schedule, Status
+from ..timing import describe, from_ms
+from .display import badge, instant, milliseconds, relative, status_badge, utcnow
+
+if TYPE_CHECKING:
+    from ..broker import EntryView
+
+#: A worker that sleeps until a point claims it within this time; before that nothing is late.
+SLACK = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """What Redis said about some schedules. `entries` is None where it was not asked or did not answer."""
+
+    entries: "dict[int, EntryView] | None" = None
+    error: str = ""
+
+
+def state_badge(schedule: Schedule) -> SafeString:
+    """Return whether the schedule goes on by itself, and if not, why."""
+    state = chain.state_of(schedule)
+    if not schedule.enabled:
+        return badge("quiet", _("paused"))
+    if state.condition == Condition.PARKED:
+        return badge("bad", _("parked"), state.condition_reason)
+    if state.condition == Condition.EXHAUSTED:
+        return badge("quiet", _("exhausted"), state.condition_reason)
+    if state.failing_streak:
+        return badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
+    return badge("good", _("enabled"))
+
+
+def state_reason(schedule: Schedule) -> str:
+    """Return why the schedule does not go on, in words."""
+    if not schedule.enabled:
+        return schedule.pause_reason
+    state = chain.state_of(schedule)
+    return "" if state.condition == Condition.ACTIVE else state.condition_reason
+
+
+def marks(schedule: Schedule) -> SafeString:
+    """Return what is unusual: an edit that Redis has not seen, a task that the code has lost."""
+    found = []
+    if is_unmirrored(schedule):
+        title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
+        found.append((badge("warn", _("not yet mirrored"), title),))
+    if is_vanished(schedule):
+        title = _("No installed app has this @task function.")
+        found.append((badge("bad", _("task not installed"), title),))
+    return format_html_join(" ", "{}", found)
+
+
+def is_unmirrored(schedule: Schedule) -> bool:
+    """Say whether Redis has still to see the last edit; never where the project does not mirror."""
+    return conf.get_config().mirror and schedule.generation != schedule.synced_generation
+
+
+def is_vanished(schedule: Schedule) -> bool:
+    """Say whether the code no longer has the task."""
+    return schedule.task not in registry.get_tasks()
+
+
+def recurrence_words(schedule: Schedule) -> str:
+    """Return the recurrence in words, or what is wrong with it."""
+    try:
+        words = describe(schedule.recurrence)
+    except InvalidRecurrence as error:
+        return str(error)
+    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
+        words += _(", from the end of the last run")
+    return words
+
+
+def next_due(schedule: Schedule, redis: Redis) -> SafeString | str:
+    """Return when the schedule is due next, and whether it runs now or is late."""
+    state = chain.state_of(schedule)
+    now = utcnow()
+    entry = None if redis.entries is None else redis.entries.get(schedule.pk)
+    if entry is not None and entry.leased:
+        return badge("busy", _("running now"))
+    if not schedule.enabled or (state.condition != Condition.ACTIVE and not is_unmirrored(schedule)):
+        return "–"
+    if redis.entries is None:
+        note = badge("warn", _("Redis does not answer")) if redis.error else ""
+        return _due(state.next_due_at, now, note)
+    point = None if entry is None else _instant(entry.point_ms)
+    if entry is None or point is None:
+        return _due(state.next_due_at, now, badge("warn", _("not in Redis")))
+    return _due(point, now, _lateness(point, _instant(entry.score_ms) or point, now))
+
+
+def last_outcome(schedule: Schedule) -> SafeString | str:
+    """Return the last outcome, when it was, and how late it started."""
+    state = chain.state_of(schedule)
+    if not state.last_status:
+        return "–"
+    when = state.last_due_at if state.last_status == Status.SKIPPED else state.last_finished_at
+    notes = []
+    if when is not None:
+        notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))
+    if state.last_lag_ms is not None:
+        lag = milliseconds(timedelta(milliseconds=state.last_lag_ms))
+        notes.append(format_html("{}", _("lag %(lag)s") % {"lag": lag}))
+    text = format_html_join(", ", "{}", ((note,) for note in notes))
+    return format_html('{}<div class="delayq-note">{}</div>', status_badge(state.last_status), text)
+
+
+def _due(point: datetime | None, now: datetime, mark: SafeString | str) -> SafeString | str:
+    if point is None:
+        return mark or "–"
+    return format_html('{}<div class="delayq-note">{} {}</div>', instant(point), relative(point, now), mark)
+
+
+def _lateness(point: datetime, wake: datetime, now: datetime) -> SafeString | str:
+    if now - wake > SLACK:
+        return badge("warn", _("overdue"))
+    if point <= now < wake:  # jitter, or a retry
+        return badge("busy", _("starts %(when)s") % {"when": relative(wake, now)})
+    return ""
+
+
+def _instant(value_ms: int | None) -> datetime | None:
+    try:
+        return None if value_ms is None else from_ms(value_ms)
+    except OverflowError:  # garbage under our keys
+        return None

@@ -1,0 +1,65 @@
+"""Real worker processes on the test database, and what the tests ask of them."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def worker(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `delayq_worker` as a process of its own; `options` are keys of DELAYQ. Killed at the end, if still there.
+
+    What it printed is printed again at the end, so that a failing test shows it.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DELAYQ_REDIS_URL": settings.CACHES["default"]["LOCATION"],
+        "DELAYQ_TEST_DATABASE": str(connection.settings_dict["NAME"]),
+        "DELAYQ_TEST_OPTIONS": json.dumps({**settings.DELAYQ, **options}),
+    }
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+    process = subprocess.Popen(
+        [sys.executable, "-m", "django", "delayq_worker", *arguments],
+        env=environment,
+        cwd=ROOT,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        output.seek(0)
+        print(f"-- worker {process.pid} said:", output.read().decode()[-3000:], sep="\n")
+        output.close()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20, what: str = "") -> float:
+    """Poll until the condition holds and return how long it took. There is nothing to be woken by across processes."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def lines(path: Path) -> list[list[str]]:
+    """Return the words of each line of a file that a task writes to."""
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []

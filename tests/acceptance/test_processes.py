@@ -1,0 +1,177 @@
+"""Real worker processes: many at once, killed, stopped, and a Redis that vanishes under them."""
+
+import signal
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from django.conf import settings
+from django.db.models import Max
+
+from django_delayq.broker import Broker
+from django_delayq.embedded import EmbeddedServer
+from django_delayq.mirror.fast import forget_broker
+from django_delayq.models import Run, Schedule, Status
+from django_delayq.timing import from_ms, to_ms
+from tests.acceptance.support import lines, wait_until, worker
+from tests.support import make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def note(name, path, seconds=0.0, **values):
+    values = {"kind": "cron", "cron": "0 * * * *", **values}
+    kwargs = {"path": str(path), "text": name, "seconds": seconds}
+    return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
+
+
+def test_a_thousand_schedules_in_one_second_and_three_workers_give_a_thousand_outcomes(broker):
+    made = from_ms(broker.now_ms()) - timedelta(hours=1) + timedelta(seconds=6)
+    rows = [
+        Schedule(name=f"n{n}", task="tests.app.tasks.noop", kind="every", every=timedelta(hours=1), created_at=made)
+        for n in range(1000)
+    ]
+    Schedule.objects.bulk_create(rows)
+    Schedule.objects.update(effective_from=made)
+    with worker() as one, worker() as two, worker() as three:
+        wait_until(lambda: Run.objects.finished().count() >= 1000, 40)
+        time.sleep(0.5)  # a second outcome would come now
+        for process in (one, two, three):
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(20) for process in (one, two, three)] == [0, 0, 0]
+    runs = list(Run.objects.values_list("schedule_id", "status", "worker"))
+    assert len(runs) == 1000
+    assert {status for _, status, _ in runs} == {"succeeded"}
+    assert max(Counter(pk for pk, _, _ in runs).values()) == 1
+    assert Run.objects.filter(claimed_at__lt=from_ms(to_ms(made + timedelta(hours=1)))).count() == 0
+
+
+def test_a_killed_workers_point_runs_again_after_the_lease_and_is_recorded_once(broker, tmp_path):
+    path = tmp_path / "f"
+    row = note("slow", path, seconds=1.0)
+    point = make_due(broker, row)
+    lease = 2
+    with worker(LEASE_SECONDS=lease) as first, worker(LEASE_SECONDS=lease) as second:
+        wait_until(lambda: lines(path))
+        killed = time.monotonic()
+        pid = int(lines(path)[0][2])
+        (first if first.pid == pid else second).kill()
+        wait_until(lambda: len(lines(path)) >= 2)
+        took = time.monotonic() - killed
+        wait_until(lambda: Run.objects.finished().exists())
+    assert took <= lease + 1
+    run = Run.objects.get()
+    assert (run.due_at, run.status, run.reclaims) == (point, Status.SUCCEEDED, 1)
+
+
+def test_sigterm_finishes_what_runs_and_hands_back_what_does_not(broker, tmp_path):
+    path = tmp_path / "f"
+    for n in range(6):
+        make_due(broker, note(f"s{n}", path, seconds=1.0))
+    with worker("--threads", "2") as process:
+        wait_until(lambda: len(lines(path)) >= 2)
+        process.send_signal(signal.SIGTERM)
+        with worker("--threads", "8"):
+            stopped = time.monotonic()
+            assert process.wait(15) == 0
+            wait_until(lambda: len([words for words in lines(path) if words[0] == "start"]) == 6, 15)
+            assert time.monotonic() - stopped < 10  # nothing waited for a lease of 30 s
+            wait_until(lambda: Run.objects.filter(status="succeeded").count() == 6, 15)
+    words = lines(path)
+    assert Counter(w[1] for w in words if w[0] == "start") == Counter({f"s{n}": 1 for n in range(6)})
+    assert Run.objects.aggregate(Max("reclaims"))["reclaims__max"] == 0
+
+
+def test_a_second_signal_ends_it_at_once(broker, tmp_path):
+    path = tmp_path / "f"
+    make_due(broker, note("slow", path, seconds=20))
+    with worker() as process:
+        wait_until(lambda: lines(path))
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)  # the first signal begins the drain
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 1
+
+
+@pytest.fixture
+def own_server(settings):
+    """A server that this test may flush and stop."""
+    with EmbeddedServer() as server:
+        before = settings.CACHES["default"]["LOCATION"]
+        settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": server.url}}
+        forget_broker()
+        yield server
+        settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": before}}
+        forget_broker()
+
+
+def no_gaps(rows):
+    """Every point between the first and the last decided one of each schedule has exactly one outcome."""
+    for row in rows:
+        points = []
+        for run in row.runs.filter(origin="due").order_by("due_at"):
+            assert run.status in ("succeeded", "skipped"), (row.name, run.status, run.reason)
+            points.append((run.due_at, run.last_due_at or run.due_at))
+        assert points, row.name
+        for (_, last), (first, _) in zip(points, points[1:], strict=False):
+            assert first - last == timedelta(seconds=1), (row.name, last, first)
+
+
+def test_a_flush_under_load_loses_no_point(own_server):
+    rows = [
+        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.noop", kind="every", every=timedelta(seconds=1))
+        for n in range(20)
+    ]
+    with worker() as one, worker() as two:
+        wait_until(lambda: Run.objects.count() > 40)
+        broker = Broker(timeout_seconds=5)
+        for _ in range(2):
+            broker.client.flushall()
+            count = Run.objects.count()
+            wait_until(lambda count=count: Run.objects.count() > count + 40, 15)
+        assert broker.layout() is not None
+        for process in (one, two):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
+    no_gaps(rows)
+
+
+def test_redis_stopped_and_started_empty_loses_no_point(own_server):
+    rows = [
+        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.noop", kind="every", every=timedelta(seconds=1))
+        for n in range(20)
+    ]
+    with worker() as one, worker() as two:
+        wait_until(lambda: Run.objects.count() > 40)
+        home = own_server.socket.parent
+        own_server.stop()
+        began = time.monotonic()
+        rows[0].description = "saved without Redis"
+        rows[0].save()
+        assert time.monotonic() - began < 1
+        time.sleep(3)  # an outage long enough to miss points
+        with EmbeddedServer(home=home):
+            count = Run.objects.count()
+            wait_until(lambda: Run.objects.count() > count + 40, 20)
+            wait_until(lambda: not Schedule.objects.unmirrored().exists(), 10)
+            for process in (one, two):
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(15) == 0
+    no_gaps(rows)
+
+
+def test_an_idle_worker_hardly_talks_to_redis(own_server, tmp_path):
+    note("later", tmp_path / "f", cron="0 0 1 1 *")
+    broker = Broker(timeout_seconds=5)
+    with worker("--queues", "default"):
+        wait_until(lambda: broker.workers())
+        time.sleep(2)  # the sweeps at its start
+        broker.client.config_resetstat()
+        seconds = 12
+        time.sleep(seconds)  # what is measured
+        stats = broker.client.info("commandstats")
+    calls = {name: value["calls"] for name, value in stats.items() if "config" not in name and "info" not in name}
+    assert sum(calls.values()) / seconds <= 0.5, calls
+    assert settings.DELAYQ["PREFIX"]
