@@ -1,6 +1,6 @@
 """Django's tasks framework, from Django 6.0 itself or from its backport on Django 5.2. Contains no behaviour."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import django
 
@@ -10,6 +10,9 @@ else:  # Django 5.2
     from django_tasks import TaskResult, TaskResultStatus, task
     from django_tasks.base import Task, TaskContext
 
-AnyTask = Task[..., Any] if TYPE_CHECKING else Task
+if TYPE_CHECKING:
+    AnyTask: TypeAlias = Task[..., Any]
+else:
+    AnyTask = Task
 
 __all__ = ["AnyTask", "Task", "TaskContext", "TaskResult", "TaskResultStatus", "task"]

@@ -113,9 +113,10 @@ def _number(low: float, high: float, *, whole: bool = False) -> Callable[[str, A
     wanted = f"a{' whole' if whole else ''} number from {low:g} to {high:g}"
 
     def check(key: str, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        number: Any = value if isinstance(value, kinds) and not isinstance(value, bool) else None
+        if number is None or not low <= number <= high:
             raise _fail(key, value, wanted)
-        return value
+        return number
 
     return check
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext(TaskContext):
+class RunContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs differ from Django here
     """Django's `TaskContext`, plus what a due point knows.
 
     `schedule` is the definition this run was started with, `due_at` the nominal instant (UTC). `idempotency_key` is

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from django.db import IntegrityError, connections, router, transaction
 
@@ -193,7 +194,7 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
 
 def _lock_schedules(pks: list[int], outcomes: Sequence[Outcome], using: str) -> dict[int, Schedule]:
     """Lock these schedules and return them as they stand now; those that were not edited are not read again."""
-    locking = {"of": ("self",), "no_key": True} if connections[using].vendor == "postgresql" else {}
+    locking: dict[str, Any] = {"of": ("self",), "no_key": True} if connections[using].vendor == "postgresql" else {}
     rows = Schedule._base_manager.using(using).select_for_update(**locking).filter(pk__in=pks).order_by("pk")
     generations = dict(rows.values_list("pk", "generation"))
     current = {

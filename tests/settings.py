@@ -54,13 +54,13 @@ else:
     DATABASES = {
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": SCRATCH / "db.sqlite3",
+            "NAME": str(SCRATCH / "db.sqlite3"),
             "OPTIONS": {
                 "timeout": 20,
                 "transaction_mode": "IMMEDIATE",
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             },
-            "TEST": {"NAME": SCRATCH / "test.sqlite3"},
+            "TEST": {"NAME": str(SCRATCH / "test.sqlite3")},
         }
     }
 # Worker processes of the tests work on the test database, whose name only the test run knows.

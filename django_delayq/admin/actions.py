@@ -1,5 +1,5 @@
-"""What a person can do to schedules: run now, pause, resume. Each is a POST with a permission, one call per schedule and
-one message; what it means is for the models and the mirror to say.
+"""What a person can do to schedules: run now, pause, resume. Each is a POST with a permission, one call per schedule
+and one message; what it means is for the models and the mirror to say.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The lists' pages: what Redis says of all schedules on a page in one round trip, and a count that never scans a ledger."""
+"""What the lists show: Redis' view of a whole page in one round trip, and a count that never scans a ledger."""
 
 from functools import cached_property
 from typing import Any
@@ -38,8 +38,8 @@ class ScheduleChangeList(ChangeList):
             rows = list(self.result_list)
             self.redis = ask_redis(rows)
             for row in rows:
-                row.redis = self.redis  # type: ignore[attr-defined]
-            self.result_list = rows  # type: ignore[assignment]
+                row.redis = self.redis
+            self.result_list = rows
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]

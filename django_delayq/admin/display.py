@@ -1,4 +1,4 @@
-"""Small pieces of HTML: badges, instants, durations, JSON. Everything that comes from data is escaped here; decides nothing."""
+"""Small pieces of HTML: badges, instants, durations, JSON. Escapes everything that comes from data; decides nothing."""
 
 import json
 from datetime import UTC, datetime, timedelta

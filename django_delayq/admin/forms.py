@@ -2,11 +2,12 @@
 here its errors are only put where they belong.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.validators import MinValueValidator
+from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -62,7 +63,7 @@ class ScheduleForm(Base):
 
     class Meta:
         model = Schedule
-        fields = "__all__"  # noqa: DJ007 - the admin's fieldsets choose
+        fields = "__all__"
         widgets = {
             "timezone": ZoneInput,
             "description": forms.Textarea(attrs={"rows": 2, "cols": 60, "class": "vLargeTextField"}),
@@ -96,9 +97,9 @@ class ScheduleForm(Base):
         schedule = self.instance
         self.fields["task"].choices = with_vanished_task(task_choices(), schedule.task)  # type: ignore[attr-defined]
         self.fields["queue"].choices = with_unknown_queue(queue_choices(), schedule.queue)  # type: ignore[attr-defined]
-        if schedule.pk is not None:
+        if not schedule._state.adding:
             self.fields["seen"].initial = schedule.generation
-        if "kind" in self.fields and schedule.pk is None:
+        if "kind" in self.fields and schedule._state.adding:
             self.fields["kind"].initial = Schedule.Kind.CRON
         if "jitter" in self.fields:
             self.fields["jitter"].required = False
@@ -122,10 +123,11 @@ class ScheduleForm(Base):
         return values
 
     def _check_unseen(self, seen: int | None) -> None:
-        if self.instance.pk is None or seen is None or seen == self.instance.generation:
+        if self.instance._state.adding or seen is None or seen == self.instance.generation:
             return
-        self.data = self.data.copy()  # type: ignore[assignment, union-attr]
-        self.data[self.add_prefix("seen")] = str(self.instance.generation)  # type: ignore[index]
+        data = cast(QueryDict, self.data).copy()
+        data[self.add_prefix("seen")] = str(self.instance.generation)
+        self.data = data
         message = _(
             "Somebody changed this schedule while you edited it; nothing of yours is saved yet. Look at it in another "
             "tab, then save again: that overwrites the other change."

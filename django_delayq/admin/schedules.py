@@ -18,6 +18,7 @@ from ..models import Origin, Run, Schedule
 from . import glance
 from .actions import ScheduleActions
 from .changelist import ScheduleChangeList, ask_redis
+from .display import instant, milliseconds, status_badge
 from .filters import OutcomeFilter, StateFilter
 from .formfields import DurationField, InstantField
 from .forms import ScheduleForm
@@ -175,7 +176,17 @@ class ScheduleAdmin(ScheduleActions, Base):
             "next_due": glance.next_due(schedule, redis),
             "outcome": glance.last_outcome(schedule),
             "recurrence": glance.recurrence_words(schedule),
-            "runs": _newest_runs(schedule),
+            "runs": [
+                {
+                    "pk": run.pk,
+                    "due": instant(run.due_at),
+                    "status": status_badge(run.status),
+                    "reason": run.reason,
+                    "lag": "–" if run.started_at is None else milliseconds(run.lag),
+                    "duration": milliseconds(run.duration),
+                }
+                for run in _newest_runs(schedule)
+            ],
         }
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:

@@ -44,7 +44,8 @@ def connect(*, timeout_seconds: float) -> Any:
     alias = conf.get_config().redis
     try:
         get_redis_connection(alias)
-        cache_client = caches[alias].client
+        cache: Any = caches[alias]
+        cache_client = cache.client
         factory, url = cache_client.connection_factory, cache_client._server[0]
     except InvalidCacheBackendError:
         raise ImproperlyConfigured(

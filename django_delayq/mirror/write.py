@@ -95,7 +95,8 @@ def _owed(schedule: Schedule, state: ScheduleState) -> bool:
 def _oldest(rows: list[Run] | None, point: datetime | None) -> datetime | None:
     if not rows:
         return point
-    return rows[0].due_at if point is None else min(rows[0].due_at, point)
+    oldest: datetime = rows[0].due_at
+    return oldest if point is None else min(oldest, point)
 
 
 def _save_states(states: list[ScheduleState]) -> None:

@@ -2,8 +2,9 @@
 still to be mirrored (`Tombstone`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
 """
 
+from .queryset import ScheduleQuerySet
 from .run import Origin, Run, RunQuerySet, Status
-from .schedule import Schedule, ScheduleQuerySet
+from .schedule import Schedule
 from .state import Condition, ScheduleState
 from .tombstone import Tombstone
 

@@ -3,7 +3,7 @@ it has its outcome.
 """
 
 from datetime import datetime, timedelta
-from typing import ClassVar, Self
+from typing import Self
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -96,7 +96,7 @@ class Run(models.Model):
     points = models.PositiveIntegerField(_("points"), default=1)
     created_at = UTCDateTimeField(default=utcnow, editable=False)
 
-    objects: ClassVar[models.Manager["Run"]] = RunQuerySet.as_manager()  # type: ignore[assignment]
+    objects = RunQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("run")

@@ -165,7 +165,7 @@ class Schedule(models.Model):
         elif self.kind == self.Kind.EVERY:
             rule = Every(self.every or timedelta(0), anchor=anchor)
         else:
-            rule = Once(self.at)  # type: ignore[arg-type]  # None is refused by Once, with a message
+            rule = Once(self.at)  # None is refused by Once, with a message
         if self.start_at or self.end_at:
             return Windowed(rule, start=self.start_at, end=self.end_at)
         return rule
@@ -217,7 +217,7 @@ class Schedule(models.Model):
                 self.clean()
             if "queue" in values and old.queue != self.queue:
                 Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
-            self.generation = next_generation()  # type: ignore[assignment]
+            self.generation = next_generation()
             self.effective_from = next_effective_from(values)
             self.updated_at = utcnow()
             if fields is not None:

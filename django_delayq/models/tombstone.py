@@ -26,7 +26,7 @@ class Tombstone(models.Model):
     @classmethod
     def bury(cls, entries: Iterable[tuple[int, str, int]], *, using: str) -> list[Self]:
         """Record (schedule pk, queue, generation) as gone, in the current transaction."""
-        return cls._base_manager.using(using).bulk_create(  # type: ignore[return-value]
+        return cls._base_manager.using(using).bulk_create(
             [
                 cls(member=f"s{pk}", queue=queue, generation=max(generation + 1, now_generation()))
                 for pk, queue, generation in entries

@@ -55,7 +55,7 @@ def judge(entries: Sequence[Held], worker: str) -> Verdicts:
             verdicts.settle.append((held, None))
         elif item[0] == "r":
             run = runs.get(item[1])
-            _judge_run(held, run, run and schedules.get(run.schedule_id), verdicts, worker)
+            _judge_run(held, run, schedules.get(run.schedule_id) if run else None, verdicts, worker)
         else:
             _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts, worker)
     return verdicts
@@ -188,7 +188,7 @@ def _left_by_edit(held: Held, schedule: Schedule, state: ScheduleState, verdicts
 def _judge_again(held: Held, schedule: Schedule, row: Run | None, verdicts: Verdicts, worker: str) -> None:
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
     run = row or new_run(held, schedule, _point(held), worker, status=Status.RUNNING)
-    held.outcome = Outcome(run, schedule, row and version_of(row))
+    held.outcome = Outcome(run, schedule, version_of(row) if row else None)
     window = schedule.catch_up_window
     if window is not None and held.claimed_at - run.due_at > window:
         late = Status.FAILED if row is not None and row.status == Status.RETRYING else Status.LOST

@@ -52,6 +52,7 @@ def points(expression: str, count: int, start: datetime = START, key: str = "") 
         ("0 0 1W * *", ["01-01 00:00", "02-02 00:00", "03-02 00:00", "04-01 00:00", "05-01 00:00", "06-01 00:00"]),
         ("0 0 1W 8 *", ["08-03 00:00"]),  # Saturday the 1st: not in July
         ("0 0 31W 5,8 *", ["05-29 00:00", "08-31 00:00"]),  # Sunday the 31st: not in June
+        ("0 0 31W 2,4 *", ["02-27 00:00", "04-30 00:00"]),  # the nearest within a shorter month
         ("0 0 1W,20,L * *", ["01-01 00:00", "01-20 00:00", "01-31 00:00", "02-02 00:00"]),
         ("0 0 * * 5#2", ["01-09 00:00", "02-13 00:00", "03-13 00:00"]),
         ("0 0 * * 1#5", ["03-30 00:00", "06-29 00:00"]),
@@ -251,6 +252,9 @@ def test_h_with_a_step_keeps_the_step() -> None:
         assert [int(minute) - int(minutes[0]) for minute in minutes] == [0, 15, 30, 45]
         assert 10 <= int(points("H(10-19)/10 * * * *", 1, key=str(number))[0][-2:]) <= 19
     assert len(starts) == 15
+    # Also where the second value is the last one of the range.
+    sources = {Cron("H(0-10)/10 * * * *", key=str(number)).fields.source[1] for number in range(100)}
+    assert sources == {"0-10/10", *"123456789"}
 
 
 def test_h_never_names_a_day_that_never_comes() -> None:

@@ -1,7 +1,7 @@
 """What is decided about a claimed point: on time, overlapped, missed; and that deciding always comes to an end."""
 
 import time
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -346,34 +346,6 @@ def test_deciding_ends_and_every_point_is_accounted_for_once(
         assert decide(rule, end, now, *stretch, policies) == Run()
 
 
-@settings(deadline=None, database=None, max_examples=200)
-@given(
-    point=st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
-    jitter=st.timedeltas(timedelta(0), timedelta(days=3)),
-    key=st.text(max_size=20),
-)
-def test_a_wake_is_a_stable_whole_number_of_ms_within_the_jitter(point: datetime, jitter: timedelta, key: str) -> None:
-    wake = wake_at(point, jitter, key)
-    assert wake == wake_at(point.astimezone(timezone(timedelta(hours=3))), jitter, key)
-    assert timedelta(0) <= wake - point < max(jitter, timedelta(microseconds=1))
-    assert (wake - point) % timedelta(milliseconds=1) == timedelta(0)
-    assert wake.tzinfo is UTC
-
-
-def test_wakes_are_spread_and_pinned() -> None:
-    point = at("10:00")
-    assert wake_at(point, timedelta(0), "report") == point
-    assert wake_at(point, timedelta(microseconds=999), "report") == point
-    # Pinned: every worker of every version has to agree.
-    assert wake_at(point, HOUR, "report") == at("10:25:11.141000")
-    by_key = {wake_at(point, HOUR, f"schedule {n}") for n in range(100)}
-    by_point = [(wake_at(point + n * HOUR, HOUR, "report") - point - n * HOUR) / HOUR for n in range(200)]
-    assert len(by_key) > 95
-    assert 0.4 < sum(by_point) / len(by_point) < 0.6
-    assert min(by_point) < 0.05
-    assert max(by_point) > 0.95
-
-
 @pytest.mark.parametrize(("name", "value"), [("overlap", "sometimes"), ("missed", ""), ("overlap", None)])
 def test_an_unknown_policy_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidRecurrence, match=name) as caught:
@@ -392,5 +364,3 @@ def test_a_naive_instant_is_refused() -> None:
     ]:
         with pytest.raises(ValueError, match="aware"):
             decide(HOURLY, *arguments, Policies())
-    with pytest.raises(ValueError, match="aware"):
-        wake_at(naive, HOUR, "")

@@ -1,0 +1,48 @@
+"""When a point wakes: its jitter is spread, stable and whole."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from django_delayq.timing import Policies, too_old, wake_at
+
+HOUR = timedelta(hours=1)
+POINT = datetime(2026, 11, 21, 10, tzinfo=UTC)
+
+
+@settings(deadline=None, database=None, max_examples=200)
+@given(
+    point=st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+    jitter=st.timedeltas(timedelta(0), timedelta(days=3)),
+    key=st.text(max_size=20),
+)
+def test_a_wake_is_a_stable_whole_number_of_ms_within_the_jitter(point: datetime, jitter: timedelta, key: str) -> None:
+    wake = wake_at(point, jitter, key)
+    assert wake == wake_at(point.astimezone(timezone(timedelta(hours=3))), jitter, key)
+    assert timedelta(0) <= wake - point < max(jitter, timedelta(microseconds=1))
+    assert (wake - point) % timedelta(milliseconds=1) == timedelta(0)
+    assert wake.tzinfo is UTC
+
+
+def test_wakes_are_spread_and_pinned() -> None:
+    point = POINT
+    assert wake_at(point, timedelta(0), "report") == point
+    assert wake_at(point, timedelta(microseconds=999), "report") == point
+    # Pinned: every worker of every version has to agree.
+    assert wake_at(point, HOUR, "report") == POINT + timedelta(minutes=25, seconds=11, milliseconds=141)
+    by_key = {wake_at(point, HOUR, f"schedule {n}") for n in range(100)}
+    by_point = [(wake_at(point + n * HOUR, HOUR, "report") - point - n * HOUR) / HOUR for n in range(200)]
+    assert len(by_key) > 95
+    assert 0.4 < sum(by_point) / len(by_point) < 0.6
+    assert min(by_point) < 0.05
+    assert max(by_point) > 0.95
+
+
+def test_the_wake_of_a_naive_instant_is_refused() -> None:
+    naive = POINT.replace(tzinfo=None)
+    with pytest.raises(ValueError, match="aware"):
+        wake_at(naive, HOUR, "")
+    with pytest.raises(ValueError, match="aware"):
+        too_old(naive, POINT, Policies(catch_up_window=HOUR))
