@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from ..models import Status
@@ -36,6 +36,11 @@ def badge(tone: str, text: Any, title: Any = "") -> SafeString:
     return format_html('<span class="delayq-badge delayq-{}" title="{}">{}</span>', tone, title, text)
 
 
+def breakable(name: str) -> SafeString:
+    """Return a snake_case name that may break after its underscores."""
+    return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))
+
+
 def status_badge(status: str) -> SafeString:
     """Return the label of a run's status."""
     known = status in Status.values
@@ -62,14 +67,18 @@ def relative(value: datetime, now: datetime) -> str:
     return _("in %(span)s") % {"span": text} if value > now else _("%(span)s ago") % {"span": text}
 
 
-def milliseconds(value: timedelta | None) -> str:
-    """Return a short time as "12 ms", a longer one as "1m 5s"."""
+def milliseconds(value: timedelta | None) -> SafeString | str:
+    """Return a short time as "12 ms" or "4.21 s", a longer one as "1m 5s"."""
     if value is None:
         return "–"
-    total = value / timedelta(milliseconds=1)
-    if abs(total) < 10_000:
-        return f"{total:,.0f} ms"
-    return format_duration(timedelta(seconds=round(value.total_seconds())), parts=2)
+    seconds = value.total_seconds()
+    if abs(seconds) < 1:
+        text = f"{seconds * 1000:.0f} ms"
+    elif abs(seconds) < 60:
+        text = f"{seconds:.2f} s"
+    else:
+        text = format_duration(timedelta(seconds=round(seconds)), parts=2)
+    return format_html('<span class="delayq-whole">{}</span>', text)
 
 
 def pretty_json(value: Any) -> str:

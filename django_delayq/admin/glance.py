@@ -75,8 +75,10 @@ def is_vanished(schedule: Schedule) -> bool:
     return schedule.task not in registry.get_tasks()
 
 
-def recurrence_words(schedule: Schedule) -> str:
+def recurrence_words(schedule: Schedule) -> SafeString | str:
     """Return the recurrence in words, or what is wrong with it."""
+    if schedule.kind == Schedule.Kind.ONCE:
+        return format_html(_("once at {}"), instant(schedule.at))
     try:
         words = describe(schedule.recurrence)
     except InvalidRecurrence as error:
@@ -115,8 +117,8 @@ def last_outcome(schedule: Schedule) -> SafeString | str:
         notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))
     if state.last_lag_ms is not None:
         lag = milliseconds(timedelta(milliseconds=state.last_lag_ms))
-        notes.append(format_html("{}", _("lag %(lag)s") % {"lag": lag}))
-    text = format_html_join(", ", "{}", ((note,) for note in notes))
+        notes.append(format_html(_("lag {}"), lag))
+    text = format_html_join(", ", '<span class="delayq-whole">{}</span>', ((note,) for note in notes))
     return format_html('{}<div class="delayq-note">{}</div>', status_badge(state.last_status), text)
 
 

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..models import Run, Schedule
+from ..models import Origin, Run, Schedule
 from .changelist import CappedPaginator
 from .display import block, instant, milliseconds, pretty_json, status_badge
 from .filters import RecentFilter, ScheduleFilter
@@ -26,8 +26,7 @@ class RunAdmin(Base):
     """Read what ran, and what did not."""
 
     list_display = (
-        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "origin", "worker",
-        "reason",
+        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "worker", "reason",
     )  # fmt: skip
     list_filter = ("status", "origin", RecentFilter, ScheduleFilter)
     search_fields = ("schedule_name", "task")
@@ -44,15 +43,16 @@ class RunAdmin(Base):
             None,
             {
                 "fields": (
-                    "shown_schedule", "task", "queue", "shown_status", "reason", "shown_origin", "shown_points",
+                    "shown_schedule", ("task", "queue"), ("shown_status", "reason"), ("shown_origin", "shown_points"),
                 )
             },
         ),
+        (gettext_lazy("Outcome"), {"fields": ("shown_error", "shown_result")}),
         (
             gettext_lazy("Time"),
-            {"fields": ("due", "claimed", "started", "finished", "shown_lag", "shown_duration")},
+            {"fields": (("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration"))},
         ),
-        (gettext_lazy("Execution"), {"fields": ("worker", "attempt", "reclaims", "shown_result", "shown_error")}),
+        (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
     )  # fmt: skip
     readonly_fields = (
         "shown_schedule", "shown_status", "shown_origin", "shown_points", "due", "claimed", "started", "finished",
@@ -86,8 +86,10 @@ class RunAdmin(Base):
 
     @admin.display(description=gettext_lazy("due"), ordering="due_at")
     def shown_due(self, run: Run) -> SafeString | str:
-        """Return the due point, to the second."""
-        return instant(run.due_at)
+        """Return the due point, to the second, and who else ordered the run."""
+        if run.origin == Origin.DUE:
+            return instant(run.due_at)
+        return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), run.get_origin_display())
 
     @admin.display(description=gettext_lazy("status"))
     def shown_status(self, run: Run) -> SafeString:
@@ -100,12 +102,12 @@ class RunAdmin(Base):
         return run.get_origin_display()
 
     @admin.display(description=gettext_lazy("lag"))
-    def shown_lag(self, run: Run) -> str:
+    def shown_lag(self, run: Run) -> SafeString | str:
         """Return how late it was claimed; a skipped point was not meant to be in time."""
         return "–" if run.started_at is None else milliseconds(run.lag)
 
     @admin.display(description=gettext_lazy("duration"))
-    def shown_duration(self, run: Run) -> str:
+    def shown_duration(self, run: Run) -> SafeString | str:
         """Return how long the last attempt took."""
         return milliseconds(run.duration)
 

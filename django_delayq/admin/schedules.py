@@ -18,7 +18,7 @@ from ..models import Origin, Run, Schedule
 from . import glance
 from .actions import ScheduleActions
 from .changelist import ScheduleChangeList, ask_redis
-from .display import instant, milliseconds, status_badge
+from .display import breakable, instant, milliseconds, status_badge
 from .filters import OutcomeFilter, StateFilter
 from .formfields import DurationField, InstantField
 from .forms import ScheduleForm
@@ -90,7 +90,9 @@ class ScheduleAdmin(ScheduleActions, Base):
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
         """Return name and task."""
-        return format_html('{}<div class="delayq-note delayq-path">{}</div>', schedule.name, schedule.task)
+        task = schedule.task.rpartition(".")[2]
+        note = '{}<div class="delayq-note delayq-path" title="{}">{}</div>'
+        return format_html(note, schedule.name, schedule.task, breakable(task))
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
@@ -103,7 +105,7 @@ class ScheduleAdmin(ScheduleActions, Base):
         )
 
     @admin.display(description=gettext_lazy("recurrence"))
-    def shown_recurrence(self, schedule: Schedule) -> str:
+    def shown_recurrence(self, schedule: Schedule) -> SafeString | str:
         """Return the recurrence in words."""
         return glance.recurrence_words(schedule)
 

@@ -5,6 +5,7 @@ redis-py. POSIX only.
 """
 
 import atexit
+import contextlib
 import os
 
 from .binary import URL_VARIABLE, EmbeddedServerUnavailable, find_server
@@ -36,9 +37,14 @@ def redis_url(shared_as: str | None = None) -> str:
         return given
     server = EmbeddedServer() if shared_as is None else shared_server(shared_as)
     server.start()
-    atexit.register(server.stop)
+    atexit.register(_leave, server)
     os.environ[URL_VARIABLE] = server.url
     return server.url
+
+
+def _leave(server: EmbeddedServer) -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # an impatient Ctrl-C: the watchdog does the rest without us
+        server.stop()
 
 
 def shared_server(name: str) -> "EmbeddedServer":

@@ -1,7 +1,7 @@
 /* The schedule's form: shows only the fields of the chosen kind, and the next due points while one types.
    Without it the form works the same; the points then appear after saving. */
 "use strict";
-{
+document.addEventListener("DOMContentLoaded", () => {
     const form = document.getElementById("schedule_form");
     const points = document.getElementById("delayq-upcoming");
     const task = document.getElementById("delayq-task");
@@ -66,4 +66,4 @@
             });
         }
     }
-}
+});

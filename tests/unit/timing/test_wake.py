@@ -27,13 +27,12 @@ def test_a_wake_is_a_stable_whole_number_of_ms_within_the_jitter(point: datetime
 
 
 def test_wakes_are_spread_and_pinned() -> None:
-    point = POINT
-    assert wake_at(point, timedelta(0), "report") == point
-    assert wake_at(point, timedelta(microseconds=999), "report") == point
+    assert wake_at(POINT, timedelta(0), "report") == POINT
+    assert wake_at(POINT, timedelta(microseconds=999), "report") == POINT
     # Pinned: every worker of every version has to agree.
-    assert wake_at(point, HOUR, "report") == POINT + timedelta(minutes=25, seconds=11, milliseconds=141)
-    by_key = {wake_at(point, HOUR, f"schedule {n}") for n in range(100)}
-    by_point = [(wake_at(point + n * HOUR, HOUR, "report") - point - n * HOUR) / HOUR for n in range(200)]
+    assert wake_at(POINT, HOUR, "report") == POINT + timedelta(minutes=25, seconds=11, milliseconds=141)
+    by_key = {wake_at(POINT, HOUR, f"schedule {n}") for n in range(100)}
+    by_point = [(wake_at(POINT + n * HOUR, HOUR, "report") - POINT - n * HOUR) / HOUR for n in range(200)]
     assert len(by_key) > 95
     assert 0.4 < sum(by_point) / len(by_point) < 0.6
     assert min(by_point) < 0.05
