@@ -64,6 +64,7 @@ def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return None
     rule, base = rule_and_base(schedule, state)
+    schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
     try:
         point = rule.next_after(base)
     except OverflowError:

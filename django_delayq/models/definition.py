@@ -62,8 +62,12 @@ def _recurrence(schedule: "Schedule") -> list[tuple[str, str]]:
         return [(error.field, str(error))]
     if schedule.kind == schedule.Kind.ONCE:
         return _one_off(schedule)
-    if rule.next_after(schedule.created_at) is None:
+    first = rule.next_after(max(schedule.created_at, schedule.start_at or schedule.created_at))
+    if first is None:
         return [("end_at", "There is no due point between the start and the end.")]
+    second = rule.next_after(first)
+    if second is not None and schedule.jitter >= second - first:
+        return [("jitter", f"Jitter must be shorter than the gap between two due points, here {second - first}.")]
     return []
 
 

@@ -172,7 +172,11 @@ class Schedule(models.Model):
 
     @property
     def policies(self) -> Policies:
-        """Return what decides about late points."""
+        """Return what decides about late points.
+
+        Raises:
+            InvalidRecurrence: A policy is none of the known ones (raw SQL).
+        """
         return Policies(
             overlap=self.overlap,
             missed=self.missed,

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db import DatabaseError
+
 from .. import chain, ledger
 from ..compat import AnyTask
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..registry import get_task
-from ..timing import Skip, decide, from_ms, to_ms
+from ..timing import Skip, decide, from_ms, to_ms, too_old
 from .entry import Held
 
 logger = logging.getLogger("django_delayq.worker")
@@ -34,7 +36,7 @@ class Verdicts:
     stretches: list[Outcome] = field(default_factory=list)
     #: Nothing to record: settle to this point.
     settle: list[tuple[Held, datetime | None]] = field(default_factory=list)
-    #: No worker with this code knows the task: hand back for others.
+    #: This code does not know the task, or cannot make sense of the row: hand back for others.
     unknown: list[Held] = field(default_factory=list)
     #: The next point cannot be computed: park.
     park: list[Held] = field(default_factory=list)
@@ -50,14 +52,22 @@ def judge(entries: Sequence[Held], worker: str) -> Verdicts:
     open_rows = ledger.load_open_rows(own) if own else {}
     for held, item in parsed:
         held.generation = held.entry.generation or 0
-        if item is None:
-            logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.place)
-            verdicts.settle.append((held, None))
-        elif item[0] == "r":
-            run = runs.get(item[1])
-            _judge_run(held, run, schedules.get(run.schedule_id) if run else None, verdicts, worker)
-        else:
-            _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts, worker)
+        try:
+            if item is None:
+                logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.place)
+                verdicts.settle.append((held, None))
+            elif item[0] == "r":
+                run = runs.get(item[1])
+                _judge_run(held, run, schedules.get(run.schedule_id) if run else None, verdicts, worker)
+            else:
+                _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts, worker)
+        except InvalidRecurrence:
+            verdicts.park.append(held)
+        except DatabaseError:
+            raise
+        except Exception:  # one row that nobody foresaw must not hold up the others of its batch
+            logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.place)
+            verdicts.unknown.append(held)
     return verdicts
 
 
@@ -109,11 +119,7 @@ def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verd
     if not schedule.enabled:
         _judge_disabled(held, schedule, state, row, verdicts, worker)
         return
-    try:
-        upcoming = chain.next_point(schedule, state)
-    except InvalidRecurrence:
-        verdicts.park.append(held)
-        return
+    upcoming = chain.next_point(schedule, state)
     first = rows[0].due_at if rows else upcoming
     if held.entry.point_ms is None or _not_owed(_point(held), schedule, state, row, first):
         verdicts.settle.append((held, first))
@@ -189,8 +195,7 @@ def _judge_again(held: Held, schedule: Schedule, row: Run | None, verdicts: Verd
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
     run = row or new_run(held, schedule, _point(held), worker, status=Status.RUNNING)
     held.outcome = Outcome(run, schedule, version_of(row) if row else None)
-    window = schedule.catch_up_window
-    if window is not None and held.claimed_at - run.due_at > window:
+    if too_old(run.due_at, held.claimed_at, schedule.policies):
         late = Status.FAILED if row is not None and row.status == Status.RETRYING else Status.LOST
         _close(run, held, worker, late, "catch_up_window")
         verdicts.record.append(held)

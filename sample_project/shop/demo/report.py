@@ -65,6 +65,8 @@ class Report:
     def table(self) -> str:
         """Return the figures as text. Lags are in milliseconds."""
         lines = [line for line in self.lines if line.due]
+        if not lines:
+            return "No due point came up."
         width = max([len(line.name) for line in lines] + [len("schedule")])
         rule = "─" * (width + len(COLUMNS) * 11)
         rows = [_row("schedule", width, COLUMNS), rule]
