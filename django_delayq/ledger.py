@@ -214,10 +214,12 @@ def _decides(run: Run) -> bool:
 
 
 def advance(state: ScheduleState, run: Run) -> None:
-    """Move a state on by one row of the ledger, in memory."""
+    """Move a state on by one row of the ledger, in memory. A row of the chain that it knows already changes nothing."""
     if _decides(run):
         last = run.last_due_at or run.due_at
-        state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
+        if state.last_due_at is not None and last <= state.last_due_at:
+            return
+        state.last_due_at = last
     if run.status in OPEN:
         return
     state.last_status = run.status

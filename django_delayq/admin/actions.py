@@ -47,9 +47,10 @@ class ScheduleActions(Base):
         if form.is_valid():
             self._pause(request, queryset, form.cleaned_data["reason"])
             return None
-        hidden = [("action", "pause"), ("select_across", request.POST.get("select_across", "0"))]
-        if request.POST.get("select_across") != "1":
-            hidden += [(ACTION_CHECKBOX_NAME, pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)]
+        across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if across == "1":  # Django wants to see one of them; a form with thousands is refused
+            chosen = chosen[:1]
+        hidden = [("action", "pause"), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
         return self._pause_page(request, form, queryset, hidden=hidden, back=request.get_full_path())
 
     @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))

@@ -30,7 +30,7 @@ _UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in names}
 _LENGTH = {**dict(_SHOWN), "w": timedelta(weeks=1)}
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _PART = re.compile(r"\s*(?P<amount>[0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?P<unit>[a-zµ]+)\s*,?")
-_STANDARD = re.compile(r"p.*|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
+_STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 
 
 def format_duration(value: timedelta, parts: int | None = None) -> str:

@@ -101,6 +101,8 @@ class ScheduleForm(Base):
             self.fields["seen"].initial = schedule.generation
         if "kind" in self.fields and schedule._state.adding:
             self.fields["kind"].initial = Schedule.Kind.CRON
+        if "timezone" in self.fields:  # Django wants it where a default is computed; it is the same all day
+            self.fields["timezone"].show_hidden_initial = False
         if "jitter" in self.fields:
             self.fields["jitter"].required = False
         if "max_attempts" in self.fields:

@@ -77,12 +77,10 @@ class RunAdmin(Base):
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> SafeString | str:
         """Return a link to the schedule, its former name where it is gone."""
-        runs = reverse("admin:django_delayq_run_changelist", current_app=self.admin_site.name)
-        others = format_html('<a href="{}?schedule__id__exact={}">{}</a>', runs, run.schedule_id, _("all its runs"))
         if not Schedule._base_manager.filter(pk=run.schedule_id).exists():
-            return format_html("{} ({}) · {}", run.schedule_name, _("deleted"), others)
+            return _("%(name)s (deleted)") % {"name": run.schedule_name}
         url = reverse("admin:django_delayq_schedule_change", args=[run.schedule_id], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a> · {}', url, run.schedule_name, others)
+        return format_html('<a href="{}">{}</a>', url, run.schedule_name)
 
     @admin.display(description=gettext_lazy("due"), ordering="due_at")
     def shown_due(self, run: Run) -> SafeString | str:

@@ -60,8 +60,8 @@ class ScheduleAdmin(ScheduleActions, Base):
             gettext_lazy("When"),
             {
                 "fields": (
-                    "kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming", "start_at", "end_at",
-                    "max_runs",
+                    "kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming",
+                    ("start_at", "end_at"), "max_runs",
                 )
             },
         ),

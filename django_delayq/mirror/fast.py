@@ -173,9 +173,9 @@ def remove_tombstones(broker: Broker, limit: int) -> int:
 
 
 def enqueue_runs(broker: Broker, runs: Sequence[Run]) -> int:
-    """Put run members that are not there into Redis; return how many were added."""
-    added = 0
+    """Put run members that are not there into Redis, one script per place; return how many were added."""
+    places: dict[Place, list[tuple[str, int, int, str]]] = {}
     for run in runs:
         member, due_ms = chain.run_member_of(run.pk), to_ms(run.due_at)
-        added += sum(broker.enqueue(broker.place_of(member, run.queue), [(member, due_ms, due_ms, "")]))
-    return added
+        places.setdefault(broker.place_of(member, run.queue), []).append((member, due_ms, due_ms, ""))
+    return sum(sum(broker.enqueue(place, members)) for place, members in places.items())

@@ -16,7 +16,7 @@ from .write import PAGE, Wanted, read_wanted, sync, write_wanted
 logger = logging.getLogger("django_delayq.mirror")
 
 #: How long a rebuild may take between two pages before another worker may begin anew.
-REBUILD_TTL_MS = 60_000
+REBUILD_TTL_MS = 15_000
 #: Greater than any generation in ms: removes whatever stands there.
 BEYOND = 10**15
 DELTA_LIMIT = 1000

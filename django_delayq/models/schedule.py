@@ -207,7 +207,7 @@ class Schedule(models.Model):
         if fields is not None and set(fields) <= BOOKKEEPING_FIELDS:
             super().save(*args, **kwargs)
             return
-        with transaction.atomic(using=using, savepoint=False):
+        with transaction.atomic(using=using):
             old = None
             if self.pk is not None and not kwargs.get("force_insert"):
                 old = Schedule._base_manager.using(using).select_for_update().filter(pk=self.pk).first()

@@ -47,8 +47,8 @@ def execute(held: Held, task: AnyTask, worker: str) -> Finished:
         run.result = _storable(_call(task, run, schedule, held))
         run.status, run.error, run.reason = Status.SUCCEEDED, "", ""
     except BaseException as error:
-        run.error = _describe(error)
-        run.reason = f"{type(error).__name__}: {error}"[:200].replace("\0", "")
+        run.error = _clean("".join(traceback.format_exception(error)))[-MAX_ERROR_CHARS:]
+        run.reason = _clean(f"{type(error).__name__}: {error}")[:200]
         retry_after_ms = _after_failure(run, schedule, error)
     seconds = time.perf_counter() - began
     close_old_connections()
@@ -97,9 +97,9 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def _describe(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error)).replace("\0", "")
-    return text if len(text) <= MAX_ERROR_CHARS else "…" + text[-MAX_ERROR_CHARS:]
+def _clean(text: str) -> str:
+    """Return text that every database stores: no NUL, no half of a surrogate pair."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _after_failure(run: Run, schedule: Schedule, error: BaseException) -> int | None:

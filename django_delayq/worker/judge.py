@@ -34,6 +34,8 @@ class Verdicts:
     record: list[Held] = field(default_factory=list)
     #: Stretches left by edits, to be recorded before anything else.
     stretches: list[Outcome] = field(default_factory=list)
+    #: Open runs of schedules that are gone: close them.
+    orphans: list[Run] = field(default_factory=list)
     #: Nothing to record: settle to this point.
     settle: list[tuple[Held, datetime | None]] = field(default_factory=list)
     #: This code does not know the task, or cannot make sense of the row: hand back for others.
@@ -93,7 +95,7 @@ def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts:
     if run is None or not Status(run.status).is_open:
         verdicts.settle.append((held, None))
     elif schedule is None:
-        ledger.close_orphan(run, "the schedule was deleted")
+        verdicts.orphans.append(run)
         verdicts.settle.append((held, None))
     elif run.origin == Origin.DUE and not schedule.enabled:
         held.outcome = Outcome(run, schedule, version_of(run))

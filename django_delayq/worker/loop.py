@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from .. import ledger, mirror
 from ..broker import Broker, Claim, Place
 from ..compat import AnyTask
-from ..exceptions import BrokerError, DamagedKeys
+from ..exceptions import BrokerError, DamagedKeys, ForeignLayout
 from ..ledger import Won, version_of
 from ..models import Run, Status
 from ..timing import from_ms
@@ -40,6 +40,8 @@ WAKE = "wake"
 class Worker:
     """One process' worth of work on some queues. `run()` returns the exit status: 0 after a clean drain.
 
+    It raises `ForeignLayout` where the prefix is, or becomes, another database's.
+
     Guarantees: an entry that this worker cannot finish (killed, cut off) comes due again when its lease ends. Does not
     guarantee that a task runs only once; its outcome is recorded once.
     """
@@ -53,13 +55,15 @@ class Worker:
         self.recorder = Recorder(self.broker, self.keeper, due_at_ms=self._due_at_ms, due_in_ms=self._due_in_ms)
         self.slots = Slots(options.threads, partial(execute, worker=options.name), self.inbox.put)
         self.places = self.broker.places(options.queues)
-        self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put)
+        self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
         self.stopping = False
         self.aborted = False
         self._next = dict.fromkeys(self.places, 0.0)  # monotonic second of the next claim
         self._check_at = 0.0  # monotonic second of the next look at all places, against lost hints
         self._offset_ms = 0.0  # the server's clock less the monotonic one
         self._request = dict.fromkeys(self.places, 0)
+        self._epochs: dict[Place, str] = {}
+        self.failure: Exception | None = None
         self._replay: set[Place] = set()  # places whose last claim had no reply
         self._unknown_ms: dict[str, int] = {}
         self._redis, self._database = Backoff(), Backoff()
@@ -84,7 +88,10 @@ class Worker:
         try:
             while not self.stopping:
                 self._wait(self.tick())
-            return self._drain()
+            status = self._drain()
+            if self.failure is not None:
+                raise self.failure
+            return status
         finally:
             self.upkeep.end()
             self.keeper.stop()
@@ -180,22 +187,44 @@ class Worker:
             logger.info("Redis answers again.")
             self.upkeep.redis_is_back()
         self._note_head(place, claim, room)
-        if claim.epoch is None:
-            self.upkeep.rebuild_soon()
-            self._next[place] = time.monotonic() + 0.2
-        if not claim.entries:
-            return True
         entries = [
             Held(place, entry, claim.fence, from_ms(claim.now_ms), sent + self.config.lease_seconds)
             for entry in claim.entries
         ]
         self.keeper.add(entries)
-        return self._dispatch(entries)
+        if not self._same_index(place, claim.epoch):
+            self._release(entries, 0)
+            return not self.stopping
+        return self._dispatch(entries) if entries else True
+
+    def _same_index(self, place: Place, epoch: str | None) -> bool:
+        """Say whether the shard is the one we know. After a flush it may be another database's: then stop at once."""
+        if epoch is None:
+            self.upkeep.rebuild_soon()
+            self._next[place] = time.monotonic() + 0.2
+            return True
+        build = epoch.removeprefix("building:")
+        if self._epochs.setdefault(place, build) != build:
+            try:
+                mirror.check_layout(self.broker)
+            except ForeignLayout as error:
+                self.fail(error)
+                return False
+            except (BrokerError, DatabaseError) as error:
+                logger.warning("The layout could not be checked: %s", error)
+                return False
+            self._epochs[place] = build
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """End this worker: it must not go on. `run` raises the error after the drain."""
+        self.failure = error
+        self.stopping = True
+        self.wake()
 
     def _note_head(self, place: Place, claim: Claim, room: int) -> None:
         now = time.monotonic()
         self._offset_ms = claim.now_ms - now * 1000
-        self._check_at = max(self._check_at, now + self.config.idle_cap_seconds)
         cap = now + 3600
         self._next[place] = cap if claim.head_ms is None else min(cap, self._monotonic(claim.head_ms))
 
@@ -224,6 +253,8 @@ class Worker:
                 if won is Won.YES:
                     announce(outcome)
         self.recorder.add(Finished(held, 0.0) for held in verdicts.record)
+        for run in verdicts.orphans:
+            ledger.close_orphan(run, "the schedule was deleted")
         for held, point in verdicts.settle:
             self.recorder.settle(held, point)
         if verdicts.park:

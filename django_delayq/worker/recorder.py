@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
+from django.db import DatabaseError, InterfaceError, OperationalError
+
 from .. import chain, ledger, mirror
 from ..broker import Broker, Lease, Place, Settlement
 from ..exceptions import InvalidRecurrence
@@ -61,9 +63,26 @@ class Recorder:
         size = self.broker.config.batch_size
         while self.unrecorded:
             batch = self.unrecorded[:size]
-            self._record(batch)
+            try:
+                self._record(batch)
+            except (OperationalError, InterfaceError):
+                raise
+            except DatabaseError as error:
+                self._record_singly(batch, error)
             del self.unrecorded[:size]
         self._settle_all()
+
+    def _record_singly(self, batch: Sequence[Finished], error: DatabaseError) -> None:
+        """The database refused something in the batch: find it, so that it does not hold up the others."""
+        logger.error("A batch was refused (%s); its %d rows are written one by one.", str(error).strip(), len(batch))
+        for finished in batch:
+            try:
+                self._record([finished])
+            except (OperationalError, InterfaceError):
+                raise
+            except DatabaseError:
+                logger.exception("%s cannot be recorded; it comes due again.", finished.held.member)
+                self.keeper.discard([finished.held])
 
     def _record(self, batch: Sequence[Finished]) -> None:
         outcomes: list[Outcome] = []

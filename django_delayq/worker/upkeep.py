@@ -32,11 +32,13 @@ class Upkeep:
         *,
         wake: Callable[[], None],
         hinted: Callable[[tuple[Place, int]], None],
+        fail: Callable[[Exception], None],
     ) -> None:
         self.broker = broker
         self.places = places
         self._wake = wake
         self._hinted = hinted
+        self._fail = fail
         self._stop = threading.Event()
         self._nudge = threading.Event()
         self._rebuild = threading.Event()
@@ -137,7 +139,10 @@ class Upkeep:
             except DamagedKeys as error:
                 self._repair(error)
                 backoff.failed(time.monotonic())
-            except (BrokerError, DatabaseError, ForeignLayout) as error:
+            except ForeignLayout as error:
+                self._fail(error)
+                break
+            except (BrokerError, DatabaseError) as error:
                 connections.close_all()
                 if backoff.failed(time.monotonic()):
                     logger.warning("The mirror could not be swept: %s", str(error).strip())

@@ -1,0 +1,65 @@
+"""One shard of a test's own prefix: seeded and read past the scripts. Times are ms relative to the server's clock at
+the test's start; a server that takes long to answer moves them by less than `SLACK_MS`.
+"""
+
+import pytest
+
+from django_delayq.broker import Broker, Place, broker as broker_module, keys
+
+PLACE = Place("default", 0)
+LEASE_MS = 30_000
+SLACK_MS = 3_000
+HASHES = ("point", "gen", "lease", "attempts", "payload")
+
+
+def about(ms):
+    """Equal to a number of ms that the server's clock has moved on by a little."""
+    return pytest.approx(ms, abs=SLACK_MS)
+
+
+def names_of(claim):
+    """Return the members of a claim in their order."""
+    return [entry.member for entry in claim.entries]
+
+
+class Shard:
+    """One shard, seeded and read past the scripts. Numbers in `due` and `point` are relative to `now`."""
+
+    def __init__(self, broker):
+        self.broker, self.client, self.now = broker, broker.client, broker.now_ms()
+        self.names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, PLACE, broker.worker), strict=True))
+        self.client.set(self.names["epoch"], "e1")
+
+    def seed(self, **parts):
+        for part, values in parts.items():
+            if part in ("due", "point"):
+                values = {member: self.now + at if isinstance(at, int) else at for member, at in values.items()}
+            if part == "due":
+                self.client.zadd(self.names["due"], values)
+            elif part in HASHES:
+                self.client.hset(self.names[part], mapping=values)
+            else:
+                self.client.set(self.names[part], values)
+
+    def member(self, name, due=-1000, gen=7, **hashes):
+        """Seed a complete entry whose point is its score."""
+        self.seed(due={name: due}, point={name: due}, gen={name: gen}, **{k: {name: v} for k, v in hashes.items()})
+
+    def state(self):
+        """Return every structure that is not empty, with relative times and text."""
+        due = {broker_module.text(name): score - self.now for name, score in self.client.zscan_iter(self.names["due"])}
+        found = {"due": due}
+        for part in HASHES:
+            values = self.client.hgetall(self.names[part])
+            found[part] = {broker_module.text(k): broker_module.text(v) for k, v in values.items()}
+        found["point"] = {name: int(value) - self.now for name, value in found["point"].items()}
+        return {part: values for part, values in found.items() if values}
+
+    def claim(self, request=1, limit=100, lease_ms=LEASE_MS, worker=None):
+        broker = self.broker if worker is None else Broker(timeout_seconds=5, worker=worker)
+        return broker.claim(PLACE, limit=limit, lease_ms=lease_ms, request=request)
+
+    def held(self, *names):
+        """Seed complete entries that are leased under the fence `f`."""
+        for name in names:
+            self.member(name, due=LEASE_MS, lease="f")

@@ -1,0 +1,153 @@
+"""The ledger in the admin: read-only, readable, and quick however long it is."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq.admin import changelist
+from django_delayq.models import Run, Schedule
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/django_delayq/run/"
+HOSTILE = "<script>alert(1)</script>"
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def viewer() -> Client:
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_run", "view_schedule"]))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def make_run(number: int = 0, **values: object) -> Run:
+    due = NOON + timedelta(seconds=number)
+    return Run.objects.create(
+        **{
+            "schedule_id": 7, "schedule_name": f"run {number}", "task": "shop.tasks.charge", "queue": "default",
+            "generation": 1, "due_at": due, "status": "succeeded", "attempt": 1, "worker": "web-1:4711",
+            "claimed_at": due + timedelta(milliseconds=12), "started_at": due + timedelta(milliseconds=13),
+            "finished_at": due + timedelta(milliseconds=2013), **values,
+        }
+    )  # fmt: skip
+
+
+def page_of(client: Client, url: str) -> str:
+    response = client.get(url)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_the_list_survives_deleted_schedules_and_asks_little(viewer):
+    for number in range(60):
+        make_run(number, schedule_id=number + 1000)
+    with CaptureQueriesContext(connection) as captured:
+        page = page_of(viewer, LIST)
+    assert "run 59" in page and "12 ms" in page and "2.00 s" in page
+    about_runs = [query["sql"] for query in captured if "django_delayq_run" in query["sql"]]
+    assert len(about_runs) == 2
+    assert not any("django_delayq_schedule" in sql for sql in about_runs)
+
+
+def test_the_count_stops_where_nobody_pages_any_more(viewer, monkeypatch):
+    monkeypatch.setattr(changelist, "MOST_COUNTED", 5)
+    for number in range(8):
+        make_run(number)
+    with CaptureQueriesContext(connection) as captured:
+        page = page_of(viewer, LIST)
+    assert "There are more." in page
+    assert all("LIMIT" in query["sql"] for query in captured if "COUNT" in query["sql"])
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("status__exact=failed", {"bad"}),
+        ("origin__exact=manual", {"ordered"}),
+        ("schedule__id__exact=8", {"bad"}),
+        ("due=hour", {"fresh"}),
+        ("due=nonsense", {"bad", "ordered", "fresh"}),
+        ("q=order", {"ordered"}),
+    ],
+)
+def test_filters_and_search(viewer, query, found):
+    make_run(1, schedule_name="bad", status="failed", schedule_id=8)
+    make_run(2, schedule_name="ordered", origin="manual")
+    make_run(3, schedule_name="fresh", due_at=datetime.now(UTC))
+    response = viewer.get(f"{LIST}?{query}")
+    assert {run.schedule_name for run in response.context["cl"].result_list} == found
+
+
+@pytest.mark.parametrize("value", ["x", "1" * 400, "-1", "1'"])
+def test_a_nonsensical_schedule_in_the_address_is_no_error_page(viewer, value):
+    make_run()
+    assert viewer.get(LIST, {"schedule__id__exact": value}).status_code == 302
+
+
+def test_the_filter_names_the_schedule_also_a_deleted_one(viewer):
+    make_run(schedule_name="Long gone")
+    assert "By schedule" in page_of(viewer, f"{LIST}?schedule__id__exact=7")
+    assert "By schedule" not in page_of(viewer, LIST)
+
+
+def test_the_detail_tells_everything_and_links_to_the_schedule(viewer):
+    schedule = Schedule.objects.create(name="Charge", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
+    run = make_run(schedule_id=schedule.pk, schedule_name="Charge", result={"b": [1, "ü"]}, reclaims=2, attempt=3)
+    page = page_of(viewer, f"{LIST}{run.pk}/change/")
+    for text in (
+        "12:00:00.012",
+        "12:00:02.013",
+        "12 ms",
+        "2.00 s",
+        "web-1:4711",
+        "ü",
+        f"schedule/{schedule.pk}/change/",
+    ):
+        assert text in page, text
+
+
+def test_the_detail_of_a_skipped_stretch_of_a_deleted_schedule(viewer):
+    run = make_run(
+        schedule_name="Gone", status="skipped", reason="missed", points=412, last_due_at=NOON + timedelta(hours=3),
+        started_at=None,
+    )  # fmt: skip
+    page = page_of(viewer, f"{LIST}{run.pk}/change/")
+    for text in ("Gone (deleted)", "412", "15:00:00", "missed"):
+        assert text in page, text
+    unknown = make_run(1, status="skipped", reason="edited", points=0, last_due_at=NOON)
+    assert "an unknown number" in page_of(viewer, f"{LIST}{unknown.pk}/change/")
+
+
+def test_hostile_texts_are_escaped_and_long_ones_cut(viewer):
+    run = make_run(
+        schedule_name=HOSTILE, task=HOSTILE, reason=HOSTILE, worker=HOSTILE, error=f"{HOSTILE}\n{'x' * 300_000}\nthe end",
+        result={"key": HOSTILE, "half": "\ud800"}, status="failed",
+    )  # fmt: skip
+    for url in (LIST, f"{LIST}{run.pk}/change/", f"{LIST}?schedule__id__exact=7"):
+        page = page_of(viewer, url)
+        assert HOSTILE not in page
+        assert "&lt;script&gt;" in page
+    page = page_of(viewer, f"{LIST}{run.pk}/change/")
+    assert "characters left out" in page and "the end" in page
+    assert len(page) < 200_000
+
+
+def test_nobody_can_write_the_ledger(viewer):
+    run = make_run()
+    boss = Client()
+    boss.force_login(User.objects.create_superuser("boss"))
+    assert boss.get(f"{LIST}add/").status_code == 403
+    assert boss.post(f"{LIST}{run.pk}/change/", {"status": "failed"}).status_code == 403
+    assert boss.post(f"{LIST}{run.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert "delete_selected" not in page_of(boss, LIST)
+    stranger = Client()
+    stranger.force_login(User.objects.create_user("stranger", is_staff=True))
+    assert stranger.get(LIST).status_code == 403
+    assert Run.objects.get().status == "succeeded"

@@ -1,0 +1,309 @@
+"""The scripts a worker uses, against a real server: seed a shard, one call, compare the whole state."""
+
+import time
+
+import pytest
+
+from django_delayq.broker import Definition, Lease, Settlement
+from tests.integration.shard import LEASE_MS, PLACE, SLACK_MS, Shard, about, names_of
+
+
+@pytest.fixture
+def shard(broker):
+    return Shard(broker)
+
+
+# -- claim
+
+
+def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_scores(shard):
+    for name, due in (("s1", -3000), ("s2", -1000), ("s3", -2000), ("s4", 60_000)):
+        shard.member(name, due)
+    shard.seed(attempts={"s3": 2})
+    claim = shard.claim(limit=2)
+    assert names_of(claim) == ["s1", "s3"]
+    assert [(entry.point_ms - shard.now, entry.generation) for entry in claim.entries] == [(-3000, 7), (-2000, 7)]
+    assert [(entry.attempts, entry.lapsed, entry.payload) for entry in claim.entries] == [(0, False, ""), (2, False, "")]
+    assert claim.epoch == "e1"
+    assert claim.head_ms == shard.now - 1000
+    assert claim.fence
+    assert shard.state() == {
+        "due": {"s1": about(LEASE_MS), "s2": -1000, "s3": about(LEASE_MS), "s4": 60_000},
+        "point": {"s1": -3000, "s2": -1000, "s3": -2000, "s4": 60_000},
+        "gen": dict.fromkeys(("s1", "s2", "s3", "s4"), "7"),
+        "lease": {"s1": claim.fence, "s3": claim.fence},
+        "attempts": {"s3": "2"},
+    }
+
+
+def test_claim_of_nothing_tells_the_head_and_writes_nothing(shard):
+    shard.member("s1", due=60_000)
+    before = shard.state()
+    claim = shard.claim()
+    assert (claim.entries, claim.fence, claim.head_ms) == ((), "", shard.now + 60_000)
+    assert abs(claim.now_ms - shard.now) < SLACK_MS
+    assert shard.state() == before
+    assert not shard.client.exists(shard.names["journal"], shard.names["fence"])
+
+
+def test_only_a_job_brings_its_payload(shard):
+    shard.member("j1", payload='{"a": []}')
+    shard.member("r1", payload="not asked for")
+    assert {entry.member: entry.payload for entry in shard.claim().entries} == {"j1": '{"a": []}', "r1": ""}
+
+
+def test_a_repeated_request_gets_the_same_members_and_renews_them(shard):
+    shard.member("s1")
+    shard.member("s2", lease="somebody before")
+    first = shard.claim()
+    shard.seed(due={"s1": 5, "s2": 5})
+    shard.member("s3")
+    again = shard.claim()
+    assert (again.entries, again.fence) == (first.entries, first.fence)
+    assert [entry.lapsed for entry in again.entries] == [False, True]
+    assert shard.state()["due"] == {"s1": about(LEASE_MS), "s2": about(LEASE_MS), "s3": -1000}
+
+
+def test_a_repeated_request_gets_nothing_that_somebody_took_over(shard):
+    shard.member("s1")
+    shard.member("s2")
+    shard.claim(lease_ms=0)
+    taken = shard.claim(worker="other", limit=1)
+    before = shard.state()
+    again = shard.claim()
+    assert len(taken.entries) == 1
+    assert names_of(again) == [name for name in ("s1", "s2") if name not in names_of(taken)]
+    after = shard.state()
+    assert after["lease"] == before["lease"]
+    name = names_of(taken)[0]
+    assert after["due"][name] == before["due"][name]
+
+
+def test_a_repeated_request_gets_nothing_that_was_settled(shard):
+    shard.member("s1")
+    first = shard.claim()
+    shard.broker.settle(PLACE, [Settlement("s1", first.fence, 7, None)])
+    assert shard.claim().entries == ()
+    assert shard.state() == {}
+
+
+def test_an_older_request_gets_nothing(shard):
+    shard.member("s1")
+    shard.claim(request=5)
+    shard.member("s2")
+    before = shard.state()
+    late = shard.claim(request=4)
+    assert (late.entries, late.head_ms) == ((), None)
+    assert shard.state() == before
+
+
+def test_the_journal_belongs_to_one_process_and_expires(shard):
+    shard.member("s1")
+    shard.claim(request=9)
+    shard.member("s2")
+    assert names_of(shard.claim(request=1, worker="other")) == ["s2"]
+    assert 0 < shard.client.pttl(shard.names["journal"]) <= 4 * LEASE_MS
+
+
+def test_a_lapsed_lease_is_told_and_gets_another_fence(shard):
+    shard.member("s1")
+    first = shard.claim(lease_ms=0)
+    second = shard.claim(request=2)
+    assert [entry.lapsed for entry in second.entries] == [True]
+    assert second.fence != first.fence
+    assert shard.state()["lease"] == {"s1": second.fence}
+
+
+@pytest.mark.parametrize("kept", ["1", "garbage", "", "-5", "nan", "-nan", "inf", "1e300", "9007199254740993"])
+def test_fences_never_come_twice_whatever_stands_in_the_fence_key(shard, kept):
+    shard.seed(fence=kept)
+    fences = []
+    for request in range(1, 4):
+        shard.member("s1")
+        fences.append(shard.claim(request=request).fence)
+    assert len(set(fences)) == 3
+    numbers = [int(fence.partition(".")[0]) for fence in fences]
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("older", ["1", None])
+def test_fences_grow_where_the_fence_key_is_lost_to_an_older_value(shard, older):
+    fences = []
+    for request in range(1, 4):
+        shard.member("s1")
+        fences.append(shard.claim(request=request).fence)
+        shard.client.delete(shard.names["fence"])
+        if older is not None:
+            shard.seed(fence=older)
+        time.sleep(0.003)  # without the key it is the clock's ms that tells fences apart
+    assert fences == sorted(set(fences))
+
+
+def test_fences_grow_where_the_clock_stepped_back(shard):
+    ahead = (shard.now + 3_600_000) * 1024
+    shard.seed(fence=ahead)
+    shard.member("s1")
+    assert shard.claim().fence == f"{ahead + 1}.e1"
+
+
+def test_without_an_epoch_nothing_is_claimed(shard):
+    shard.client.delete(shard.names["epoch"])
+    shard.member("s1")
+    before = shard.state()
+    claim = shard.claim()
+    assert (claim.epoch, claim.entries) == (None, ())
+    assert shard.state() == before
+
+
+def test_claims_go_on_during_a_rebuild_and_the_fence_outlives_it(shard):
+    shard.seed(epoch="building:b7")
+    shard.member("s1")
+    claim = shard.claim()
+    assert claim.epoch == "building:b7"
+    assert claim.fence.endswith(".b7")
+
+
+# -- renew, release, retry
+
+
+def test_renew_extends_own_leases_and_creates_nothing(shard):
+    shard.held("s1", "s2")
+    shard.seed(due={"s1": 5, "s2": 6})
+    shard.client.hset(shard.names["lease"], "s2", "other")
+    lost = shard.broker.renew(PLACE, [Lease("s1", "f"), Lease("s2", "f"), Lease("s3", "f")], lease_ms=LEASE_MS)
+    assert lost == {"s2", "s3"}
+    assert shard.state() == {
+        "due": {"s1": about(LEASE_MS), "s2": 6},
+        "point": {"s1": LEASE_MS, "s2": LEASE_MS},
+        "gen": {"s1": "7", "s2": "7"},
+        "lease": {"s1": "f", "s2": "other"},
+    }
+
+
+@pytest.mark.parametrize(("command", "attempts"), [("release", {"s1": "1"}), ("retry", {"s1": "2", "s2": "1"})])
+def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(shard, command, attempts):
+    shard.held("s1", "s2", "s3")
+    shard.seed(attempts={"s1": 1})
+    leases = [Lease("s1", "f", 0), Lease("s2", "f", 10_000), Lease("s3", "foreign", 0), Lease("s4", "f", 0)]
+    assert getattr(shard.broker, command)(PLACE, leases) == [1, 1, 0, 0]
+    after = {
+        "due": {"s1": about(0), "s2": about(10_000), "s3": LEASE_MS},
+        "point": dict.fromkeys(("s1", "s2", "s3"), LEASE_MS),
+        "gen": dict.fromkeys(("s1", "s2", "s3"), "7"),
+        "lease": {"s3": "f"},
+        "attempts": attempts,
+    }
+    assert shard.state() == after
+    assert getattr(shard.broker, command)(PLACE, leases) == [0, 0, 0, 0]
+    assert shard.state() == after
+
+
+# -- settle
+
+SETTLED = [
+    ("moves on", 7, 7, 90_000, 1, {"due": 95_000, "point": 90_000, "gen": "7"}),
+    ("moves on with a newer definition", 7, 9, 90_000, 1, {"due": 95_000, "point": 90_000, "gen": "9"}),
+    ("moves to a point that has passed", 7, 7, -9000, 1, {"due": -4000, "point": -9000, "gen": "7"}),
+    ("drops every trace", 7, 7, None, 1, {}),
+    ("edited meanwhile: due at once", 8, 7, 90_000, 2, {"due": about(0), "point": LEASE_MS, "gen": "8"}),
+    ("edited meanwhile: not dropped", 8, 7, None, 2, {"due": about(0), "point": LEASE_MS, "gen": "8"}),
+    ("no generation is known", None, 7, 90_000, 1, {"due": 95_000, "point": 90_000, "gen": "7"}),
+]
+
+
+@pytest.mark.parametrize(("stored", "used", "point", "reply", "after"), [row[1:] for row in SETTLED],
+                         ids=[row[0] for row in SETTLED])  # fmt: skip
+def test_settle(shard, stored, used, point, reply, after):
+    shard.held("s1")
+    shard.seed(attempts={"s1": 3}, payload={"s1": "x"})
+    if stored is None:
+        shard.client.hdel(shard.names["gen"], "s1")
+    else:
+        shard.seed(gen={"s1": stored})
+    target = None if point is None else shard.now + point
+    item = Settlement("s1", "f", used, target, 0 if target is None else target + 5000)
+    assert shard.broker.settle(PLACE, [item]) == [reply]
+    wanted = {part: {"s1": value} for part, value in after.items()} | ({"payload": {"s1": "x"}} if after else {})
+    assert shard.state() == wanted
+    assert shard.broker.settle(PLACE, [item]) == [0]
+    assert shard.state() == wanted
+
+
+def test_settle_under_a_foreign_fence_changes_nothing(shard):
+    shard.held("s1", "s2")
+    before = shard.state()
+    items = [Settlement("s1", "other", 7, None), Settlement("s3", "f", 7, shard.now), Settlement("s2", "f", 7, None)]
+    assert shard.broker.settle(PLACE, items) == [0, 0, 1]
+    assert shard.state() == {part: {"s1": values["s1"]} for part, values in before.items()}
+
+
+# -- enqueue, stats, epoch
+
+
+def test_enqueue_adds_what_is_not_there_and_repeats_nothing(shard):
+    shard.held("r1")
+    members = [("r1", shard.now, shard.now, ""), ("j1", shard.now + 10, shard.now + 20, '{"a": []}')]
+    assert shard.broker.enqueue(PLACE, members) == [False, True]
+    after = {
+        "due": {"r1": LEASE_MS, "j1": 20},
+        "point": {"r1": LEASE_MS, "j1": 10},
+        "gen": {"r1": "7", "j1": "0"},
+        "lease": {"r1": "f"},
+        "payload": {"j1": '{"a": []}'},
+    }
+    assert shard.state() == after
+    assert shard.broker.enqueue(PLACE, [("j1", 1, 1, "other")]) == [False]
+    assert shard.state() == after
+
+
+def test_stats_count_without_changing(shard):
+    shard.held("s1")
+    shard.member("s2", due=-1000)
+    shard.member("s3", due=5_000)
+    before, stats = shard.state(), shard.broker.stats(PLACE)
+    assert (stats.members, stats.due, stats.leased, stats.head_ms, stats.epoch) == (3, 1, 1, shard.now - 1000, "e1")
+    assert abs(stats.now_ms - shard.now) < SLACK_MS
+    assert shard.state() == before
+
+
+def test_the_epoch_is_compared_and_set(shard):
+    broker = shard.broker
+    assert not broker.swap_epoch(PLACE, None, "x")
+    assert not broker.swap_epoch(PLACE, "e0", "x")
+    assert broker.epochs([PLACE]) == ["e1"]
+    assert broker.swap_epoch(PLACE, "e1", "building:b", ttl_ms=60_000)
+    assert 0 < shard.client.pttl(shard.names["epoch"]) <= 60_000
+    assert broker.swap_epoch(PLACE, "building:b", "b")
+    assert shard.client.pttl(shard.names["epoch"]) == -1
+    shard.client.delete(shard.names["epoch"])
+    assert broker.swap_epoch(PLACE, None, "new")
+    assert broker.epochs([PLACE, Place("mail", 0)]) == ["new", None]
+
+
+# -- many at once
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_every_script_takes_a_whole_batch(shard, size):
+    broker, members = shard.broker, [f"s{n}" for n in range(size)]
+    past = shard.now - 1000
+    assert broker.upsert(PLACE, [Definition(name, 1, past, past) for name in members]) == ["NEW"] * size
+    claim = shard.claim(limit=size)
+    assert sorted(names_of(claim)) == sorted(members)
+    assert shard.claim(limit=size).entries == claim.entries
+    leases = [Lease(name, claim.fence) for name in members]
+    assert broker.renew(PLACE, leases, lease_ms=LEASE_MS) == set()
+    assert broker.retry(PLACE, leases) == [1] * size
+    second = shard.claim(request=2, limit=size)
+    assert {entry.attempts for entry in second.entries} == {1}
+    assert broker.release(PLACE, [Lease(name, second.fence) for name in members]) == [1] * size
+    third = shard.claim(request=3, limit=size)
+    assert broker.settle(PLACE, [Settlement(name, third.fence, 1, past, past) for name in members]) == [1] * size
+    fourth = shard.claim(request=4, limit=size)
+    assert broker.settle(PLACE, [Settlement(name, fourth.fence, 1, None) for name in members]) == [1] * size
+    assert shard.state() == {}
+    ahead = shard.now + 60_000
+    assert broker.enqueue(PLACE, [(f"r{n}", ahead, ahead, "") for n in range(size)]) == [True] * size
+    assert broker.remove(PLACE, [(f"r{n}", 1, "") for n in range(size)]) == ["REMOVED"] * size
+    assert shard.state() == {}
+
