@@ -31,7 +31,7 @@ class StateFilter(admin.SimpleListFilter):
         ("unmirrored", _("not yet mirrored")),
     )
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Lookups:
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
         """Return every state."""
         return list(self.choices_of)
 
@@ -49,7 +49,7 @@ class OutcomeFilter(admin.SimpleListFilter):
     title = _("last outcome")
     parameter_name = "outcome"
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Lookups:
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
         """Return every outcome, and that there is none."""
         ends = [(status.value, status.label) for status in Status if not status.is_open]
         return [*ends, ("none", _("none yet"))]
@@ -75,7 +75,7 @@ class RecentFilter(admin.SimpleListFilter):
         "month": (_("in the past 30 days"), timedelta(days=30)),
     }
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Lookups:
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
         """Return the spans."""
         return [(name, label) for name, (label, _span) in self.spans.items()]
 
@@ -91,7 +91,7 @@ class ScheduleFilter(admin.SimpleListFilter):
     title = _("schedule")
     parameter_name = "schedule__id__exact"
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Lookups:
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
         """Return the one schedule that is asked for, by its name."""
         value = self.value()
         if value is None:

@@ -81,6 +81,7 @@ class Run(models.Model):
     due_at = UTCDateTimeField(_("due"))
     status = models.CharField(_("status"), max_length=16, choices=Status)
     reason = models.CharField(_("reason"), max_length=200, blank=True, default="")
+    #: Attempts made so far: 1 after the first one ended. A take-over after a crash is no new attempt.
     attempt = models.PositiveSmallIntegerField(_("attempt"), default=0)
     reclaims = models.PositiveSmallIntegerField(_("reclaims"), default=0)
     fence = models.CharField(_("fence"), max_length=64, blank=True, default="")

@@ -41,6 +41,7 @@ def execute(held: Held, task: AnyTask, worker: str) -> Finished:
     run.worker = worker
     run_started.send_robust(sender=Schedule, run=run, schedule=schedule)
     close_old_connections()
+    run.attempt += 1
     began = time.perf_counter()
     retry_after_ms = None
     try:
@@ -60,7 +61,7 @@ def _call(task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
     check_call(task, schedule.args, schedule.kwargs)
     if not task.takes_context:
         return task.call(*schedule.args, **schedule.kwargs)
-    key, attempt = idempotency_key(run), run.attempt + 1
+    key = idempotency_key(run)
     result: TaskResult[..., Any] = TaskResult(
         task=task,
         id=key,
@@ -73,14 +74,14 @@ def _call(task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
         kwargs=schedule.kwargs,
         backend=task.backend,
         errors=[],
-        worker_ids=[run.worker] * attempt,
+        worker_ids=[run.worker] * run.attempt,
     )
     context = RunContext(
         task_result=result,
         schedule=schedule,
         due_at=run.due_at,
         idempotency_key=key,
-        attempt_number=attempt,
+        attempt_number=run.attempt,
         _lease_lost=held.lost,
     )
     return task.call(context, *schedule.args, **schedule.kwargs)
@@ -103,8 +104,7 @@ def _clean(text: str) -> str:
 
 
 def _after_failure(run: Run, schedule: Schedule, error: BaseException) -> int | None:
-    """Count the attempt; return the delay in ms where another one is due, else None."""
-    run.attempt += 1
+    """Set the status; return the delay in ms where another attempt is due, else None."""
     final = isinstance(error, InvalidArguments)  # trying again cannot help
     if final or run.attempt >= schedule.max_attempts:
         run.status = Status.FAILED

@@ -39,7 +39,7 @@ def run_event(run: Run) -> dict[str, Any]:
         event["lag_ms"] = round(run.lag.total_seconds() * 1000)
     if run.started_at is not None and run.duration is not None:
         event["duration_ms"] = round(run.duration.total_seconds() * 1000, 1)
-    if run.attempt:
+    if run.attempt > 1 or run.status == Status.RETRYING:
         event["attempt"] = run.attempt
     if run.points != 1:
         event["points"] = run.points

@@ -4,7 +4,8 @@ the test's start; a server that takes long to answer moves them by less than `SL
 
 import pytest
 
-from django_delayq.broker import Broker, Place, broker as broker_module, keys
+from django_delayq.broker import Broker, Place, keys
+from django_delayq.broker import broker as broker_module
 
 PLACE = Place("default", 0)
 LEASE_MS = 30_000

@@ -126,8 +126,9 @@ def test_the_detail_of_a_skipped_stretch_of_a_deleted_schedule(viewer):
 
 
 def test_hostile_texts_are_escaped_and_long_ones_cut(viewer):
+    error = f"{HOSTILE}\n{'x' * 300_000}\nthe end"
     run = make_run(
-        schedule_name=HOSTILE, task=HOSTILE, reason=HOSTILE, worker=HOSTILE, error=f"{HOSTILE}\n{'x' * 300_000}\nthe end",
+        schedule_name=HOSTILE, task=HOSTILE, reason=HOSTILE, worker=HOSTILE, error=error,
         result={"key": HOSTILE, "half": "\ud800"}, status="failed",
     )  # fmt: skip
     for url in (LIST, f"{LIST}{run.pk}/change/", f"{LIST}?schedule__id__exact=7"):

@@ -49,7 +49,7 @@ def test_a_failed_attempt_is_retried_until_it_succeeds(broker, tmp_path):
     make_due(broker, row)
     run_burst()
     run = Run.objects.get()
-    assert (run.status, run.attempt, run.result) == (Status.SUCCEEDED, 2, "attempt 3")
+    assert (run.status, run.attempt, run.result) == (Status.SUCCEEDED, 3, "attempt 3")
     row.refresh_from_db()
     assert row.state.run_count == 1
 
