@@ -45,17 +45,23 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     name = f"t{os.getpid()}-{next(_numbers)}"
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
     from django_delayq.broker import Broker
+    from django_delayq.mirror.fast import forget_broker
     from django_delayq.mirror.layout import forget_fingerprints
 
     forget_fingerprints()
     yield name
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
-    Broker(timeout_seconds=5).purge()
+    forget_broker()
+    cleaner = Broker(timeout_seconds=5)
+    cleaner.purge()
+    cleaner.close()
 
 
 @pytest.fixture
-def broker(prefix: str) -> Any:
+def broker(prefix: str) -> Iterator[Any]:
     """A broker of the test's prefix."""
     from django_delayq.broker import Broker
 
-    return Broker(timeout_seconds=5, worker="test")
+    made = Broker(timeout_seconds=5, worker="test")
+    yield made
+    made.close()

@@ -115,8 +115,8 @@ class ScheduleActions(Base):
             schedule.pause(reason)
             self.log_change(request, schedule, _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused."))
             names.append(schedule.name)
-        one, many = _("“%(name)s” is paused."), _("%(count)d schedules are paused.")
-        self.message_user(request, _message(one, many, names), messages.SUCCESS)
+        message = ngettext("“%(name)s” is paused.", "%(count)d schedules are paused.", len(names))
+        self._say(request, message, names)
 
     def _resume(self, request: HttpRequest, schedules: Iterable[Schedule]) -> None:
         names = []
@@ -124,8 +124,12 @@ class ScheduleActions(Base):
             schedule.resume()
             self.log_change(request, schedule, _("Resumed."))
             names.append(schedule.name)
-        one, many = _("“%(name)s” goes on with its next due point."), _("%(count)d schedules go on.")
-        self.message_user(request, _message(one, many, names), messages.SUCCESS)
+        message = ngettext("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", len(names))
+        self._say(request, message, names)
+
+    def _say(self, request: HttpRequest, message: str, names: list[str]) -> None:
+        values = {"count": len(names), "name": names[0] if names else ""}
+        self.message_user(request, message % values, messages.SUCCESS)
 
     def _pause_page(
         self,
@@ -173,7 +177,3 @@ class ScheduleActions(Base):
     def _run_link(self, run: Run) -> str:
         url = reverse("admin:django_delayq_run_change", args=[run.pk], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, _("see the run"))
-
-
-def _message(one: str, many: str, names: list[str]) -> str:
-    return one % {"name": names[0]} if len(names) == 1 else many % {"count": len(names)}

@@ -33,7 +33,8 @@ def utcnow() -> datetime:
 
 def badge(tone: str, text: Any, title: Any = "") -> SafeString:
     """Return a small coloured label; the text alone says it all."""
-    return format_html('<span class="delayq-badge delayq-{}" title="{}">{}</span>', tone, title, text)
+    more = format_html(' title="{}"', title) if title else ""
+    return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
 
 
 def breakable(name: str) -> SafeString:
@@ -48,7 +49,7 @@ def status_badge(status: str) -> SafeString:
 
 
 def instant(value: datetime | None, *, millis: bool = False) -> SafeString | str:
-    """Return an instant in the current time zone, with UTC in its title."""
+    """Return an instant in the current time zone, with UTC in its title; with `millis` also the zone's name."""
     if value is None:
         return "–"
     local = timezone.localtime(value)
@@ -56,7 +57,9 @@ def instant(value: datetime | None, *, millis: bool = False) -> SafeString | str
         '<time class="delayq-time" datetime="{}" title="{}">{}</time>',
         value.isoformat(),
         f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC",
-        f"{local:%Y-%m-%d %H:%M:%S.%f}"[: -3 if millis else -7],
+        f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
+        if millis
+        else f"{local:%Y-%m-%d %H:%M:%S}",
     )
 
 

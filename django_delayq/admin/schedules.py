@@ -194,7 +194,7 @@ class ScheduleAdmin(ScheduleActions, Base):
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
         super().save_model(request, obj, form, change)
-        transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db)
+        transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 
 def _tell_unmirrored(request: HttpRequest, saved: Schedule) -> None:

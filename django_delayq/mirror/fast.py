@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from django.core.signals import setting_changed
@@ -32,6 +32,10 @@ _broker: Broker | None = None
 _broken_until = 0.0
 
 
+class _BreakerOpen(BrokerUnavailable):
+    """Redis failed a moment ago; that was logged then."""
+
+
 def _shared_broker() -> Broker:
     """Return this process' broker with the short timeout.
 
@@ -41,7 +45,7 @@ def _shared_broker() -> Broker:
     global _broker
     with _lock:
         if time.monotonic() < _broken_until:
-            raise BrokerUnavailable("Redis did not answer a moment ago; the next try is in a few seconds.")
+            raise _BreakerOpen("Redis did not answer a moment ago; the next try is in a few seconds.")
         if _broker is None:
             _broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
         return _broker
@@ -58,6 +62,8 @@ def forget_broker(**kwargs: object) -> None:
     global _broker, _broken_until
     if kwargs.get("setting", "DELAYQ") in ("DELAYQ", "CACHES"):
         with _lock:
+            if _broker is not None:
+                _broker.close()
             _broker, _broken_until = None, 0.0
 
 
@@ -71,18 +77,24 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
 
 
 def _try_sync(pks: Sequence[int]) -> None:
-    if len(pks) > MOST_AT_ONCE:
-        return
+    if len(pks) <= MOST_AT_ONCE:
+        _attempt("An edit", lambda broker: sync(broker, pks))
+
+
+def _attempt(what: str, write: Callable[[Broker], object]) -> None:
+    """Write to Redis if it is there and ours; log what went wrong, once per opening of the breaker. Never raises."""
     try:
         broker = _shared_broker()
         check_layout(broker)
-        sync(broker, pks)
+        write(broker)
+    except _BreakerOpen as error:
+        logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         _open_breaker()
-        logger.warning("Not yet mirrored: %s The workers will make up for it.", error)
+        logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)
     except (BrokerError, ForeignLayout) as error:
         _open_breaker()
-        logger.error("Not mirrored: %s", error)
+        logger.error("%s is not mirrored. %s", what, error)
 
 
 def sweep_after_commit(*, using: str) -> None:
@@ -92,15 +104,7 @@ def sweep_after_commit(*, using: str) -> None:
 
 
 def _try_tombstones() -> None:
-    try:
-        broker = _shared_broker()
-        check_layout(broker)
-        remove_tombstones(broker, MOST_AT_ONCE)
-    except BrokerUnavailable as error:
-        _open_breaker()
-        logger.warning("A deletion is not yet mirrored: %s The workers will make up for it.", error)
-    except (BrokerError, ForeignLayout) as error:
-        logger.error("A deletion is not mirrored: %s", error)
+    _attempt("A deletion", lambda broker: remove_tombstones(broker, MOST_AT_ONCE))
 
 
 def read_entries(schedules: Iterable[Schedule]) -> dict[int, EntryView]:
@@ -146,15 +150,7 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
 
 
 def _try_enqueue(run: Run) -> None:
-    try:
-        broker = _shared_broker()
-        check_layout(broker)
-        enqueue_runs(broker, [run])
-    except BrokerUnavailable as error:
-        _open_breaker()
-        logger.warning("Run now is queued in the database but not in Redis yet: %s", error)
-    except (BrokerError, ForeignLayout) as error:
-        logger.error("Run now is queued in the database but not in Redis: %s", error)
+    _attempt("An order", lambda broker: enqueue_runs(broker, [run]))
 
 
 def remove_tombstones(broker: Broker, limit: int) -> int:

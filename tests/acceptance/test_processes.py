@@ -4,6 +4,7 @@ import signal
 import time
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.conf import settings
@@ -102,7 +103,9 @@ def own_server(settings):
         before = settings.CACHES["default"]["LOCATION"]
         settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": server.url}}
         forget_broker()
+        server.broker = Broker(timeout_seconds=5)
         yield server
+        server.broker.close()
         settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": before}}
         forget_broker()
 
@@ -115,7 +118,7 @@ def no_gaps(rows):
             assert run.status in ("succeeded", "skipped"), (row.name, run.status, run.reason)
             points.append((run.due_at, run.last_due_at or run.due_at))
         assert points, row.name
-        for (_, last), (first, _) in zip(points, points[1:], strict=False):
+        for (_, last), (first, _) in pairwise(points):
             assert first - last == timedelta(seconds=1), (row.name, last, first)
 
 
@@ -126,7 +129,7 @@ def test_a_flush_under_load_loses_no_point(own_server):
     ]
     with worker() as one, worker() as two:
         wait_until(lambda: Run.objects.count() > 40)
-        broker = Broker(timeout_seconds=5)
+        broker = own_server.broker
         for _ in range(2):
             broker.client.flushall()
             count = Run.objects.count()
@@ -164,7 +167,7 @@ def test_redis_stopped_and_started_empty_loses_no_point(own_server):
 
 def test_an_idle_worker_hardly_talks_to_redis(own_server, tmp_path):
     note("later", tmp_path / "f", cron="0 0 1 1 *")
-    broker = Broker(timeout_seconds=5)
+    broker = own_server.broker
     with worker("--queues", "default"):
         wait_until(lambda: broker.workers())
         time.sleep(2)  # the sweeps at its start

@@ -181,6 +181,7 @@ def test_a_project_that_does_not_mirror_sees_no_warnings(boss, settings):
         ("outcome=none", {"fine", "asleep", "over"}),
         ("kind__exact=once", {"over"}),
         ("queue=mail", {"asleep"}),
+        ("_facets=True", {"fine", "asleep", "failing", "over"}),
         ("q=fail", {"failing"}),
         ("q=app.tasks.add", {"over"}),
     ],
@@ -247,6 +248,7 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"queue": "nowhere"}, "queue", "valid choice"),
         ({"task": "tests.app.tasks.add"}, "args", "add(a: int"),
         ({"args": "[1"}, "args", "not JSON"),
+        ({"task": "tests.app.tasks.add", "kwargs": "{a: 1}"}, "kwargs", "not JSON"),
         ({"args": "['a']"}, "args", "double quotes"),
         ({"args": "[NaN]"}, "args", "NaN"),
         ({"args": "[1e999]"}, "args", "not plain JSON"),
@@ -265,7 +267,8 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
 def test_bad_input_is_told_at_its_field_and_nothing_is_saved(boss, values, field, message):
     found = errors(boss.post(ADD, fields(**values)))
     assert set(found) == {field}
-    assert message in " ".join(found[field])
+    assert len(found[field]) == 1  # not also what only follows from it
+    assert message in found[field][0]
     assert not Schedule.objects.exists()
 
 
