@@ -39,6 +39,7 @@ def worker(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]
         stdout=output,
         stderr=subprocess.STDOUT,
     )
+    process.stdout_file = output  # type: ignore[attr-defined]  # read by tests while it runs
     try:
         yield process
     finally:

@@ -1,0 +1,176 @@
+"""`manage.py delayq_worker` as an operator meets it: options, refusals with instructions, and what it heals."""
+
+import io
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import mirror
+from django_delayq.broker import keys
+from django_delayq.embedded import EmbeddedServer
+from django_delayq.models import Run, Schedule
+from django_delayq.timing import from_ms
+from tests.acceptance.support import wait_until, worker
+from tests.acceptance.test_processes import note, own_server
+from tests.support import make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["own_server"]
+
+FOREIGN = json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}})
+
+
+def noop(name="s", **values):
+    values = {"kind": "cron", "cron": "0 * * * *", **values}
+    return Schedule.objects.create(name=name, task="tests.app.tasks.noop", **values)
+
+
+def output_of(process):
+    return os.pread(process.stdout_file.fileno(), 1_000_000, 0).decode()  # moves no offset that the worker writes at
+
+
+def test_burst_runs_what_is_due_and_exits_with_readable_or_json_lines(broker):
+    make_due(broker, noop("first"))
+    with worker("--burst") as process:
+        assert process.wait(20) == 0
+        assert "succeeded first  due " in output_of(process)
+    make_due(broker, noop("second"))
+    with worker("--burst", "--json-logs") as process:
+        assert process.wait(20) == 0
+        events = [json.loads(line) for line in output_of(process).splitlines()]
+    (event,) = [event for event in events if event.get("schedule") == "second"]
+    assert event["event"] == "succeeded"
+    assert event["lag_ms"] >= 0
+    assert event["duration_ms"] >= 0
+
+
+def test_an_idle_worker_is_woken_by_an_order(broker):
+    row = noop()
+    with worker(IDLE_CAP_SECONDS=60):
+        wait_until(lambda: broker.workers())
+        time.sleep(1)  # until it sleeps
+        run = mirror.run_now(row)
+        wait_until(lambda: Run.objects.get(pk=run.pk).status == "succeeded", 5)
+
+
+def test_an_idle_worker_starts_a_new_one_off_on_time(broker):
+    with worker(IDLE_CAP_SECONDS=60):
+        wait_until(lambda: broker.workers())
+        time.sleep(1)  # until it sleeps
+        at = from_ms(broker.now_ms()) + timedelta(seconds=1.5)
+        noop(kind="once", cron="", at=at)
+        wait_until(lambda: Run.objects.finished().exists(), 6)
+    run = Run.objects.get()
+    assert timedelta(0) <= run.lag < timedelta(seconds=1)
+
+
+def test_unknown_queues_and_numbers_are_refused():
+    for arguments, words in (
+        (["--queues", "default,nope"], "'nope'"),
+        (["--threads", "0"], "--threads"),
+        (["--max-runs", "0"], "--max-runs"),
+    ):
+        with pytest.raises(CommandError, match=words):
+            call_command("delayq_worker", *arguments, stdout=io.StringIO())
+
+
+def test_a_mirror_that_is_switched_off_is_refused(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    with pytest.raises(CommandError, match="MIRROR"):
+        call_command("delayq_worker", stdout=io.StringIO())
+
+
+def test_another_databases_prefix_is_refused_with_instructions(broker):
+    noop()
+    broker.write_layout(FOREIGN)
+    with worker() as process:
+        assert process.wait(20) == 1
+        text = output_of(process)
+    assert "belongs to another database" in text
+    assert "--adopt" in text and "PREFIX" in text
+    assert "Traceback" not in text
+
+
+def test_a_changed_shard_count_is_refused_with_instructions(broker):
+    mirror.check_layout(broker)
+    with worker(SHARDS=4) as process:
+        assert process.wait(20) == 1
+        assert "has 1 shards in Redis but 4 in DELAYQ['SHARDS']" in output_of(process)
+
+
+def test_a_prefix_taken_over_by_another_database_after_a_flush_stops_the_worker(broker):
+    noop()
+    place = broker.places()[0]
+    with worker(IDLE_CAP_SECONDS=0.2) as process:
+        wait_until(lambda: broker.workers())
+        time.sleep(1)  # the sweeps at its start
+        broker.purge()
+        broker.write_layout(FOREIGN)
+        assert broker.swap_epoch(place, None, "theirs")
+        broker.enqueue(place, [("s424242", 1, 1, "")])
+        assert process.wait(20) == 1
+        assert "belongs to another database" in output_of(process)
+    assert broker.views([("s424242", "default")])[0].score_ms is not None
+
+
+def test_an_evicting_server_is_refused(own_server):
+    own_server.broker.client.config_set("maxmemory-policy", "allkeys-lru")
+    with worker() as process:
+        assert process.wait(20) == 1
+        assert "noeviction" in output_of(process)
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for(own_server):
+    noop(kind="every", cron="", every=timedelta(seconds=1))
+    home = own_server.socket.parent
+    own_server.stop()
+    with worker() as process:
+        wait_until(lambda: "Waiting for it" in output_of(process))
+        with EmbeddedServer(home=home):
+            wait_until(lambda: Run.objects.finished().exists(), 15)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
+
+
+@pytest.mark.parametrize("part", keys.PARTS)
+def test_keys_of_a_foreign_type_are_deleted_and_rebuilt(broker, part):
+    make_due(broker, noop())
+    place = broker.place_of("s1", "default")
+    names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place, "me"), strict=True))
+    broker.client.delete(names[part])
+    broker.client.sadd(names[part], "garbage")
+    from tests.support import run_burst
+
+    run_burst(name="me")
+    if not Run.objects.exists():  # found only by the claim of this worker: the next one has it
+        run_burst(name="me")
+    assert Run.objects.get().status == "succeeded"
+
+
+def test_garbage_written_while_it_runs_does_not_end_the_worker(broker):
+    noop(kind="every", cron="", every=timedelta(seconds=1))
+    place = broker.places()[0]
+    names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place), strict=True))
+    with worker() as process:
+        wait_until(lambda: Run.objects.finished().exists(), 15)
+        for part in ("due", "point", "lease", "epoch"):
+            broker.client.delete(names[part])
+            broker.client.rpush(names[part], "garbage")
+            count = Run.objects.count()
+            wait_until(lambda count=count: Run.objects.count() > count + 1, 20, part)
+        assert process.poll() is None
+
+
+def test_a_slow_tasks_lease_is_renewed(broker, tmp_path):
+    path = tmp_path / "f"
+    make_due(broker, note("slow", path, seconds=3.5))
+    with worker(LEASE_SECONDS=1), worker(LEASE_SECONDS=1):
+        wait_until(lambda: Run.objects.finished().exists())
+    run = Run.objects.get()
+    assert (run.status, run.reclaims) == ("succeeded", 0)
+    assert path.read_text().count("start") == 1

@@ -1,0 +1,66 @@
+"""What the tests of the admin share: clients with permissions, schedules, the values of a form."""
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from django_delayq.models import Schedule
+
+LIST = "/admin/django_delayq/schedule/"
+ADD = f"{LIST}add/"
+HOSTILE = "<script>alert(1)</script>"
+
+
+def client_for(*codenames: str, superuser: bool = False) -> Client:
+    """Return a logged-in client with these permissions."""
+    user = User.objects.create_user(f"u{User.objects.count()}", is_staff=True, is_superuser=superuser)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def boss() -> Client:
+    return client_for(superuser=True)
+
+
+def make(name: str = "s", **values: object) -> Schedule:
+    return Schedule.objects.create(
+        **{"name": name, "task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 9 * * *", **values}
+    )
+
+
+def fields(**values: str) -> dict[str, str]:
+    """Return what the add form posts for a valid cron schedule, changed by `values`."""
+    return {
+        "name": "s", "description": "", "task": "tests.app.tasks.noop", "args": "[]", "kwargs": "{}", "kind": "cron",
+        "cron": "0 9 * * *", "every": "", "every_from": "due", "at_0": "", "at_1": "", "timezone": "Europe/Riga",
+        "start_at_0": "", "start_at_1": "", "end_at_0": "", "end_at_1": "", "max_runs": "", "queue": "default",
+        "enabled": "on", "pause_reason": "", "overlap": "skip", "missed": "latest", "grace": "", "catch_up_window": "",
+        "max_catch_up": "100", "jitter": "", "max_attempts": "1", "backoff": "10s", "dst_gap": "run_after",
+        "dst_overlap": "once", **values,
+    }  # fmt: skip
+
+
+def errors(response) -> dict[str, list[str]]:
+    assert response.status_code == 200
+    return dict(response.context["adminform"].form.errors)
+
+
+def change_url(schedule: Schedule) -> str:
+    return f"{LIST}{schedule.pk}/change/"
+
+
+def texts(response) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+@pytest.fixture
+def dead_redis(settings):
+    """Point the alias to a port where nothing listens."""
+    caches = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}}
+    good = settings.CACHES
+    settings.CACHES = caches
+    yield
+    settings.CACHES = good

@@ -1,0 +1,199 @@
+"""The form of a schedule: what it accepts, refuses, keeps and shows."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+
+from django_delayq.models import Schedule
+from tests.integration.admin_pages import (  # noqa: F401 - fixtures
+    ADD,
+    HOSTILE,
+    LIST,
+    boss,
+    change_url,
+    client_for,
+    dead_redis,
+    errors,
+    fields,
+    make,
+    texts,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):
+    response = boss.post(ADD, fields(args="", kwargs="", backoff="1m 30s", grace="PT15M"), follow=True)
+    schedule = Schedule.objects.get()
+    assert (schedule.args, schedule.kwargs) == ([], {})
+    assert (schedule.backoff, schedule.grace, schedule.jitter) == (
+        timedelta(seconds=90), timedelta(minutes=15), timedelta(0),
+    )  # fmt: skip
+    assert schedule.generation == schedule.synced_generation
+    assert broker.views([(f"s{schedule.pk}", "default")])[0].point_ms is not None
+    assert len(texts(response)) == 1
+
+
+def test_without_redis_a_save_succeeds_within_a_second_and_says_so(boss, dead_redis):
+    begun = datetime.now(UTC)
+    response = boss.post(ADD, fields(), follow=True)
+    assert datetime.now(UTC) - begun < timedelta(seconds=1)
+    assert Schedule.objects.count() == 1
+    assert [text for text in texts(response) if "not yet mirrored" in text] == [
+        "Saved, but not yet mirrored to Redis; the workers will catch up."
+    ]
+    page = boss.get(change_url(Schedule.objects.get())).content.decode()
+    assert "does not answer" in page
+
+
+def test_every_typed_as_cron_becomes_an_interval(boss):
+    boss.post(ADD, fields(cron="@every 1h30m"))
+    schedule = Schedule.objects.get()
+    assert (schedule.kind, schedule.cron, schedule.every) == ("every", "", timedelta(minutes=90))
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "message"),
+    [
+        ({"cron": "61 * * * *"}, "cron", "61"),
+        ({"cron": ""}, "cron", "needs this field"),
+        ({"every": "5m"}, "every", "Leave this empty"),
+        ({"kind": "every", "cron": "", "every": "0"}, "every", "at least 1 s"),
+        ({"kind": "every", "cron": "", "every": "soon"}, "every", "1h30m"),
+        ({"kind": "every", "cron": "", "every": "999999999999d"}, "every", "at most"),
+        ({"kind": "once", "cron": "", "at_0": "2001-01-01", "at_1": "00:00:00"}, "at", "has passed"),
+        ({"timezone": "Europe/Rigga"}, "timezone", "Europe/Riga"),
+        ({"end_at_0": "2001-01-01", "end_at_1": "00:00:00"}, "end_at", "no due point"),
+        ({"task": "os.system"}, "task", "valid choice"),
+        ({"queue": "nowhere"}, "queue", "valid choice"),
+        ({"task": "tests.app.tasks.add"}, "args", "add(a: int"),
+        ({"args": "[1"}, "args", "not JSON"),
+        ({"task": "tests.app.tasks.add", "kwargs": "{a: 1}"}, "kwargs", "not JSON"),
+        ({"args": "['a']"}, "args", "double quotes"),
+        ({"args": "[NaN]"}, "args", "NaN"),
+        ({"args": "[1e999]"}, "args", "not plain JSON"),
+        ({"args": "{}"}, "args", "must be a JSON list"),
+        ({"args": "[" * 60_000}, "args", "nested"),
+        ({"args": f"[{'9' * 5000}]"}, "args", "cannot be used"),
+        ({"args": '["\\u0000"]'}, "args", "NUL"),
+        ({"args": f'["{"x" * 70_000}"]'}, "args", "64 KiB"),
+        ({"kwargs": "[]"}, "kwargs", "must be a JSON object"),
+        ({"kwargs": '{"a": Infinity}'}, "kwargs", "Infinity"),
+        ({"jitter": "-5s"}, "jitter", "is not a duration"),
+        ({"max_attempts": "0"}, "max_attempts", "greater than or equal to 1"),
+        ({"name": ""}, "name", "required"),
+    ],
+)
+def test_bad_input_is_told_at_its_field_and_nothing_is_saved(boss, values, field, message):
+    found = errors(boss.post(ADD, fields(**values)))
+    assert set(found) == {field}
+    assert len(found[field]) == 1  # not also what only follows from it
+    assert message in found[field][0]
+    assert not Schedule.objects.exists()
+
+
+def test_opening_and_saving_a_form_changes_nothing_it_cannot_show(boss):
+    at = datetime(2040, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    schedule = make(
+        kind="once", cron="", at=at, start_at=at - timedelta(days=1), grace=timedelta(milliseconds=1500),
+        jitter=timedelta(microseconds=7), task="tests.app.tasks.add", args=[1], kwargs={"b": 2},
+    )  # fmt: skip
+    form = boss.get(change_url(schedule)).context["adminform"].form
+    posted = {}
+    for bound in form:
+        value = bound.value()
+        if bound.name in ("at", "start_at", "end_at"):
+            shown = form[bound.name].field.widget.decompress(value) if value else ["", ""]
+            posted[f"{bound.name}_0"], posted[f"{bound.name}_1"] = (str(part) for part in shown)
+        elif value is not None and value is not False:
+            posted[bound.name] = "on" if value is True else str(value)
+    assert boss.post(change_url(schedule), posted).status_code == 302
+    again = Schedule.objects.get()
+    for name in ("at", "start_at", "grace", "jitter", "args", "kwargs", "effective_from", "enabled"):
+        assert getattr(again, name) == getattr(schedule, name), name
+    assert LogEntry.objects.get().get_change_message() == "No fields changed."
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_instants_are_typed_and_shown_in_the_current_zone(boss, settings, use_tz):
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, "Asia/Tokyo"
+    boss.post(ADD, fields(kind="once", cron="", at_0="2040-01-01", at_1="12:00:00"))
+    schedule = Schedule.objects.get()
+    assert schedule.at == datetime(2040, 1, 1, 3, tzinfo=UTC)
+    page = boss.get(change_url(schedule)).content.decode()
+    assert 'value="12:00:00"' in page and 'value="2040-01-01"' in page
+    assert "2040-01-01 12:00:00</time>" in boss.get(LIST).content.decode()
+    values = fields(
+        kind="once", cron="", at_0="2040-01-01", at_1="12:00:00", start_at_0="2039-01-01", start_at_1="00:00"
+    )
+    assert boss.post(change_url(schedule), values).status_code == 302
+    assert Schedule.objects.get().at == schedule.at
+
+
+def test_a_vanished_task_is_shown_and_its_schedule_can_be_opened_and_paused(boss):
+    schedule = make()
+    Schedule._base_manager.update(task="tests.app.tasks.gone")
+    assert "task not installed" in boss.get(LIST).content.decode()
+    page = boss.get(change_url(schedule)).content.decode()
+    assert "tests.app.tasks.gone (not installed)" in page
+    assert "No installed app has a @task function" in page
+    found = errors(boss.post(change_url(schedule), fields(task="tests.app.tasks.gone")))
+    assert set(found) == {"task"}
+    boss.post(f"{LIST}{schedule.pk}/pause/", {"reason": "gone"})
+    assert not Schedule.objects.get().enabled
+
+
+def test_a_queue_that_no_setting_names_any_more_is_shown(boss):
+    schedule = make()
+    Schedule._base_manager.update(queue="former")
+    assert "former (no setting names it)" in boss.get(change_url(schedule)).content.decode()
+
+
+def test_a_row_broken_by_hand_can_still_be_listed_and_opened(boss):
+    schedule = make()
+    Schedule._base_manager.update(cron="61 * * * *", timezone="Nowhere/Land", args="text", kwargs=[1])
+    assert boss.get(LIST).status_code == 200
+    assert boss.get(change_url(schedule)).status_code == 200
+
+
+def test_an_edit_over_somebody_elses_edit_is_asked_about_first(boss):
+    schedule = make()
+    seen = str(boss.get(change_url(schedule)).context["adminform"].form["seen"].value())
+    Schedule.objects.get().pause("incident")
+    response = boss.post(change_url(schedule), fields(seen=seen))
+    assert "Somebody changed this schedule" in str(errors(response)["__all__"])
+    assert not Schedule.objects.get().enabled
+    seen = str(response.context["adminform"].form["seen"].value())
+    assert boss.post(change_url(schedule), fields(seen=seen)).status_code == 302
+    assert Schedule.objects.get().enabled
+
+
+def test_the_next_five_points_are_shown_in_the_zone_and_in_utc(boss):
+    schedule = make(cron="30 2 * * *", timezone="Asia/Tokyo")
+    page = boss.get(change_url(schedule)).content.decode()
+    assert len(re.findall(r"02:30:00 JST</td><td>\w+ [\d-]+ 17:30:00</td>", page)) == 5
+
+
+def test_the_points_are_shown_beside_the_errors_of_a_new_schedule(boss):
+    page = boss.post(ADD, fields(name="", cron="15 4 * * *")).content.decode()
+    assert page.count("04:15:00") >= 5
+
+
+def test_the_preview_answers_while_one_types_and_saves_nothing(boss):
+    url = f"{LIST}0/preview/"
+    reply = boss.post(url, fields(name="", cron="15 4 * * *", task="tests.app.tasks.add")).json()
+    assert reply["upcoming"].count(":15:00 E") == 5
+    assert "add(a: int, b: int = 1)" in reply["task"]
+    assert "delayq-problem" in boss.post(url, fields(cron="61 * * * *")).json()["upcoming"]
+    assert boss.get(url).status_code == 405
+    assert client_for("view_schedule").post(url, fields()).status_code == 403
+    assert not Schedule.objects.exists()
+
+
+def test_max_runs_and_pauses_are_told_beside_the_points(boss):
+    schedule = make(max_runs=2, enabled=False)
+    page = boss.get(change_url(schedule)).content.decode()
+    assert page.count("09:00:00 UTC</td>") == 2
+    assert "none of these will run" in page

@@ -1,0 +1,190 @@
+"""Whose prefix it is, and what `manage.py delayq_sync` says and does."""
+
+import io
+import json
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import mirror
+from django_delayq.broker import Broker
+from django_delayq.exceptions import ForeignLayout
+from django_delayq.models import Schedule
+from tests.integration.mirroring import absent, mirrored, schedule, set_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def stored(broker):
+    return json.loads(broker.layout())
+
+
+def sync(*options):
+    out = io.StringIO()
+    call_command("delayq_sync", *options, stdout=out)
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture
+def foreign(broker):
+    """A prefix that belongs to another database, with a member of its own."""
+    broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
+    broker.enqueue(broker.places()[0], [("s777", 1, 1, "")])
+    return broker
+
+
+# -- the guard
+
+
+def test_the_first_to_come_takes_the_prefix_and_the_same_may_come_again(broker):
+    mirror.check_layout(broker)
+    assert stored(broker) == {"database": mirror.fingerprint(), "shards": {"default": 1, "mail": 1}}
+    before = broker.layout()
+    mirror.check_layout(broker)
+    assert broker.layout() == before
+
+
+def test_another_database_is_refused_with_the_way_out_and_nothing_changes(foreign):
+    before = (foreign.layout(), foreign.stats(foreign.places()[0]).members)
+    with pytest.raises(ForeignLayout) as caught:
+        mirror.check_layout(foreign)
+    for part in (foreign.config.prefix, "another database", "DELAYQ['PREFIX']", "delayq_sync --adopt"):
+        assert part in str(caught.value)
+    assert (foreign.layout(), foreign.stats(foreign.places()[0]).members) == before
+
+
+def test_a_save_under_a_foreign_prefix_succeeds_and_touches_nothing(foreign, caplog):
+    row = schedule()
+    assert absent(foreign, row)
+    assert "another database" in caplog.text
+    row.refresh_from_db()
+    assert row.synced_generation != row.generation
+    row.delete()
+    assert foreign.stats(foreign.places()[0]).members == 1
+
+
+@pytest.mark.parametrize("shards", [3, {"default": 3}])
+def test_another_number_of_shards_is_refused_with_the_way_out(broker, settings, shards):
+    mirror.check_layout(broker)
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": shards}
+    changed = Broker(timeout_seconds=5)
+    before = changed.layout()
+    with pytest.raises(ForeignLayout) as caught:
+        mirror.check_layout(changed)
+    for part in ("'default'", "1 shards", "3 in DELAYQ['SHARDS']", "delayq_sync --purge"):
+        assert part in str(caught.value)
+    assert changed.layout() == before
+
+
+def test_a_new_queue_joins_and_a_process_with_fewer_queues_is_no_stranger(broker, settings):
+    mirror.check_layout(broker)
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default", "bulk"], "SHARDS": {"bulk": 4}}
+    mirror.check_layout(Broker(timeout_seconds=5))
+    assert stored(broker)["shards"] == {"default": 1, "mail": 1, "bulk": 4}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["mail"], "SHARDS": 1}
+    mirror.check_layout(Broker(timeout_seconds=5))
+    assert stored(broker)["shards"] == {"default": 1, "mail": 1, "bulk": 4}
+
+
+GARBAGE = ["", "garbage", "null", "[]", "5", '{"database": 5, "shards": {}}', '{"database": "x", "shards": []}', "{}"]
+
+
+@pytest.mark.parametrize("text", GARBAGE)
+def test_a_garbage_layout_is_written_anew(broker, text):
+    broker.write_layout(text)
+    mirror.check_layout(broker)
+    assert stored(broker)["database"] == mirror.fingerprint()
+
+
+def test_adopting_takes_the_prefix_over(foreign):
+    mirror.check_layout(foreign, adopt=True)
+    assert stored(foreign)["database"] == mirror.fingerprint()
+    mirror.check_layout(foreign)
+
+
+def test_a_dry_run_compares_without_taking_the_prefix(broker):
+    mirror.check_layout(broker, dry_run=True)
+    assert broker.layout() is None
+    broker.write_layout("garbage")
+    mirror.check_layout(broker, dry_run=True)
+    assert broker.layout() == "garbage"
+
+
+# -- the command
+
+
+def test_sync_says_what_it_changed_and_then_that_nothing_is_left(broker):
+    rows = [schedule(name) for name in ("a", "b", "c")]
+    sync()
+    broker.remove(broker.places()[0], [(f"s{rows[0].pk}", 10**15, "")])
+    set_due(broker, rows[1], "gen", 5)
+    lines = sync()
+    assert lines[0].startswith("a: added, next due ")
+    assert lines[1] == "b: updated, an edit was not mirrored"
+    assert lines[2:] == ["3 schedules checked, 2 changed."]
+    assert all(mirrored(broker, row) for row in rows)
+    assert sync() == ["3 schedules checked, 0 changed."]
+
+
+def test_sync_fills_an_empty_redis_and_marks_it_as_built(broker):
+    row = schedule()
+    broker.purge()
+    assert len(sync()) == 2
+    assert mirrored(broker, row)
+    assert None not in broker.epochs(broker.places())
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(broker):
+    schedule("a")
+    broker.purge()
+    lines = sync("--dry-run")
+    assert lines[0].startswith("a: added, next due ")
+    assert lines[1:] == ["1 schedules checked, 1 would be changed."]
+    assert broker.count_keys() == 0
+    assert sync("--dry-run") == lines
+
+
+def test_purge_removes_what_is_ours_and_says_how_much(broker):
+    schedule()
+    theirs = f"somebody-else-{broker.config.prefix}"
+    broker.client.set(theirs, "x")
+    count = broker.count_keys()
+    assert count > 3
+    try:
+        assert sync("--purge") == [f"Removed {count} keys under the prefix {broker.config.prefix!r}."]
+        assert broker.count_keys() == 0
+        assert broker.client.get(theirs) == b"x"
+    finally:
+        broker.client.delete(theirs)
+    assert Schedule.objects.count() == 1
+
+
+def test_purge_lets_a_new_number_of_shards_in(broker, settings):
+    row = schedule()
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
+    with pytest.raises(CommandError, match="SHARDS"):
+        sync()
+    sync("--purge")
+    sync()
+    assert mirrored(Broker(timeout_seconds=5), row)
+
+
+def test_sync_of_a_foreign_prefix_is_one_line_that_says_what_to_do_and_adopt_does_it(foreign):
+    with pytest.raises(CommandError, match="--adopt"):
+        sync()
+    with pytest.raises(CommandError, match="--adopt"):
+        sync("--dry-run")
+    assert foreign.stats(foreign.places()[0]).members == 1
+    row = schedule()
+    sync("--adopt")
+    assert mirrored(foreign, row)
+
+
+def test_sync_without_redis_fails_with_one_line(settings):
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+    from django.test import override_settings
+
+    with override_settings(CACHES={**settings.CACHES, "default": cache}), pytest.raises(CommandError) as caught:
+        sync()
+    assert "Redis" in str(caught.value)
+    assert "\n" not in str(caught.value)
