@@ -1,6 +1,7 @@
 """What the tests of the admin share: clients with permissions, schedules, the values of a form."""
 
-import pytest
+from typing import Any
+
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
@@ -18,11 +19,6 @@ def client_for(*codenames: str, superuser: bool = False) -> Client:
     client = Client()
     client.force_login(user)
     return client
-
-
-@pytest.fixture
-def boss() -> Client:
-    return client_for(superuser=True)
 
 
 def make(name: str = "s", **values: object) -> Schedule:
@@ -56,11 +52,7 @@ def texts(response) -> list[str]:
     return [str(message) for message in response.context["messages"]]
 
 
-@pytest.fixture
-def dead_redis(settings):
-    """Point the alias to a port where nothing listens."""
-    caches = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}}
-    good = settings.CACHES
-    settings.CACHES = caches
-    yield
-    settings.CACHES = good
+def kill_redis(settings: Any) -> None:
+    """Point the alias to a port where nothing listens, until the end of the test."""
+    location = {"LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], **location}}

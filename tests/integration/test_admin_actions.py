@@ -9,21 +9,22 @@ from django.test import Client
 from django.urls import reverse
 
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
-from tests.integration.admin_pages import (  # noqa: F401 - fixtures
+from tests.integration.admin_pages import (
     ADD,
     HOSTILE,
     LIST,
-    boss,
     change_url,
     client_for,
-    dead_redis,
-    errors,
-    fields,
     make,
     texts,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def boss() -> Client:
+    return client_for(superuser=True)
 
 
 def test_run_now_orders_one_run_and_links_to_it(boss):

@@ -5,23 +5,35 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.test import Client
 
 from django_delayq.models import Schedule
-from tests.integration.admin_pages import (  # noqa: F401 - fixtures
+from tests.integration.admin_pages import (
     ADD,
-    HOSTILE,
     LIST,
-    boss,
     change_url,
     client_for,
-    dead_redis,
     errors,
     fields,
+    kill_redis,
     make,
     texts,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def boss() -> Client:
+    return client_for(superuser=True)
+
+
+@pytest.fixture
+def dead_redis(settings):
+    good = settings.CACHES
+    kill_redis(settings)
+    yield
+    settings.CACHES = good  # the prefix is purged after this
 
 
 def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):

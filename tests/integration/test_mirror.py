@@ -1,4 +1,4 @@
-"""The fast path of the mirror: whatever way a definition is written, Redis follows after the commit, or the save does not
+"""The fast path of the mirror: however a definition is written, Redis follows after the commit, or the save does not
 care. What it missed is the sweeps' business.
 """
 

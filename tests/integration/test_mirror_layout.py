@@ -5,6 +5,7 @@ import json
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import override_settings
 
 from django_delayq import mirror
 from django_delayq.broker import Broker
@@ -182,8 +183,6 @@ def test_sync_of_a_foreign_prefix_is_one_line_that_says_what_to_do_and_adopt_doe
 
 def test_sync_without_redis_fails_with_one_line(settings):
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
-    from django.test import override_settings
-
     with override_settings(CACHES={**settings.CACHES, "default": cache}), pytest.raises(CommandError) as caught:
         sync()
     assert "Redis" in str(caught.value)

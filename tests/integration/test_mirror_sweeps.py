@@ -1,4 +1,4 @@
-"""The sweeps: whatever happened to Redis or behind Django's back, both sides agree afterwards, and the report says why."""
+"""The sweeps: whatever happened to Redis or behind Django's back, both sides agree afterwards; the report says why."""
 
 from datetime import timedelta
 

@@ -9,6 +9,7 @@ from django_delayq import mirror
 from django_delayq.broker import Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
+from django_delayq.worker import Worker, WorkerOptions
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -379,3 +380,36 @@ def test_every_row_knows_its_worker_and_its_times(broker):
     assert run.worker == "host:1:abc"
     assert run.due_at <= run.claimed_at
     assert run.started_at <= run.finished_at
+
+
+def waiting_worker(threads=1):
+    """A worker whose threads never start, so that what it claims stays unstarted."""
+    worker = Worker(WorkerOptions(queues=("default",), threads=threads))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    worker.tick()
+    return worker
+
+
+def test_a_drain_hands_back_what_did_not_start_at_once(broker):
+    row = schedule()
+    make_due(broker, row)
+    worker = waiting_worker()
+    assert view(broker, row).leased
+    assert worker._drain() == 0
+    seen = view(broker, row)
+    assert not seen.leased
+    assert seen.score_ms <= broker.now_ms()
+    assert Run.objects.count() == 0
+    worker.broker.close()
+
+
+def test_what_waits_behind_stalled_slots_is_handed_back(broker):
+    """Note [Claim ahead]: more was claimed than the slots turned out to start."""
+    row = schedule()
+    make_due(broker, row)
+    worker = waiting_worker()
+    worker.slots._running = 1
+    worker.tick()
+    assert not view(broker, row).leased
+    assert worker.slots.capacity() == 0
+    worker.broker.close()

@@ -1,0 +1,363 @@
+"""The rows: what the database itself refuses, how definitions are versioned, and the words of the QuerySets."""
+
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection, transaction
+from django.db.models import F
+
+from django_delayq import chain
+from django_delayq.fields import utcnow
+from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+SOON = datetime(2090, 1, 1, tzinfo=UTC)
+CRON = {"kind": "cron", "cron": "0 * * * *"}
+
+
+def schedule(name="s", **values):
+    return Schedule.objects.create(name=name, task="tests.app.tasks.noop", **{**CRON, **values})
+
+
+def raw(name="s", **values):
+    """Write past every check of ours."""
+    return Schedule._base_manager.bulk_create([Schedule(name=name, task="t", **values)])[0]
+
+
+def past(row, **state):
+    """Pretend that a schedule was made three days ago."""
+    then = utcnow() - 3 * DAY
+    Schedule._base_manager.filter(pk=row.pk).update(created_at=then, effective_from=then)
+    ScheduleState.objects.update_or_create(schedule_id=row.pk, defaults=state)
+    return Schedule.objects.select_related("state").get(pk=row.pk)
+
+
+# -- the database's own constraints
+
+REFUSED = [
+    ("nothing set", {"kind": "cron"}),
+    ("cron and every", {**CRON, "every": MINUTE}),
+    ("cron and at", {**CRON, "at": SOON}),
+    ("every and at", {"kind": "every", "every": MINUTE, "at": SOON}),
+    ("every without an interval", {"kind": "every"}),
+    ("once without an instant", {"kind": "once"}),
+    ("the kind of another", {"kind": "once", "every": MINUTE}),
+    ("an unknown kind", {"kind": "solar", "cron": "x"}),
+    ("interval of zero", {"kind": "every", "every": timedelta(0)}),
+    ("negative interval", {"kind": "every", "every": -MINUTE}),
+    ("no attempt", {**CRON, "max_attempts": 0}),
+    ("negative jitter", {**CRON, "jitter": -MINUTE}),
+]
+
+
+@pytest.mark.parametrize("values", [row[1] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_the_database_refuses(values):
+    with pytest.raises(IntegrityError):
+        raw(**values)
+
+
+@pytest.mark.parametrize("values", [CRON, {"kind": "every", "every": MINUTE}, {"kind": "once", "at": SOON}])
+def test_the_database_takes_exactly_one_recurrence(values):
+    assert raw(**values).pk
+
+
+def test_names_are_unique():
+    raw(**CRON)
+    with pytest.raises(IntegrityError):
+        raw(**CRON)
+
+
+@pytest.mark.parametrize("change", [{"every": MINUTE}, {"kind": "every"}, {"cron": ""}])
+def test_an_update_cannot_break_a_row_either(change):
+    row = schedule()
+    with pytest.raises(IntegrityError):
+        Schedule.objects.filter(pk=row.pk).update(**change)
+
+
+def test_a_save_that_fails_leaves_the_instance_usable():
+    schedule("taken")
+    row = schedule("mine")
+    row.name = "taken"
+    with pytest.raises(IntegrityError):
+        row.save()
+    assert isinstance(row.generation, int)
+    row.name = "other"
+    row.save()
+    row.delete()
+    assert Schedule.objects.count() == 1
+
+
+# -- versions
+
+
+def versions(row):
+    return Schedule.objects.values_list("generation", "effective_from").get(pk=row.pk)
+
+
+TIMING = [
+    {"cron": "5 * * * *"}, {"timezone": "Europe/Riga"}, {"dst_gap": "skip"}, {"dst_overlap": "twice"},
+    {"start_at": SOON}, {"end_at": SOON}, {"enabled": False}, {"kind": "every", "cron": "", "every": MINUTE},
+    {"every_from": "finish"},
+]  # fmt: skip
+OTHER = [
+    {"description": "x"},
+    {"kwargs": {}},
+    {"queue": "mail"},
+    {"priority": 5},
+    {"grace": MINUTE},
+    {"timeout": MINUTE},
+]
+
+
+def write_by_save(row, values):
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.save()
+
+
+def write_by_save_of_fields(row, values):
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.save(update_fields=list(values))
+
+
+def write_by_update(row, values):
+    Schedule.objects.filter(pk=row.pk).update(**values)
+
+
+def write_by_bulk_update(row, values):
+    for name, value in values.items():
+        setattr(row, name, value)
+    Schedule.objects.bulk_update([row], list(values))
+
+
+WRITERS = [write_by_save, write_by_save_of_fields, write_by_update, write_by_bulk_update]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("values", [*TIMING, *OTHER], ids=str)
+def test_every_write_is_a_generation_and_only_timing_moves_effective_from(write, values):
+    row = schedule()
+    before = versions(row)
+    write(row, values)
+    after = versions(row)
+    assert after[0] > before[0]
+    assert (after[1] > before[1]) == (values in TIMING)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_writing_the_same_timing_again_moves_nothing(write):
+    """A job that writes all definitions at each deploy must not restart anybody's interval."""
+    row = schedule(kind="every", cron="", every=MINUTE, every_from="finish")
+    before = versions(row)
+    write(row, {"every": MINUTE, "enabled": True, "description": "x"})
+    assert versions(row)[1] == before[1]
+
+
+def test_a_generation_grows_past_a_clock_that_stepped_back():
+    row = schedule()
+    ahead = int(time.time() * 1000) + 10**9
+    Schedule._base_manager.update(generation=ahead)
+    row.save()
+    assert row.generation == versions(row)[0] == ahead + 1
+    Schedule.objects.update(description="x")
+    assert versions(row)[0] == ahead + 2
+
+
+def test_a_stale_instance_does_not_turn_a_generation_back():
+    stale = schedule()
+    Schedule.objects.update(cron="5 * * * *")
+    between = versions(stale)
+    stale.description = "x"
+    stale.save(update_fields=["description"])
+    assert versions(stale)[0] > between[0]
+    assert versions(stale)[1] == between[1]
+    stale.save()
+    assert versions(stale)[1] > between[1], "it wrote the old cron over the new one"
+
+
+def test_bookkeeping_is_no_edit():
+    row = schedule()
+    before = versions(row)
+    Schedule.objects.update(synced_generation=5)
+    row.synced_generation = 6
+    row.save(update_fields=["synced_generation"])
+    assert versions(row) == before
+
+
+def test_effective_from_is_never_before_creation():
+    row = schedule()
+    Schedule._base_manager.update(created_at=SOON)
+    Schedule.objects.update(cron="5 * * * *")
+    assert versions(row)[1] == SOON
+
+
+def test_renaming_a_schedule_with_hashed_fields_creates_no_point_in_the_past():
+    """`H` hangs on the name: a new name is a new recurrence."""
+    row = past(schedule(cron="H H * * *"), last_due_at=utcnow() - timedelta(hours=23, minutes=59))
+    moment = utcnow()
+    row.name = "another"
+    row.save()
+    row.refresh_from_db()
+    assert chain.next_point(row, row.state) > moment
+
+
+def test_more_runs_for_an_exhausted_schedule_create_no_point_in_the_past():
+    row = past(schedule(max_runs=2), run_count=2, last_due_at=utcnow() - 2 * DAY, condition=Condition.EXHAUSTED)
+    moment = utcnow()
+    row.max_runs = 3
+    row.save()
+    row.refresh_from_db()
+    assert chain.next_point(row, row.state) > moment
+
+
+def test_bulk_create_begins_versions_and_refuses_what_save_refuses():
+    good = Schedule(name="good", task="tests.app.tasks.noop", generation=5, **CRON)
+    bad = Schedule(name="bad", task="tests.app.tasks.gone", **CRON)
+    with pytest.raises(ValidationError, match=r"tests\.app\.tasks\.gone"):
+        Schedule.objects.bulk_create([good, bad])
+    assert not Schedule.objects.exists()
+    Schedule.objects.bulk_create([good])
+    assert versions(Schedule.objects.get())[0] > 10**12
+
+
+def test_bulk_create_over_an_existing_name_is_an_edit():
+    row = schedule()
+    ahead = row.generation + 10**6
+    Schedule._base_manager.update(generation=ahead, synced_generation=ahead)
+    new = Schedule(name="s", task="tests.app.tasks.noop", kind="cron", cron="5 * * * *")
+    options = {"update_conflicts": True, "unique_fields": ["name"], "update_fields": ["cron"]}
+    Schedule.objects.bulk_create([new], **options)
+    row.refresh_from_db()
+    assert row.cron == "5 * * * *"
+    assert row.generation > ahead, "Redis has seen a greater one and would refuse this edit"
+
+
+@pytest.mark.parametrize("expression", [lambda: F("queue"), lambda: "default"])
+def test_no_tombstone_is_left_for_a_queue_that_stays(expression):
+    schedule()
+    Schedule.objects.update(queue=expression())
+    assert not Tombstone.objects.exists()
+
+
+# -- the words of the QuerySets
+
+
+def test_schedules_in_the_words_of_an_operator():
+    plain, off, failing, done, stuck = (schedule(name) for name in ("plain", "off", "failing", "done", "stuck"))
+    off.pause()
+    now = utcnow()
+    states = [
+        (plain, {"next_due_at": now - MINUTE}), (failing, {"failing_streak": 2, "next_due_at": now + MINUTE}),
+        (done, {"condition": Condition.EXHAUSTED, "next_due_at": now - MINUTE}), (stuck, {"condition": Condition.PARKED}),
+    ]  # fmt: skip
+    for row, values in states:
+        ScheduleState.objects.update_or_create(schedule=row, defaults=values)
+    Schedule._base_manager.filter(name__in=["plain", "off", "done", "stuck"]).update(synced_generation=F("generation"))
+    Schedule._base_manager.filter(name="failing").update(synced_generation=1)
+    fresh = Schedule._base_manager.bulk_create([Schedule(name="fresh", task="t", **CRON)])[0]
+    Schedule._base_manager.filter(pk=fresh.pk).update(synced_generation=F("generation"))
+    rows = Schedule.objects
+    named = {
+        "enabled": rows.enabled(), "paused": rows.paused(), "due": rows.due(), "due later": rows.due(now + 2 * MINUTE),
+        "failing": rows.failing(), "exhausted": rows.exhausted(), "parked": rows.parked(),
+        "unmirrored": rows.unmirrored(),
+    }  # fmt: skip
+    assert {word: sorted(found.values_list("name", flat=True)) for word, found in named.items()} == {
+        "enabled": ["failing", "fresh", "plain"],
+        "paused": ["off"],
+        "due": ["plain"],
+        "due later": ["failing", "plain"],
+        "failing": ["failing"],
+        "exhausted": ["done"],
+        "parked": ["stuck"],
+        "unmirrored": ["failing"],
+    }
+
+
+def test_runs_in_the_words_of_an_operator():
+    row = schedule()
+    for hour, status in enumerate(Status.values):
+        values = {"schedule_name": "s", "task": "t", "queue": "q", "generation": 1, "status": status}
+        Run.objects.create(schedule_id=row.pk, due_at=SOON + hour * MINUTE, **values)
+    Run.objects.filter(status=Status.LOST).update(origin=Origin.MANUAL)
+    assert {run.status for run in Run.objects.open()} == {"queued", "running", "retrying"}
+    assert {run.status for run in Run.objects.finished()} == {"succeeded", "failed", "skipped", "lost"}
+    assert Run.objects.chain().count() == len(Status.values) - 1
+    assert [Status(status).is_open for status in Status.values] == [True, True, True, False, False, False, False]
+
+
+def test_history_outlives_its_schedule():
+    row = schedule()
+    values = {"schedule_name": "s", "task": "t", "queue": "q", "generation": 1, "status": "succeeded"}
+    run = Run.objects.create(schedule_id=row.pk, due_at=SOON, **values)
+    row.delete()
+    run.refresh_from_db()
+    assert str(run) == "s 2090-01-01 00:00:00 succeeded"
+    assert not ScheduleState.objects.exists()
+
+
+# -- instants
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Riga"])
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_instants_come_back_aware_and_the_same(settings, use_tz, zone):
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
+    instants = [datetime(2090, 7, 1, 12, 30, 15, 123456, tzinfo=UTC), datetime(2090, 10, 29, 0, 30, tzinfo=UTC)]
+    for instant in [*instants, instants[0].astimezone(ZoneInfo("America/New_York"))]:
+        Schedule._base_manager.all().delete()
+        row = schedule(start_at=instant)
+        row.refresh_from_db()
+        assert row.start_at == instant
+        assert row.start_at.utcoffset() == timedelta(0)
+        assert Schedule.objects.filter(start_at=instant, start_at__lte=instant).get() == row
+        assert not Schedule.objects.filter(start_at__gt=instant).exists()
+        assert row._meta.get_field("start_at").value_to_string(row).endswith("+00:00")
+        assert Schedule.objects.values_list("start_at", flat=True).get() == instant
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="asks SQLite what it stored")
+def test_without_use_tz_the_column_holds_utc(settings):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Riga"
+    schedule(start_at=datetime(2090, 7, 1, 12, tzinfo=UTC))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT start_at FROM django_delayq_schedule")
+        assert cursor.fetchone()[0].startswith("2090-07-01 12:00:00")
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_naive_instant_is_taken_in_the_zone_of_the_project(settings, use_tz):
+    """What a form hands over where USE_TZ is off."""
+    settings.USE_TZ, settings.TIME_ZONE = use_tz, "Europe/Riga"
+    row = Schedule(name="s", task="tests.app.tasks.noop", kind="once", at=datetime(2090, 7, 1, 12))  # noqa: DTZ001
+    if not use_tz:
+        row.full_clean()
+        row.save()
+        row.refresh_from_db()
+        assert row.at == datetime(2090, 7, 1, 9, tzinfo=UTC)
+    else:
+        with pytest.raises(ValidationError, match="aware|naive|time zone"):
+            row.full_clean()
+
+
+def test_migrations_are_complete():
+    command = [sys.executable, "-m", "django", "makemigrations", "--check", "--dry-run", "django_delayq"]
+    found = subprocess.run(
+        command, env={"DJANGO_SETTINGS_MODULE": "tests.settings", "PATH": ""}, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_a_save_inside_a_broken_transaction_is_not_swallowed():
+    with pytest.raises(IntegrityError), transaction.atomic():
+        schedule("a")
+        schedule("a")
+    assert not Schedule.objects.exists()
