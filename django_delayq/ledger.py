@@ -22,7 +22,7 @@ from .models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from .models.run import OPEN
 
 STATE_FIELDS = [
-    "last_due_at", "next_due_at", "last_status", "last_lag_ms", "last_finished_at", "busy_from", "failing_streak",
+    "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_lag_ms", "last_finished_at", "busy_from", "failing_streak",
     "run_count", "condition", "condition_reason",
 ]  # fmt: skip
 ROW_FIELDS = [
@@ -222,7 +222,7 @@ def advance(state: ScheduleState, run: Run) -> None:
         state.last_due_at = last
     if run.status in OPEN:
         return
-    state.last_status = run.status
+    state.last_status, state.last_outcome_at = run.status, run.finished_at
     state.last_lag_ms = None
     if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
         return

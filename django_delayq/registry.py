@@ -84,6 +84,15 @@ def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         raise InvalidArguments(f"{error}. The task is called as {task.name}{wanted}.") from None
 
 
+def fits(task: AnyTask, args: Sequence[Any]) -> bool:
+    """Say whether the task takes so many positional arguments, whatever else it needs."""
+    try:
+        signature(task).bind_partial(*args)
+    except TypeError:
+        return False
+    return True
+
+
 def _discover() -> dict[str, AnyTask]:
     found: dict[str, AnyTask] = {}
     for app in apps.get_app_configs():

@@ -111,7 +111,7 @@ def last_outcome(schedule: Schedule) -> SafeString | str:
     state = chain.state_of(schedule)
     if not state.last_status:
         return "–"
-    when = state.last_due_at if state.last_status == Status.SKIPPED else state.last_finished_at
+    when = state.last_outcome_at
     notes = []
     if when is not None:
         notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))

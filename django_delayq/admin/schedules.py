@@ -114,7 +114,7 @@ class ScheduleAdmin(ScheduleActions, Base):
         """Return the next due point as Redis has it."""
         return glance.next_due(schedule, getattr(schedule, "redis", glance.Redis()))
 
-    @admin.display(description=gettext_lazy("last outcome"), ordering="state__last_finished_at")
+    @admin.display(description=gettext_lazy("last outcome"), ordering="state__last_outcome_at")
     def shown_outcome(self, schedule: Schedule) -> SafeString | str:
         """Return the last outcome with its lag."""
         return glance.last_outcome(schedule)

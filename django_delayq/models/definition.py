@@ -94,8 +94,15 @@ def _call(schedule: "Schedule") -> list[tuple[str, str]]:
     except UnknownTask as error:
         return [("task", str(error))]
     try:
-        validate_json(schedule.args, schedule.kwargs)
+        validate_json(schedule.args, {})
+    except InvalidArguments as error:
+        return [("args", str(error))]
+    try:
+        validate_json([], schedule.kwargs)
+    except InvalidArguments as error:
+        return [("kwargs", str(error))]
+    try:
         registry.check_call(task, schedule.args, schedule.kwargs)
     except InvalidArguments as error:
-        return [("kwargs" if schedule.kwargs and not schedule.args else "args", str(error))]
+        return [("args" if not schedule.kwargs or not registry.fits(task, schedule.args) else "kwargs", str(error))]
     return []

@@ -104,7 +104,7 @@ class Run(models.Model):
         verbose_name_plural = _("runs")
         ordering = ("-due_at", "-pk")
         constraints = (
-            models.UniqueConstraint(fields=("schedule", "origin", "due_at"), name="delayq_run_one_per_point"),
+            models.UniqueConstraint(fields=("schedule", "due_at", "origin"), name="delayq_run_one_per_point"),
         )
         indexes = (
             models.Index(fields=("-due_at", "-id"), name="delayq_run_newest"),
@@ -121,7 +121,7 @@ class Run(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.schedule_name} {self.due_at:%Y-%m-%d %H:%M:%S} {self.status}"
+        return f"{self.schedule_name} {self.due_at:%Y-%m-%d %H:%M:%S} UTC {self.status}"
 
     @property
     def lag(self) -> timedelta | None:

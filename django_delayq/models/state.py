@@ -25,7 +25,10 @@ class ScheduleState(models.Model):
     #: The first due point not decided yet, under the definition that was last mirrored.
     next_due_at = UTCDateTimeField(null=True)
     last_status = models.CharField(max_length=16, blank=True, default="")
+    #: When that was decided, by the worker's clock.
+    last_outcome_at = UTCDateTimeField(null=True)
     last_lag_ms = models.BigIntegerField(null=True)
+    #: End of the last run of the chain; orders do not count. Fixed delays and overlap are counted from it.
     last_finished_at = UTCDateTimeField(null=True)
     #: Start of the unbroken busy stretch that ended at `last_finished_at`.
     busy_from = UTCDateTimeField(null=True)

@@ -16,7 +16,7 @@ from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..registry import get_task
-from ..timing import Skip, decide, from_ms, to_ms, too_old
+from ..timing import Skip, Windowed, decide, from_ms, to_ms, too_old
 from .entry import Held
 
 logger = logging.getLogger("django_delayq.worker")
@@ -208,7 +208,9 @@ def _judge_again(held: Held, schedule: Schedule, row: Run | None, verdicts: Verd
 def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str) -> None:
     """A point that nobody held before: on time, or for the policies to decide."""
     point = _point(held)
-    rule, _ = chain.rule_and_base(schedule, state)
+    rule, base = chain.rule_and_base(schedule, state)
+    if point <= schedule.effective_from:  # of the definition before: what is missed now has no points before the edit
+        rule = Windowed(rule, start=base)
     decision = decide(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, schedule.policies)
     if isinstance(decision, Skip):
         run = new_run(held, schedule, point, worker, points=decision.points)

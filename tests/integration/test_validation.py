@@ -1,0 +1,312 @@
+"""Bad input: each mistake is refused with a message that names the value and the way out."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.test import override_settings
+
+from django_delayq import conf, registry
+from django_delayq.compat import TaskContext, task
+from django_delayq.exceptions import InvalidArguments, UnknownTask
+from django_delayq.fields import utcnow
+from django_delayq.models import Schedule
+from django_delayq.validators import MAX_ARGUMENT_BYTES, validate_json
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+LATER = datetime(2090, 1, 1, tzinfo=UTC)
+CRON = {"kind": "cron", "cron": "0 * * * *"}
+EVERY = {"kind": "every", "cron": ""}
+ADD = "tests.app.tasks.add"
+
+
+def definition(**values):
+    return Schedule(**{"name": "s", "task": "tests.app.tasks.noop", **CRON, **values})
+
+
+def refusal(call):
+    """Return the errors by field."""
+    with pytest.raises(ValidationError) as caught:
+        call()
+    return caught.value.message_dict
+
+
+# -- definitions: (what, values, field, what the message must name)
+
+BAD = [
+    ("unknown zone", {"timezone": "Mars/Olympus"}, "timezone", ["Mars/Olympus"]),
+    ("empty zone", {"timezone": ""}, "timezone", []),
+    ("minute out of range", {"cron": "61 * * * *"}, "cron", ["minute", "61", "59"]),
+    ("too few fields", {"cron": "* * *"}, "cron", ["5"]),
+    ("no cron at all", {"cron": "every day"}, "cron", ["2 fields", "EVERY DAY"]),
+    ("a date that never comes", {"cron": "0 0 31 2 *"}, "cron", ["never"]),
+    ("cron of 300 characters", {"cron": "0 0 * * " + "1," * 146 + "1"}, "cron", ["255"]),
+    ("interval of zero", {**EVERY, "every": 0 * SECOND}, "every", ["0", "at least 1 s"]),
+    ("interval below a second", {**EVERY, "every": SECOND / 4}, "every", ["0.25", "at least 1 s"]),
+    ("negative interval", {**EVERY, "every": -HOUR}, "every", ["-", "at least 1 s"]),
+    ("one-off in the past", {"kind": "once", "cron": "", "at": datetime(2020, 2, 1, tzinfo=UTC)}, "at",
+     ["2020-02-01", "Run now"]),
+    ("cron and interval", {"every": HOUR}, "every", ["'cron'", "exactly one"]),
+    ("cron and instant", {"at": LATER}, "at", ["'cron'", "exactly one"]),
+    ("interval and cron", {"kind": "every", "every": HOUR}, "cron", ["'every'", "exactly one"]),
+    ("kind without its value", {"kind": "every", "cron": ""}, "every", ["'every'"]),
+    ("unknown kind", {"kind": "solar"}, "kind", ["'solar'", "cron, every and once"]),
+    ("end before start", {"start_at": LATER, "end_at": LATER - HOUR}, "end_at", ["before the start"]),
+    ("no point in the window", {"cron": "0 0 1 1 *", "start_at": LATER + HOUR, "end_at": LATER + 2 * HOUR}, "end_at",
+     ["no due point"]),
+    ("negative jitter", {"jitter": -SECOND}, "jitter", ["zero or more"]),
+    ("jitter as long as the gap", {"jitter": HOUR}, "jitter", ["shorter", "1:00:00"]),
+    ("jitter of ages", {"jitter": timedelta(days=365 * 100_000)}, "jitter", ["shorter"]),
+    ("unknown queue", {"queue": "mial"}, "queue", ["'mial'", "default, mail", "DELAYQ['QUEUES']"]),
+    ("unknown task", {"task": "tests.app.tasks.nop"}, "task", ["'tests.app.tasks.nop'", "tests.app.tasks.noop"]),
+    ("a function that is no task", {"task": "os.system"}, "task", ["'os.system'", "INSTALLED_APPS"]),
+    ("unknown overlap", {"overlap": "side_by_side"}, "overlap", ["side_by_side"]),
+    ("unknown missed", {"missed": "never"}, "missed", ["never"]),
+    ("unknown dst_gap", {"dst_gap": "jump"}, "dst_gap", ["jump", "run_after"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "field", "parts"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+@pytest.mark.parametrize("how", ["form", "save"])
+def test_a_bad_definition_is_refused_by_field_with_value_and_way_out(values, field, parts, how):
+    row = definition(**values)
+    found = refusal(row.full_clean if how == "form" else row.save)
+    assert field in found
+    text = " ".join(found[field])
+    assert [part for part in parts if part not in text] == [], text
+    assert not Schedule.objects.exists()
+
+
+ARGUMENTS = [
+    ("too many", {"args": [1, 2, 3]}, "args", ["too many", "add(a: int, b: int = 1)"]),
+    ("missing", {}, "args", ["'a'", "add(a: int, b: int = 1)"]),
+    ("unknown name", {"args": [1], "kwargs": {"c": 1}}, "kwargs", ["'c'", "add(a: int, b: int = 1)"]),
+    ("unknown name only", {"kwargs": {"c": 1}}, "kwargs", ["add(a: int, b: int = 1)"]),
+    ("given twice", {"args": [1], "kwargs": {"a": 1}}, "kwargs", ["'a'"]),
+    ("args no list", {"args": {"a": 1}}, "args", ["list", "dict"]),
+    ("args a text", {"args": "ab"}, "args", ["list", "str"]),
+    ("kwargs no object", {"args": [1], "kwargs": [1]}, "kwargs", ["object", "list"]),
+    ("a datetime", {"args": [LATER]}, "args", ["datetime", "Allowed are"]),
+    ("NaN", {"args": [float("nan")]}, "args", ["JSON", "finite numbers"]),
+    ("infinity", {"args": [[{"x": float("inf")}]]}, "args", ["JSON", "finite numbers"]),
+    ("NUL", {"args": ["a\0b"]}, "args", ["NUL"]),
+    ("half a surrogate pair", {"args": ["\ud800"]}, "args", ["surrogate"]),
+    ("keys that are no text", {"args": [{1: 2}]}, "args", ["text", "1"]),
+    ("too large", {"args": ["x" * (64 * 1024)]}, "args", ["65,", "65,536"]),
+    ("huge", {"args": ["x" * (10 * 1024 * 1024)]}, "args", ["65,536"]),
+]
+
+
+@pytest.mark.parametrize(("values", "field", "parts"), [row[1:] for row in ARGUMENTS], ids=[r[0] for r in ARGUMENTS])
+def test_arguments_that_do_not_fit_or_are_no_json_are_refused(values, field, parts):
+    found = refusal(definition(task=ADD, **values).save)
+    assert list(found) == [field]
+    assert [part for part in parts if part not in found[field][0]] == [], found[field][0]
+    assert not Schedule.objects.exists()
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_deep_nesting_is_refused_without_recursion():
+    validate_json([nested(20)], {})
+    with pytest.raises(InvalidArguments, match="32"):
+        validate_json([nested(100_000)], {})
+
+
+def test_arguments_of_just_64_kib_with_emoji_are_stored_as_they_are():
+    text = "🐍" * 1000
+    text += "x" * (MAX_ARGUMENT_BYTES - len(f'[["{text}"], {{}}]'.encode()))
+    row = definition(task=ADD, args=[text])
+    row.save()
+    row.refresh_from_db()
+    assert row.args == [text]
+    row.args = [text + "x"]
+    assert "65,537" in refusal(row.save)["args"][0]
+
+
+def test_every_mistake_is_told_at_once():
+    found = refusal(definition(task="gone", queue="mial", every=HOUR).full_clean)
+    assert {"task", "queue", "every"} <= found.keys()
+
+
+def test_a_finished_one_off_can_be_edited_but_not_moved_to_another_past():
+    row = definition(kind="once", cron="", at=utcnow() + HOUR)
+    row.save()
+    before = utcnow() - HOUR
+    Schedule._base_manager.filter(pk=row.pk).update(at=before)
+    row.refresh_from_db()
+    row.description = "finished"
+    row.full_clean()
+    row.save()
+    row.at = before - SECOND
+    assert "has passed" in refusal(row.save)["at"][0]
+    row.at = utcnow() + HOUR
+    row.save()
+
+
+def test_a_schedule_whose_task_is_gone_can_still_be_paused_and_described():
+    row = definition()
+    row.save()
+    Schedule._base_manager.update(task="tests.app.tasks.gone")
+    row.refresh_from_db()
+    row.pause("until it is back")
+    row.description = "broken"
+    row.save()
+    assert "tests.app.tasks.gone" in refusal(row.full_clean)["task"][0]
+
+
+# -- tasks
+
+
+@task(takes_context=True)
+def with_context(context: TaskContext, path: str, *, mode: str = "w") -> None:
+    """Take the context first."""
+
+
+@task
+def anything(*args: object, **kwargs: object) -> None:
+    """Take whatever comes."""
+
+
+CALLS = [
+    (with_context, ["a"], {}, True),
+    (with_context, [], {"path": "a", "mode": "r"}, True),
+    (with_context, [], {}, False),
+    (with_context, ["a", "b"], {}, False),
+    (with_context, ["a"], {"context": 1}, False),
+    (anything, [1, 2], {"x": 1}, True),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "fits"), CALLS)
+def test_the_context_is_not_for_the_caller_to_give(function, args, kwargs, fits):
+    if fits:
+        registry.check_call(function, args, kwargs)
+    else:
+        with pytest.raises(InvalidArguments) as caught:
+            registry.check_call(function, args, kwargs)
+        assert "with_context(path: str, *, mode: str = 'w')" in str(caught.value)
+
+
+def test_a_task_with_context_is_scheduled_without_it():
+    definition(task="tests.app.tasks.remember", args=["/tmp/x"]).save()  # noqa: S108 - never opened
+    found = refusal(definition(name="b", task="tests.app.tasks.remember", args=["/tmp/x", 2]).save)  # noqa: S108
+    assert "remember(path: str)" in found["args"][0]
+
+
+def test_the_registry_knows_the_tasks_of_installed_apps_and_nothing_else():
+    paths = list(registry.get_tasks())
+    assert paths == sorted(paths)
+    assert "tests.app.tasks.anote" in paths
+    assert not any(path.startswith(__name__) for path in paths)
+    assert registry.summary(registry.get_task("tests.app.tasks.noop")) == "Do nothing."
+    for path in ("os.system", "tests.app.tasks.CALLS", "tests.app.tasks", "", "tests.app.tasks.nop"):
+        with pytest.raises(UnknownTask) as caught:
+            registry.get_task(path)
+        assert repr(path) in str(caught.value)
+
+
+def test_a_task_module_that_only_some_apps_have_may_be_dotted(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": ["tasks", "jobs.nightly"]}
+    registry.forget_tasks()
+    try:
+        assert "tests.app.tasks.noop" in registry.get_tasks()
+    finally:
+        registry.forget_tasks()
+
+
+# -- settings
+
+SETTINGS = [
+    ("no dict", ["x"], ["dict", "list"]),
+    ("none", None, ["dict", "NoneType"]),
+    ("unknown key", {"QUEUE": ["a"]}, ["'QUEUE'", "'QUEUES'", "BATCH_SIZE"]),
+    ("lower case", {"prefix": "a"}, ["'prefix'", "'PREFIX'"]),
+    ("unlike any", {"XYZZY": 1}, ["'XYZZY'", "SHARDS"]),
+    ("key that is no text", {5: 1}, ["5"]),
+    ("REDIS", {"REDIS": 5}, ["DELAYQ['REDIS']", "alias", "5"]),
+    ("REDIS empty", {"REDIS": ""}, ["DELAYQ['REDIS']", "''"]),
+    ("PREFIX", {"PREFIX": "a{b}"}, ["DELAYQ['PREFIX']", "'a{b}'", "A-Z"]),
+    ("PREFIX long", {"PREFIX": "a" * 65}, ["DELAYQ['PREFIX']", "64"]),
+    ("QUEUES a text", {"QUEUES": "mail"}, ["DELAYQ['QUEUES']", "list", "'mail'"]),
+    ("QUEUES empty", {"QUEUES": []}, ["DELAYQ['QUEUES']", "[]"]),
+    ("QUEUES twice", {"QUEUES": ["a", "a"]}, ["DELAYQ['QUEUES']", "different"]),
+    ("QUEUES colon", {"QUEUES": ["a:b"]}, ["DELAYQ['QUEUES']", "'a:b'"]),
+    ("QUEUES numbers", {"QUEUES": [1]}, ["DELAYQ['QUEUES']", "[1]"]),
+    ("SHARDS zero", {"SHARDS": 0}, ["DELAYQ['SHARDS']", "from 1 to 4096", "0"]),
+    ("SHARDS text", {"SHARDS": "2"}, ["DELAYQ['SHARDS']", "'2'"]),
+    ("SHARDS of a queue", {"SHARDS": {"default": 0}}, ["DELAYQ['SHARDS']['default']", "from 1 to 4096"]),
+    ("SHARDS of a stranger", {"SHARDS": {"mail": 2}}, ["DELAYQ['SHARDS']", "'mail'", "default"]),
+    ("LEASE_SECONDS", {"LEASE_SECONDS": 0.5}, ["DELAYQ['LEASE_SECONDS']", "from 1 to 3600", "0.5"]),
+    ("LEASE_SECONDS text", {"LEASE_SECONDS": "30"}, ["DELAYQ['LEASE_SECONDS']", "'30'"]),
+    ("LEASE_SECONDS nan", {"LEASE_SECONDS": float("nan")}, ["DELAYQ['LEASE_SECONDS']", "nan"]),
+    ("MAX_RECLAIMS", {"MAX_RECLAIMS": -1}, ["DELAYQ['MAX_RECLAIMS']", "-1"]),
+    ("IDLE_CAP_SECONDS", {"IDLE_CAP_SECONDS": 0}, ["DELAYQ['IDLE_CAP_SECONDS']", "0.05 to 60"]),
+    ("DRAIN_SECONDS", {"DRAIN_SECONDS": None}, ["DELAYQ['DRAIN_SECONDS']", "None"]),
+    ("BATCH_SIZE", {"BATCH_SIZE": 1001}, ["DELAYQ['BATCH_SIZE']", "from 1 to 1000", "1001"]),
+    ("BATCH_SIZE fraction", {"BATCH_SIZE": 1.5}, ["DELAYQ['BATCH_SIZE']", "whole"]),
+    ("BATCH_SIZE bool", {"BATCH_SIZE": True}, ["DELAYQ['BATCH_SIZE']", "True"]),
+    ("TASK_MODULES", {"TASK_MODULES": "tasks"}, ["DELAYQ['TASK_MODULES']", "['tasks']"]),
+    ("MIRROR", {"MIRROR": 0}, ["DELAYQ['MIRROR']", "True or False", "0"]),
+    ("MIN_INTERVAL_SECONDS", {"MIN_INTERVAL_SECONDS": 0}, ["DELAYQ['MIN_INTERVAL_SECONDS']", "0.001"]),
+    ("HISTORY_DAYS", {"HISTORY_DAYS": 0}, ["DELAYQ['HISTORY_DAYS']", "from 1", "0"]),
+]
+
+
+@pytest.mark.parametrize(("value", "parts"), [row[1:] for row in SETTINGS], ids=[row[0] for row in SETTINGS])
+def test_a_bad_setting_is_refused_with_key_value_and_what_is_allowed(value, parts):
+    with override_settings(DELAYQ=value):
+        with pytest.raises(ImproperlyConfigured) as caught:
+            conf.get_config()
+        text = str(caught.value)
+        assert [part for part in parts if part not in text] == [], text
+        messages = checks.run_checks(tags=["delayq"])
+    assert [(message.id, message.msg) for message in messages] == [("delayq.E001", text)]
+    assert messages[0].hint
+
+
+def test_every_key_is_optional_and_takes_what_the_documentation_says(settings):
+    settings.DELAYQ = {}
+    assert conf.get_config() == conf.Config()
+    del settings.DELAYQ
+    assert conf.get_config() == conf.Config()
+    settings.DELAYQ = {"QUEUES": ("a", "b"), "SHARDS": {"b": 3}, "LEASE_SECONDS": 1.5, "HISTORY_DAYS": None}
+    config = conf.get_config()
+    assert (config.queues, config.shards_of("a"), config.shards_of("b")) == (("a", "b"), 1, 3)
+    assert (config.lease_seconds, config.history_days) == (1.5, None)
+
+
+ALIASES = [
+    ("missing", {"REDIS": "sessions"}, ["'sessions'", "default, local", "django_redis.cache.RedisCache"]),
+    ("not django-redis", {"REDIS": "local"}, ["'local'", "not a django-redis cache", "DELAYQ['REDIS']"]),
+]
+
+
+@pytest.mark.parametrize(("value", "parts"), [row[1:] for row in ALIASES], ids=[row[0] for row in ALIASES])
+def test_a_cache_alias_that_cannot_serve_is_a_check_with_a_hint(value, parts):
+    with override_settings(DELAYQ=value):
+        (message,) = checks.run_checks(tags=["delayq"])
+        with pytest.raises(SystemCheckError, match=r"delayq\.E002"):
+            call_command("check", "--tag", "delayq")
+    assert message.id == "delayq.E002"
+    assert [part for part in parts if part not in message.msg] == [], message.msg
+    assert message.hint
+    with override_settings(DELAYQ={**value, "MIRROR": False}):
+        assert checks.run_checks(tags=["delayq"]) == []
+
+
+def test_good_settings_pass_the_checks_without_a_connection(settings):
+    assert checks.run_checks(tags=["delayq"]) == []
+    closed = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1"}
+    with override_settings(CACHES={**settings.CACHES, "closed": closed}, DELAYQ={"REDIS": "closed"}):
+        assert checks.run_checks(tags=["delayq"]) == []
