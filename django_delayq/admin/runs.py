@@ -26,7 +26,7 @@ class RunAdmin(Base):
     """Read what ran, and what did not."""
 
     list_display = (
-        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "worker", "reason",
+        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "reason", "worker",
     )  # fmt: skip
     list_filter = ("status", "origin", RecentFilter, ScheduleFilter)
     search_fields = ("schedule_name", "task")
