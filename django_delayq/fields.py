@@ -42,8 +42,11 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
                 value = value.replace(tzinfo=None)
         return connection.ops.adapt_datetimefield_value(value)
 
-    def from_db_value(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
-        """Return an aware datetime."""
+    def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Any]:
+        """Convert only where Django does not do it: this runs for every datetime of every row."""
+        return [] if use_tz() else [self._make_aware]
+
+    def _make_aware(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, datetime) and timezone.is_naive(value):
             if connection.features.supports_timezones:
                 return timezone.make_aware(value, connection.timezone or timezone.get_default_timezone())

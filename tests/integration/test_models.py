@@ -171,6 +171,16 @@ def test_a_generation_grows_past_a_clock_that_stepped_back():
     assert versions(row)[0] == ahead + 2
 
 
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_generation_grows_past_that_of_a_restored_backup(write):
+    """Redis may have seen any generation up to now."""
+    row = schedule()
+    Schedule._base_manager.update(generation=5)
+    before = int(time.time() * 1000)
+    write(row, {"description": "x"})
+    assert versions(row)[0] >= before
+
+
 def test_a_stale_instance_does_not_turn_a_generation_back():
     stale = schedule()
     Schedule.objects.update(cron="5 * * * *")
