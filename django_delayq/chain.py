@@ -67,9 +67,13 @@ def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:
     schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
     try:
         point = rule.next_after(base)
+        if point is None:
+            return None
+        point = from_ms(to_ms(point))
+        wake_of(schedule, point)
     except OverflowError:
-        raise InvalidRecurrence("The next due point lies beyond the calendar.") from None
-    return None if point is None else from_ms(to_ms(point))
+        raise InvalidRecurrence("The next due point, with its jitter, lies beyond the calendar.") from None
+    return point
 
 
 def exhausted_reason(schedule: Schedule, state: ScheduleState) -> str:

@@ -134,7 +134,12 @@ def _names(pattern: re.Pattern[str], wanted: str) -> Callable[[str, Any], tuple[
 def _shards(key: str, value: Any) -> int | dict[str, int]:
     number = _number(1, MAX_SHARDS, whole=True)
     if isinstance(value, Mapping):
-        return {str(queue): number(f"{key}'][{queue!r}", count) for queue, count in value.items()}
+        for queue, count in value.items():
+            try:
+                number(key, count)
+            except ImproperlyConfigured as error:
+                raise ImproperlyConfigured(str(error).replace("']", f"'][{queue!r}]", 1)) from None
+        return {str(queue): int(count) for queue, count in value.items()}
     return int(number(key, value))
 
 

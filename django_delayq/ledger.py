@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from django.db import IntegrityError, connections, router, transaction
+from django.db.models import Exists, OuterRef
 
 from . import chain
 from .exceptions import InvalidRecurrence
@@ -52,6 +53,7 @@ class Version:
 class Outcome:
     """A row to be written: new where `seen` is None, else an update of the row that looked like `seen`.
 
+    `repeated` is set where an earlier call had written it, and only the reply to its COMMIT was lost.
     After `record`, `schedule` and `next_point` hold the definition and the chain's next point as of that transaction.
     """
 
@@ -59,6 +61,7 @@ class Outcome:
     schedule: Schedule
     seen: Version | None = None
     next_point: datetime | None = None
+    repeated: bool = False
 
 
 def database() -> str:
@@ -103,7 +106,7 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
         won = _insert(outcomes, using)
         for index, outcome in enumerate(outcomes):
             if outcome.seen is not None:
-                won[index] = _update(outcome.run, outcome.seen, using)
+                won[index] = _update(outcome, outcome.seen, using)
         _advance(outcomes, won, using)
     return won
 
@@ -115,7 +118,7 @@ def start(outcomes: Sequence[Outcome]) -> list[Won]:
         won = _insert(outcomes, using)
         for index, outcome in enumerate(outcomes):
             if outcome.seen is not None:
-                won[index] = _update(outcome.run, outcome.seen, using)
+                won[index] = _update(outcome, outcome.seen, using)
     return won
 
 
@@ -131,11 +134,12 @@ def _insert(outcomes: Sequence[Outcome], using: str) -> list[Won]:
             won[index] = Won.YES
     except IntegrityError:
         for index in new:
-            won[index] = _insert_one(outcomes[index].run, using)
+            won[index] = _insert_one(outcomes[index], using)
     return won
 
 
-def _insert_one(run: Run, using: str) -> Won:
+def _insert_one(outcome: Outcome, using: str) -> Won:
+    run = outcome.run
     run.pk = None
     run._state.adding = True
     try:
@@ -144,22 +148,25 @@ def _insert_one(run: Run, using: str) -> Won:
         return Won.YES
     except IntegrityError:
         key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
-        return _mine(run, key, using)
+        return _mine(outcome, key, using)
 
 
-def _update(run: Run, seen: Version, using: str) -> Won:
+def _update(outcome: Outcome, seen: Version, using: str) -> Won:
+    run = outcome.run
     rows = Run._base_manager.using(using).filter(pk=run.pk, status=seen.status, attempt=seen.attempt, fence=seen.fence)
     if rows.update(**{name: getattr(run, name) for name in ROW_FIELDS}):
         return Won.YES
-    return _mine(run, {"pk": run.pk}, using)
+    return _mine(outcome, {"pk": run.pk}, using)
 
 
-def _mine(run: Run, key: dict[str, object], using: str) -> Won:
+def _mine(outcome: Outcome, key: dict[str, object], using: str) -> Won:
+    run = outcome.run
     same = {"fence": run.fence, "worker": run.worker, "status": run.status, "attempt": run.attempt}
     row = Run._base_manager.using(using).filter(**key, **same).exclude(fence="").first()
     if row is None:
         return Won.LOST
     run.pk = row.pk
+    outcome.repeated = True
     return Won.YES
 
 
@@ -180,7 +187,8 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
             continue
         outcome.schedule = row
         state = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
-        advance(state, outcome.run)
+        if not outcome.repeated:
+            advance(state, outcome.run)
         if _decides(outcome.run):
             outcome.next_point = settle_state(row, state)
     changed = [states[pk] for pk in pks if pk in states and pk in current]
@@ -214,12 +222,11 @@ def _decides(run: Run) -> bool:
 
 
 def advance(state: ScheduleState, run: Run) -> None:
-    """Move a state on by one row of the ledger, in memory. A row of the chain that it knows already changes nothing."""
+    """Move a state on by one row of the ledger, in memory."""
     if _decides(run):
         last = run.last_due_at or run.due_at
-        if state.last_due_at is not None and last <= state.last_due_at:
-            return
-        state.last_due_at = last
+        state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
+        state.run_count += run.apart  # handed over; its end does not count again
     if run.status in OPEN:
         return
     state.last_status, state.last_outcome_at = run.status, run.finished_at
@@ -231,7 +238,7 @@ def advance(state: ScheduleState, run: Run) -> None:
     state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
     if run.origin != Origin.DUE:
         return
-    state.run_count += 1
+    state.run_count += not run.apart
     finished = run.finished_at or run.started_at
     unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
     if not unbroken or state.busy_from is None:
@@ -268,3 +275,35 @@ def find(run: Run) -> Run | None:
     """Return the row of a run's due point as it stands now."""
     rows = Run._base_manager.using(database())
     return rows.filter(schedule_id=run.schedule_id, origin=run.origin, due_at=run.due_at).first()
+
+
+def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
+    """Take `running` rows of executions that did not begin back to what they were, so that no reclaim is counted."""
+    using = database()
+    with transaction.atomic(using=using):
+        for outcome, values in zip(outcomes, before, strict=True):
+            run = outcome.run
+            rows = Run._base_manager.using(using).filter(pk=run.pk, status=Status.RUNNING, fence=run.fence)
+            rows.update(**values)
+
+
+def close_abandoned(runs: Sequence[Run]) -> None:
+    """Close open rows of chains that will not come back: their schedule is gone or switched off, Redis forgot them."""
+    schedules = load_schedules({run.schedule_id for run in runs})
+    for run in runs:
+        schedule = schedules.get(run.schedule_id)
+        if schedule is None:
+            close_orphan(run, "the schedule was deleted")
+            continue
+        seen = version_of(run)
+        run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
+        run.reason, run.finished_at = "paused", utcnow()
+        record([Outcome(run, schedule, seen)])
+
+
+def load_abandoned() -> list[Run]:
+    """Return open rows of chains whose schedule is gone or switched off."""
+    using = database()
+    enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
+    rows = Run._base_manager.using(using).filter(apart=False, status__in=[Status.RUNNING, Status.RETRYING])
+    return list(rows.filter(~Exists(enabled)).order_by("pk")[:1000])

@@ -17,9 +17,12 @@ def connect() -> None:
     definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
 
 
-def _loaded_raw(instance: Schedule, raw: bool, **kwargs: Any) -> None:
+def _loaded_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> None:
     # loaddata writes rows as they were dumped, past Schedule.save(): they are definitions that begin now.
     if raw:
+        old = Schedule._base_manager.using(using).filter(pk=instance.pk).values_list("queue", "generation").first()
+        if old is not None and old[0] != instance.queue:
+            Tombstone.bury([(instance.pk, *old)], using=using)
         instance.begin_version()
 
 

@@ -93,12 +93,22 @@ def fits(task: AnyTask, args: Sequence[Any]) -> bool:
     return True
 
 
+def _exists(path: str) -> bool:
+    """Say whether there is such a module. A package on the way that is missing is none; one that is broken is an error."""
+    try:
+        return find_spec(path) is not None
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{path}.".startswith(f"{error.name}."):
+            return False
+        raise
+
+
 def _discover() -> dict[str, AnyTask]:
     found: dict[str, AnyTask] = {}
     for app in apps.get_app_configs():
         for name in conf.get_config().task_modules:
             path = f"{app.name}.{name}"
-            if find_spec(path) is None:
+            if not _exists(path):
                 continue
             for value in vars(import_module(path)).values():
                 if isinstance(value, Task):

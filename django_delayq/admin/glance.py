@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from .. import chain, conf, registry
 from ..exceptions import InvalidRecurrence
-from ..models import Condition, Schedule, Status
+from ..models import Condition, Schedule
 from ..timing import describe, from_ms
 from .display import badge, instant, milliseconds, relative, status_badge, utcnow
 

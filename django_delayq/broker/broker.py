@@ -10,23 +10,37 @@ from .keys import Place
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
 
 SCAN_PAGE = 1000
+#: The end of the year 9999 in ms.
+LAST_MS = 253_402_300_799_999
 #: A lost reply is asked for again within seconds; the journal must outlive the lease by more than that.
 JOURNAL_GRACE_MS = 60_000
 
 
 def text(value: Any) -> str:
-    """Accept bytes and str replies; garbage bytes become replacement characters, never an error."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    """Accept bytes and str replies. Garbage bytes become surrogates, never an error, and `wire` turns them back."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def wire(member: str) -> bytes:
+    """Return a member as it stands in Redis."""
+    return member.encode("utf-8", "surrogateescape")
 
 
 def number(value: Any) -> int | None:
-    """Return a whole number, or None for nothing and for garbage."""
+    """Return a whole number from 0 to 2^53, or None for nothing and for garbage: what Lua's `whole` accepts."""
     if value is None:
         return None
     try:
-        return int(float(value))
+        found = int(float(value))
     except (ValueError, OverflowError):
         return None
+    return found if 0 <= found < 2**53 else None
+
+
+def instant_ms(value: Any) -> int | None:
+    """Return ms since the epoch, or None for nothing, for garbage and for what lies beyond the calendar."""
+    found = number(value)
+    return found if found is not None and found <= LAST_MS else None
 
 
 class Broker:
@@ -76,7 +90,7 @@ class Broker:
             entries.append(
                 Entry(
                     text(member),
-                    number(point),
+                    instant_ms(point),
                     number(generation),
                     number(attempts) or 0,
                     text(lapsed) == "1",
@@ -89,7 +103,7 @@ class Broker:
         """Extend these leases; return the members that are no longer ours."""
         args: list[Any] = [lease_ms]
         for lease in leases:
-            args += (lease.member, lease.fence)
+            args += (wire(lease.member), lease.fence)
         return {text(member) for member in self._run("renew", place, args)}
 
     def settle(self, place: Place, settlements: Sequence[Settlement]) -> list[int]:
@@ -97,7 +111,7 @@ class Broker:
         args: list[Any] = [self._channel, str(place)]
         for item in settlements:
             point = "" if item.point_ms is None else item.point_ms
-            args += (item.member, item.fence, item.generation, point, item.wake_ms)
+            args += (wire(item.member), item.fence, item.generation, point, item.wake_ms)
         return [int(reply) for reply in self._run("settle", place, args)]
 
     def release(self, place: Place, leases: Sequence[Lease]) -> list[int]:
@@ -111,7 +125,7 @@ class Broker:
     def _hand_back(self, name: str, place: Place, leases: Sequence[Lease]) -> list[int]:
         args: list[Any] = [self._channel, str(place)]
         for lease in leases:
-            args += lease
+            args += (wire(lease.member), lease.fence, lease.delay_ms)
         return [int(reply) for reply in self._run(name, place, args)]
 
     # -- what the mirror does
@@ -120,12 +134,18 @@ class Broker:
         """Mirror definitions; return what became of each, in the words of upsert.lua."""
         args: list[Any] = [self._channel, str(place), "sweep" if sweep else ""]
         for definition in definitions:
-            args += definition
+            args += (wire(definition.member), *definition[1:])
         return [text(reply) for reply in self._run("upsert", place, args)]
 
-    def remove(self, place: Place, members: Sequence[tuple[str, int, str]]) -> list[str]:
-        """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua."""
-        return [text(reply) for reply in self._run("remove", place, [part for item in members for part in item])]
+    def remove(self, place: Place, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
+        """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua.
+
+        `gone`: deleted or moved away, so that nobody has a due point to record any more.
+        """
+        args: list[Any] = ["gone" if gone else ""]
+        for member, generation, expected in members:
+            args += (wire(member), generation, expected)
+        return [text(reply) for reply in self._run("remove", place, args)]
 
     def enqueue(self, place: Place, members: Sequence[tuple[str, int, int, str]]) -> list[bool]:
         """Add (member, point_ms, wake_ms, payload) that are not there yet; say per member whether it was added."""
@@ -144,7 +164,7 @@ class Broker:
             pipeline = self.client.pipeline(transaction=False)
             for place in places:
                 pipeline.get(keys.shard_keys(self.config.prefix, place)[8])
-            return [None if value is None else text(value) for value in pipeline.execute()]
+            return [text(value) or None if value is not None else None for value in pipeline.execute()]
 
     # -- plain reads
 
@@ -164,7 +184,7 @@ class Broker:
             replies = pipeline.execute()
         found = []
         for head, epoch in zip(replies[::2], replies[1::2], strict=True):
-            found.append((number(head[0][1]) if head else None, None if epoch is None else text(epoch)))
+            found.append((number(head[0][1]) if head else None, text(epoch) or None if epoch is not None else None))
         return found
 
     def views(self, members: Sequence[tuple[str, str]]) -> list[EntryView]:
@@ -175,7 +195,7 @@ class Broker:
         with translated():
             pipeline = self.client.pipeline(transaction=False)
             for place, indexes in by_place.items():
-                names = [members[index][0] for index in indexes]
+                names = [wire(members[index][0]) for index in indexes]
                 due, point, generation, lease = keys.shard_keys(self.config.prefix, place)[:4]
                 pipeline.zmscore(due, names)
                 pipeline.hmget(point, names)
@@ -186,7 +206,7 @@ class Broker:
         for indexes in by_place.values():
             columns = (next(replies), next(replies), next(replies), next(replies))
             for index, score, point, generation, lease in zip(indexes, *columns, strict=True):
-                found[index] = EntryView(number(point), number(score), number(generation), lease is not None)
+                found[index] = EntryView(instant_ms(point), number(score), number(generation), lease is not None)
         return [found[index] for index in range(len(members))]
 
     def scan(self, place: Place) -> Iterator[set[str]]:
@@ -224,7 +244,8 @@ class Broker:
         """Store the layout if there is none; return the one that stands."""
         with translated():
             self.client.set(keys.layout_key(self.config.prefix), value, nx=True)
-        return self.layout() or value
+        standing = self.layout()
+        return value if standing is None else standing
 
     def write_layout(self, value: str) -> None:
         """Replace the layout."""
@@ -269,13 +290,20 @@ class Broker:
             pubsub.close()
 
     def repair(self, place: Place) -> list[str]:
-        """Delete this shard's keys of a foreign type, and the epoch, so that a rebuild follows; return their names."""
+        """Delete the keys of a foreign type of this shard and of the prefix; return their names.
+
+        With the shard's keys the epoch goes too, so that a rebuild follows.
+        """
         names = dict(zip(keys.PARTS, keys.shard_keys(self.config.prefix, place, self.worker), strict=True))
+        wanted = {name: keys.TYPES[part] for part, name in names.items()}
         with translated():
-            kinds = {part: text(self.client.type(name)) for part, name in names.items()}
-            bad = [names[part] for part, kind in kinds.items() if kind not in ("none", keys.TYPES[part])]
+            bad = [name for name, kind in wanted.items() if text(self.client.type(name)) not in ("none", kind)]
             if bad:
                 self.client.delete(*bad, names["epoch"])
+            for name, kind in keys.prefix_keys(self.config.prefix).items():
+                if text(self.client.type(name)) not in ("none", kind):
+                    self.client.delete(name)
+                    bad.append(name)
         return bad
 
     def purge(self) -> int:
@@ -290,8 +318,7 @@ class Broker:
         for pattern in keys.patterns(self.config.prefix):
             with translated():
                 found = list(self.client.scan_iter(match=pattern, count=SCAN_PAGE))
-            if found:
-                yield found
+            yield [name for name in found if keys.is_own(self.config.prefix, text(name))]
 
     def _delete(self, names: list[Any]) -> int:
         with translated():

@@ -64,6 +64,7 @@ def connect(*, timeout_seconds: float) -> Any:
         retry=Retry(NoBackoff(), 0),
         retry_on_timeout=False,
         retry_on_error=[],
+        decode_responses=False,
     )
     return factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
 

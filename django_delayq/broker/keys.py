@@ -1,5 +1,6 @@
 """Every key name of this package. All keys of one queue and shard share a cluster slot by their hash tag."""
 
+import re
 from typing import NamedTuple
 from zlib import crc32
 
@@ -61,6 +62,17 @@ def wake_channel(prefix: str) -> str:
 
 
 def patterns(prefix: str) -> list[str]:
-    """Return the SCAN patterns that match every key of a prefix and no other prefix's."""
-    safe = "".join(f"\\{char}" if char in "*?[]\\" else char for char in prefix)
-    return [f"{{{safe}:*", f"{safe}:layout", f"{safe}:workers", f"{safe}:worker-details"]
+    """Return SCAN patterns that match every key of a prefix, and perhaps some that `is_own` refuses."""
+    return [f"{{{prefix}:*", *prefix_keys(prefix)]
+
+
+def prefix_keys(prefix: str) -> dict[str, str]:
+    """Return the keys that belong to no shard, each with its Redis type."""
+    return {layout_key(prefix): "string", workers_key(prefix): "zset", worker_details_key(prefix): "hash"}
+
+
+def is_own(prefix: str, key: str) -> bool:
+    """Say whether a key belongs to this prefix and not to one that begins like it."""
+    parts = "|".join(part for part in PARTS if part != "journal")
+    shard = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|journal:.*)"
+    return key in prefix_keys(prefix) or re.fullmatch(shard, key, re.DOTALL) is not None

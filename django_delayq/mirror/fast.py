@@ -13,10 +13,10 @@ from .. import chain, conf, ledger
 from ..broker import Broker, EntryView, Place
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..fields import utcnow
-from ..models import Origin, Run, Schedule, Status, Tombstone
+from ..models import Origin, Run, Schedule, Status
 from ..timing import from_ms, to_ms
 from .layout import check_layout
-from .write import sync
+from .write import read_wanted, remove_tombstones, sync
 
 logger = logging.getLogger("django_delayq.mirror")
 
@@ -71,8 +71,13 @@ setting_changed.connect(forget_broker, dispatch_uid="django_delayq.mirror")
 
 
 def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
-    """Mirror these schedules once the current transaction is committed. Never raises because of Redis."""
+    """Mirror these schedules once the current transaction is committed. Never raises because of Redis.
+
+    Their states learn their next points within the transaction, whether Redis is there or not.
+    """
     if conf.get_config().mirror and pks:
+        if len(pks) <= MOST_AT_ONCE:
+            read_wanted(pks)
         transaction.on_commit(lambda: _try_sync(pks), using=using, robust=True)
 
 
@@ -104,7 +109,7 @@ def sweep_after_commit(*, using: str) -> None:
 
 
 def _try_tombstones() -> None:
-    _attempt("A deletion", lambda broker: remove_tombstones(broker, MOST_AT_ONCE))
+    _attempt("A deletion", remove_tombstones)
 
 
 def read_entries(schedules: Iterable[Schedule]) -> dict[int, EntryView]:
@@ -151,21 +156,6 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
 
 def _try_enqueue(run: Run) -> None:
     _attempt("An order", lambda broker: enqueue_runs(broker, [run]))
-
-
-def remove_tombstones(broker: Broker, limit: int) -> int:
-    """Let Redis follow the oldest deletions and moves; return how many."""
-    rows = Tombstone._base_manager.using(ledger.database())
-    stones = list(rows.order_by("pk")[:limit])
-    places: dict[Place, list[tuple[str, int, str]]] = {}
-    for stone in stones:
-        place = broker.place_of(stone.member, stone.queue)
-        places.setdefault(place, []).append((stone.member, stone.generation, ""))
-    for place, members in places.items():
-        broker.remove(place, members)
-    if stones:
-        rows.filter(pk__in=[stone.pk for stone in stones]).delete()
-    return len(stones)
 
 
 def enqueue_runs(broker: Broker, runs: Sequence[Run]) -> int:

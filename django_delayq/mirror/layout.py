@@ -30,7 +30,10 @@ def check_layout(broker: Broker, *, adopt: bool = False, dry_run: bool = False) 
         ForeignLayout: The prefix belongs to another database or another number of shards; says what to do.
     """
     config = broker.config
-    mine: dict[str, Any] = {"database": fingerprint(), "shards": {queue: config.shards_of(queue) for queue in config.queues}}
+    mine: dict[str, Any] = {
+        "database": fingerprint(),
+        "shards": {queue: config.shards_of(queue) for queue in config.queues},
+    }
     text = json.dumps(mine, sort_keys=True)
     stored = _parse((broker.layout() or text) if dry_run else broker.claim_layout(text))
     if dry_run and stored is None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import connections
 from django.db.models import Case, Value, When
 
 from .. import chain, ledger
 from ..broker import Broker, Definition, Place
-from ..models import Run, Schedule, ScheduleState
+from ..models import Run, Schedule, ScheduleState, Tombstone
 from ..signals import schedule_parked
 from ..timing import to_ms
 
@@ -50,15 +50,20 @@ def sync(broker: Broker, pks: Iterable[int]) -> int:
     return count
 
 
-def read_wanted(pks: Sequence[int]) -> list[Wanted]:
-    """Read definitions and work out what Redis should hold of each; note the result in their states."""
+def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
+    """Read definitions and work out what Redis should hold of each; `note` the result in their states.
+
+    Needs no Redis, so that a state tells what a definition left undecided even where Redis was never reached.
+    """
     schedules = ledger.load_schedules(pks)
     open_rows = ledger.load_open_rows(pks)
     wanted, changed, parked = [], [], []
     for schedule in schedules.values():
         state = chain.state_of(schedule)
         before = (state.next_due_at, state.condition, state.condition_reason)
-        owed = state.next_due_at is not None and _owed(schedule, state)
+        if state._state.adding and schedule.synced_generation:  # its state was lost: what is undecided is not known
+            state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
+        owed = _owed(schedule, state)
         kept = state.next_due_at
         point = ledger.settle_state(schedule, state)
         if owed:
@@ -70,9 +75,10 @@ def read_wanted(pks: Sequence[int]) -> list[Wanted]:
         if schedule.enabled:
             point = _oldest(open_rows.get(schedule.pk), point)
         wanted.append(Wanted(schedule, state, point))
-    _save_states(changed)
-    for schedule, reason in parked:
-        schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
+    if note:
+        _save_states(changed)
+        for schedule, reason in parked:
+            schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
     return wanted
 
 
@@ -112,7 +118,14 @@ def _save_states(states: list[ScheduleState]) -> None:
 def write_wanted(
     broker: Broker, wanted: Sequence[Wanted], *, sweep: bool = False, expected: dict[str, str] | None = None
 ) -> dict[str, str]:
-    """Upsert or remove, one script per place and kind; return what became of each member."""
+    """Upsert or remove, one script per place and kind; return what became of each member.
+
+    A schedule that was moved enters its new place only after it has left the old one: while it is leased there, it is
+    left out here and stays marked as not mirrored, and the next sweep tries again. Otherwise its point would be run in
+    both places.
+    """
+    held = remove_tombstones(broker, [item.member for item in wanted])
+    wanted = [item for item in wanted if item.member not in held]
     expected = expected or {}
     upserts: dict[Place, list[Definition]] = {}
     removals: dict[Place, list[tuple[str, int, str]]] = {}
@@ -132,6 +145,26 @@ def write_wanted(
         results.update((item[0], reply) for item, reply in zip(members, replies, strict=True))
     _note_synced([item.schedule for item in wanted])
     return results
+
+
+def remove_tombstones(broker: Broker, members: Sequence[str] | None = None, *, limit: int = PAGE) -> set[str]:
+    """Let Redis follow deletions and moves, of these members or the oldest; return the members that are still leased."""
+    rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
+    stones = list(rows[:limit] if members is None else rows.filter(member__in=members))
+    places: dict[Place, list[Tombstone]] = {}
+    for stone in stones:
+        places.setdefault(broker.place_of(stone.member, stone.queue), []).append(stone)
+    held: set[str] = set()
+    done: list[int] = []
+    for place, group in places.items():
+        replies = broker.remove(place, [(stone.member, stone.generation, "") for stone in group], gone=True)
+        for stone, reply in zip(group, replies, strict=True):
+            if reply == "LEASED":
+                held.add(stone.member)
+            else:
+                done.append(stone.pk)
+    rows.filter(pk__in=done).delete()
+    return held
 
 
 def _note_synced(schedules: Iterable[Schedule]) -> None:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ValidationError
+from django.utils.timezone import is_naive
 
 from .. import conf, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
@@ -13,6 +14,7 @@ from ..validators import validate_json
 if TYPE_CHECKING:
     from .schedule import Schedule
 
+INSTANTS = ("at", "start_at", "end_at")
 #: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 
@@ -49,15 +51,20 @@ def _kind(schedule: "Schedule") -> list[tuple[str, str]]:
 
 
 def _recurrence(schedule: "Schedule") -> list[tuple[str, str]]:
+    naive = [name for name in INSTANTS if (value := getattr(schedule, name)) is not None and is_naive(value)]
+    if naive:
+        return [(name, "An instant must be aware: add the time zone, as in datetime(…, tzinfo=UTC).") for name in naive]
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     if schedule.every is not None and schedule.every < minimum:
-        return [("every", f"The interval must be at least {minimum.total_seconds():g} s.")]
+        seconds = schedule.every.total_seconds()
+        return [("every", f"The interval is {seconds:g} s; it must be at least {minimum.total_seconds():g} s.")]
     if schedule.jitter < timedelta(0):
         return [("jitter", "Jitter is zero or more.")]
     if schedule.start_at and schedule.end_at and schedule.end_at < schedule.start_at:
         return [("end_at", "The end is before the start.")]
     try:
         rule = schedule.recurrence
+        schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
     except InvalidRecurrence as error:
         return [(error.field, str(error))]
     if schedule.kind == schedule.Kind.ONCE:

@@ -1,6 +1,6 @@
 """Bulk reads and writes of schedules. Bulk writes are versioned and announced like `Schedule.save()`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +11,14 @@ from ..fields import utcnow
 from ..signals import definitions_changed
 from .state import Condition
 from .tombstone import Tombstone
-from .versions import BOOKKEEPING_FIELDS, next_effective_from, next_generation
+from .versions import (
+    BOOKKEEPING_FIELDS,
+    TIMING_FIELDS,
+    is_expression,
+    moved_effective_from,
+    next_effective_from,
+    next_generation,
+)
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -62,14 +69,28 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
             "effective_from": next_effective_from(kwargs),
         }
         self._for_write = True
-        with transaction.atomic(using=self.db, savepoint=False):
-            rows = list(self.order_by().values_list("pk", "queue", "generation"))
-            if "queue" in kwargs:
-                moved = [row for row in rows if row[1] != kwargs["queue"]]
-                Tombstone.bury(moved, using=self.db)
+        computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
+        with transaction.atomic(using=self.db):
+            columns = ("pk", "generation", "queue", *computed)
+            rows = {row[0]: row[1:] for row in self.order_by().values_list(*columns)}
             changed = super().update(**kwargs)
-            definitions_changed.send(sender=self.model, pks=[row[0] for row in rows], using=self.db)
+            if "queue" in kwargs or computed:
+                self._after_update(rows, columns)
+            definitions_changed.send(sender=self.model, pks=list(rows), using=self.db)
         return changed
+
+    def _after_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
+        """Follow what the update really changed, row by row: moves to another queue, timing set by expressions."""
+        written = self.model._base_manager.using(self.db).filter(pk__in=list(rows))
+        moved, retimed = [], []
+        for pk, _, queue, *timing in written.values_list(*columns):
+            generation, old_queue, *old_timing = rows[pk]
+            if queue != old_queue:
+                moved.append((pk, old_queue, generation))
+            if timing != old_timing:
+                retimed.append(pk)
+        Tombstone.bury(moved, using=self.db)
+        written.filter(pk__in=retimed).update(effective_from=moved_effective_from())
 
     update.alters_data = True  # type: ignore[attr-defined]
 
@@ -83,10 +104,11 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         for row in rows:
             row.begin_version()
             row.clean()
-        if kwargs.get("update_conflicts"):
-            bookkeeping = ("generation", "effective_from", "updated_at")
-            kwargs["update_fields"] = list(dict.fromkeys((*kwargs["update_fields"], *bookkeeping)))
-        created = super().bulk_create(rows, *args, **kwargs)
-        pks = [row.pk for row in created if row.pk is not None]
-        definitions_changed.send(sender=self.model, pks=pks, using=self.db)
+        with transaction.atomic(using=self.db):
+            created = super().bulk_create(rows, *args, **kwargs)
+            pks = [row.pk for row in created if row.pk is not None]
+            if kwargs.get("update_conflicts"):  # an edit of those that were there
+                written = self.model._base_manager.using(self.db).filter(pk__in=pks)
+                written.update(generation=next_generation(), effective_from=moved_effective_from())
+            definitions_changed.send(sender=self.model, pks=pks, using=self.db)
         return created

@@ -221,12 +221,17 @@ class Schedule(models.Model):
                 self.clean()
             if "queue" in values and old.queue != self.queue:
                 Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
+            before = self.generation, self.effective_from, self.updated_at
             self.generation = next_generation()
             self.effective_from = next_effective_from(values)
             self.updated_at = utcnow()
             if fields is not None:
                 kwargs["update_fields"] = {*fields, "generation", "effective_from", "updated_at"}
-            super().save(*args, **kwargs)
+            try:
+                super().save(*args, **kwargs)
+            except BaseException:  # leave no expressions behind in an instance that may be used again
+                self.generation, self.effective_from, self.updated_at = before
+                raise
             self.refresh_from_db(using=using, fields=["generation", "effective_from"])
 
     def _values(self, update_fields: Any) -> dict[str, Any]:
@@ -256,5 +261,6 @@ class Schedule(models.Model):
 
 #: A change of one of these is validated by `save()` too, not only by forms.
 CHECKED_FIELDS = (
-    "task", "args", "kwargs", "kind", "cron", "every", "at", "timezone", "start_at", "end_at", "queue", "jitter",
+    "task", "args", "kwargs", "kind", "cron", "every", "at", "timezone", "start_at", "end_at", "queue",
+    "jitter", "overlap", "missed",
 )  # fmt: skip

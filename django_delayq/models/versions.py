@@ -18,10 +18,10 @@ from django.db.models.functions import Greatest
 
 from ..fields import UTCDateTimeField, utcnow
 
-RECURRENCE_FIELDS = frozenset(
-    ("kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at")
+TIMING_FIELDS = frozenset(
+    ("kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap")
+    + ("start_at", "end_at", "max_runs", "enabled")
 )
-TIMING_FIELDS = RECURRENCE_FIELDS | {"enabled"}
 BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "updated_at"))
 
 
@@ -35,14 +35,27 @@ def next_generation() -> Greatest:
     return Greatest(F("generation") + 1, Value(now_generation()))
 
 
+def moved_effective_from() -> Greatest:
+    """Return the expression for `effective_from` of a row whose timing changes now. See Note [Effective from]."""
+    return Greatest(Value(utcnow(), UTCDateTimeField()), F("effective_from"), F("created_at"))
+
+
+def is_expression(value: Any) -> bool:
+    """Say whether a value is computed by the database."""
+    return hasattr(value, "resolve_expression")
+
+
 def next_effective_from(values: dict[str, Any]) -> Any:
-    """Return the expression for `effective_from` in a write of `values`. See Note [Effective from]."""
-    moved = Greatest(Value(utcnow(), UTCDateTimeField()), F("effective_from"), F("created_at"))
+    """Return the expression for `effective_from` in a write of plain `values`. See Note [Effective from].
+
+    Expressions among them are not looked at: their caller compares the rows before and after.
+    """
     changed = Q()
     for name in sorted(TIMING_FIELDS & values.keys()):
-        if hasattr(values[name], "resolve_expression"):
-            return moved
-        changed |= ~Q(**{name: values[name]})
+        if not is_expression(values[name]):
+            changed |= ~Q(**{name: values[name]})
+    if "name" in values and not is_expression(values["name"]):  # `H` in a cron expression is a hash of the name
+        changed |= ~Q(name=values["name"]) & Q(cron__icontains="h")
     if not changed:
         return F("effective_from")
-    return Case(When(changed, then=moved), default=F("effective_from"))
+    return Case(When(changed, then=moved_effective_from()), default=F("effective_from"))

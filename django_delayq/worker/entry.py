@@ -1,8 +1,10 @@
 """A claimed member on its way through the worker. Values only."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from ..broker import Entry, Lease, Place, Settlement
 from ..ledger import Outcome
@@ -24,6 +26,12 @@ class Held:
     #: The generation of the definition that was used; the mirror's may be newer or older.
     generation: int = 0
     lost: threading.Event = field(default_factory=threading.Event)
+    #: What the row was before this worker wrote that it runs; None where it wrote nothing.
+    before: dict[str, Any] | None = None
+
+    def lapsed(self) -> bool:
+        """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
+        return self.lost.is_set() or time.monotonic() >= self.deadline
 
     @property
     def member(self) -> str:
@@ -43,8 +51,12 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Finished:
-    """What a slot reports back: the held entry, whose outcome's row is filled in, and how long the task took."""
+    """What a slot reports back: the held entry, whose outcome's row is filled in, and how long the task took.
+
+    `started` is False where the lease had lapsed before a slot was free: there is nothing to record then.
+    """
 
     held: Held
     seconds: float
     retry_after_ms: int | None = None
+    started: bool = True

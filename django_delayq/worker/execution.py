@@ -49,7 +49,7 @@ def execute(held: Held, task: AnyTask, worker: str) -> Finished:
         run.status, run.error, run.reason = Status.SUCCEEDED, "", ""
     except BaseException as error:
         run.error = _clean("".join(traceback.format_exception(error)))[-MAX_ERROR_CHARS:]
-        run.reason = _clean(f"{type(error).__name__}: {error}")[:200]
+        run.reason = _clean(_title(error))[:200]
         retry_after_ms = _after_failure(run, schedule, error)
     seconds = time.perf_counter() - began
     close_old_connections()
@@ -89,13 +89,20 @@ def _call(task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
 
 def _storable(value: Any) -> Any:
     """Return a result as it can be stored; a note instead where it is no JSON of at most 64 KiB. Never a failure."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or (isinstance(value, bool | int) and abs(value) < 2**63):
         return value
     try:
         validate_json([value], {})
     except InvalidArguments as error:
         return {"not stored": str(error).replace("arguments", "result")}
     return value
+
+
+def _title(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its own text is broken
+        return type(error).__name__
 
 
 def _clean(text: str) -> str:

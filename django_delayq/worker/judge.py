@@ -6,7 +6,7 @@ Every function returns through a `Verdicts`; the loop carries them out.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import DatabaseError
 
@@ -167,6 +167,9 @@ def _judge_disabled(
         and schedule.created_at < _point(held) <= schedule.effective_from
     ):
         run = new_run(held, schedule, _point(held), worker)
+        following = chain.rule_and_base(schedule, state)[0].next_after(_point(held))
+        if following is not None and following <= schedule.effective_from:  # more of them fell due before the pause
+            run.last_due_at, run.points = schedule.effective_from, 0
         held.outcome = Outcome(run, schedule)
         _close(run, held, worker, Status.SKIPPED, "paused")
     else:
@@ -179,7 +182,9 @@ def _left_by_edit(held: Held, schedule: Schedule, state: ScheduleState, verdicts
     """Explain what the definition before an edit left undecided, as one stretch of unknown length (rule R8)."""
     point, edited = _point(held), schedule.effective_from
     if point <= edited:
-        first, after_this = edited, True
+        first, after_this = point + timedelta(milliseconds=1), True
+        if first > edited:
+            return
     else:
         due = state.next_due_at
         if due is None or due > edited or due <= schedule.created_at or not _undecided(due, state):

@@ -231,36 +231,44 @@ class Worker:
     def _dispatch(self, entries: list[Held]) -> bool:
         try:
             verdicts = judge(entries, self.options.name)
-            self._carry_out(verdicts)
-            self._start_suspects(verdicts)
+            self._note(verdicts)
         except DatabaseError as error:
             self._database_failed(error)
             self._release(entries, 1000)
             return False
+        self._carry_out(verdicts)
+        suspects = [held for held, _ in verdicts.suspects]
+        try:
+            self._start_suspects(verdicts)
+        except DatabaseError as error:
+            self._database_failed(error)
+            self._release(suspects, 1000)
         except BrokerError as error:
             self._redis_failed(error)
-            self.keeper.discard(entries)
-            return False
+            self.keeper.discard(suspects)
         if self._database.worked():
             logger.info("The database answers again.")
         for held, task in verdicts.execute:
             self.slots.submit(held, task)
         return True
 
-    def _carry_out(self, verdicts: Verdicts) -> None:
+    def _note(self, verdicts: Verdicts) -> None:
+        """Write what belongs into the database before anything is started or settled."""
         if verdicts.stretches:
             for outcome, won in zip(verdicts.stretches, ledger.record(verdicts.stretches), strict=True):
                 if won is Won.YES:
                     announce(outcome)
-        self.recorder.add(Finished(held, 0.0) for held in verdicts.record)
         for run in verdicts.orphans:
             ledger.close_orphan(run, "the schedule was deleted")
-        for held, point in verdicts.settle:
-            self.recorder.settle(held, point)
         if verdicts.park:
             mirror.note_parked([int(held.member[1:]) for held in verdicts.park])
-            for held in verdicts.park:
-                self.recorder.settle(held, None)
+
+    def _carry_out(self, verdicts: Verdicts) -> None:
+        self.recorder.add(Finished(held, 0.0) for held in verdicts.record)
+        for held, point in verdicts.settle:
+            self.recorder.settle(held, point)
+        for held in verdicts.park:
+            self.recorder.settle(held, None)
         for held in verdicts.unknown:
             delay = min(self._unknown_ms.get(held.member, UNKNOWN_TASK_FIRST_MS // 2) * 2, UNKNOWN_TASK_MOST_MS)
             self._unknown_ms[held.member] = delay
@@ -291,6 +299,7 @@ class Worker:
         outcome = held.outcome
         assert outcome is not None  # noqa: S101 - suspects are judged
         run: Run = outcome.run
+        held.before = {"status": run.status, "reclaims": run.reclaims, "fence": run.fence, "worker": run.worker}
         if run.status == Status.RUNNING:
             run.reclaims += 1
         run.fence, run.worker = held.fence, self.options.name
@@ -334,12 +343,22 @@ class Worker:
         for held in entries:
             places.setdefault(held.place, []).append(held)
         self.keeper.discard(entries)
+        self._undo_starts(entries)
         try:
             for place, group in places.items():
                 self.broker.release(place, [held.lease(delay_ms) for held in group])
                 self._due_in_ms(place, delay_ms)
         except BrokerError as error:
             self._redis_failed(error)
+
+    def _undo_starts(self, entries: Sequence[Held]) -> None:
+        """What did not start must count no reclaim, although its row says that it runs."""
+        begun = [(held.outcome, held.before) for held in entries if held.outcome and held.before]
+        if begun:
+            try:
+                ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
+            except DatabaseError as error:
+                self._database_failed(error)
 
     def _hand_back_stalled(self) -> None:
         if self.slots.stalled():

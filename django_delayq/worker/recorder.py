@@ -37,16 +37,21 @@ class Recorder:
         self.unrecorded: list[Finished] = []
         self.unsettled: dict[Place, list[tuple[Held, Settlement]]] = {}
         self.unretried: dict[Place, list[tuple[Held, Lease]]] = {}
+        self.unqueued: list[Run] = []
         self.runs = 0
 
     @property
     def idle(self) -> bool:
         """True while nothing waits to be written."""
-        return not (self.unrecorded or self.unsettled or self.unretried)
+        return not (self.unrecorded or self.unsettled or self.unretried or self.unqueued)
 
     def add(self, finished: Iterable[Finished]) -> None:
-        """Take finished entries, to be written by `flush`."""
-        self.unrecorded.extend(finished)
+        """Take finished entries, to be written by `flush`; what never started is let go."""
+        for item in finished:
+            if item.started:
+                self.unrecorded.append(item)
+            else:
+                self.keeper.discard([item.held])
 
     def settle(self, held: Held, point: datetime | None, schedule: Schedule | None = None) -> None:
         """Take an entry that needs no row, to be settled by `flush`."""
@@ -67,20 +72,20 @@ class Recorder:
                 self._record(batch)
             except (OperationalError, InterfaceError):
                 raise
-            except DatabaseError as error:
+            except Exception as error:
                 self._record_singly(batch, error)
             del self.unrecorded[:size]
         self._settle_all()
 
-    def _record_singly(self, batch: Sequence[Finished], error: DatabaseError) -> None:
-        """The database refused something in the batch: find it, so that it does not hold up the others."""
-        logger.error("A batch was refused (%s); its %d rows are written one by one.", str(error).strip(), len(batch))
+    def _record_singly(self, batch: Sequence[Finished], error: Exception) -> None:
+        """Something in the batch cannot be written: find it, so that it does not hold up the others."""
+        logger.error("A batch was refused (%s); its %d rows are written one by one.", repr(error), len(batch))
         for finished in batch:
             try:
                 self._record([finished])
             except (OperationalError, InterfaceError):
                 raise
-            except DatabaseError:
+            except Exception:
                 logger.exception("%s cannot be recorded; it comes due again.", finished.held.member)
                 self.keeper.discard([finished.held])
 
@@ -108,7 +113,11 @@ class Recorder:
             logger.info("%s was deleted while it ran; its outcome is not recorded.", run.schedule_name)
             self.settle(held, None)
         elif result is Won.LOST:
-            self.lost(held, run)
+            try:
+                self.lost(held, run)
+            except DatabaseError as error:  # the rows of this batch are written: let its lease end
+                logger.warning("%s is left to its lease: %s", held.member, error)
+                self.keeper.discard([held])
         elif finished.retry_after_ms is not None:
             self.unretried.setdefault(held.place, []).append((held, held.lease(finished.retry_after_ms)))
         else:
@@ -121,9 +130,7 @@ class Recorder:
         schedule = outcome.schedule
         held.generation = max(held.generation, schedule.generation)
         if outcome.run.apart and outcome.run.status == Status.QUEUED:
-            mirror.enqueue_runs(self.broker, [outcome.run])
-            member = chain.run_member_of(outcome.run.pk)
-            self._due_in_ms(self.broker.place_of(member, outcome.run.queue), 0)
+            self.unqueued.append(outcome.run)
         if not held.member.startswith("s") or schedule.queue != held.place.queue:
             self.settle(held, None)
         else:
@@ -152,6 +159,11 @@ class Recorder:
         self.settle(held, point, schedule)
 
     def _settle_all(self) -> None:
+        if self.unqueued:  # before the schedule goes on, so that a crash in between is made up for by its next claimer
+            mirror.enqueue_runs(self.broker, self.unqueued)
+            for run in self.unqueued:
+                self._due_in_ms(self.broker.place_of(chain.run_member_of(run.pk), run.queue), 0)
+            self.unqueued.clear()
         for place in list(self.unsettled):
             items = self.unsettled[place]
             while items:

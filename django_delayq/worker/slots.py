@@ -94,6 +94,9 @@ class Slots:
             item = self._inbox.get()
             if item is None:
                 return
+            if item[0].lapsed():
+                self._report(Finished(item[0], 0.0, started=False))
+                continue
             with self._lock:
                 self._running += 1
             finished = self._call(*item)

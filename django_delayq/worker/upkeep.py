@@ -59,7 +59,7 @@ class Upkeep:
         backoff = Backoff()
         while not stopping():
             try:
-                self._prepare()
+                self._prepare(burst)
                 break
             except DamagedKeys as error:
                 self._repair(error)
@@ -78,7 +78,7 @@ class Upkeep:
                 self._threads.append(thread)
                 thread.start()
 
-    def _prepare(self) -> None:
+    def _prepare(self, burst: bool) -> None:
         policy = self.broker.info("memory").get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise BrokerError(
@@ -87,7 +87,10 @@ class Upkeep:
             )
         mirror.check_layout(self.broker)
         self._rebuild_missing()
-        mirror.delta_sweep(self.broker)
+        if burst:  # nobody sweeps later
+            mirror.full_sweep(self.broker)
+        else:
+            mirror.delta_sweep(self.broker)
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
@@ -169,6 +172,7 @@ class Upkeep:
             mirror.delta_sweep(self.broker)
             due["delta"] = now + DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
         if now >= due["full"]:
+            mirror.check_layout(self.broker)
             report = mirror.full_sweep(self.broker)
             for line in report.lines[:20]:
                 logger.info("Mirror mended: %s", line)

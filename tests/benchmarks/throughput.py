@@ -40,7 +40,9 @@ def prepare(points: int) -> None:
 
     made = datetime.now(UTC) - timedelta(hours=1, seconds=1)
     rows = [
-        Schedule(name=f"bench {n}", task="tests.app.tasks.noop", kind="every", every=timedelta(hours=1), created_at=made)
+        Schedule(
+            name=f"bench {n}", task="tests.app.tasks.noop", kind="every", every=timedelta(hours=1), created_at=made
+        )
         for n in range(points)
     ]
     Schedule.objects.bulk_create(rows, batch_size=1000)

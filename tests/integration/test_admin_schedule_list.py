@@ -99,13 +99,7 @@ def test_garbage_in_redis_does_not_break_the_list(boss, broker):
 
 def test_without_redis_the_list_shows_the_databases_knowledge_and_one_banner(boss, dead_redis):
     make("a"), make("b")
-    ScheduleState.objects.bulk_create(
-        [
-            ScheduleState(schedule=row, next_due_at=datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
-            for row in Schedule.objects.all()
-        ],
-        ignore_conflicts=True,
-    )
+    ScheduleState.objects.update(next_due_at=datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
     page = boss.get(LIST).content.decode()
     assert page.count("2031-05-06 07:08:09</time>") == 2
     assert page.count('class="delayq-banner"') == 1

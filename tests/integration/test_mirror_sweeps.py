@@ -100,7 +100,7 @@ def test_a_dry_run_writes_to_neither_side(broker):
 def test_ghosts_are_removed(built):
     kept = schedule()
     place, later = built.places()[0], built.now_ms() + 10**6
-    ghosts = ["s999", "r999", "junk", f"s{kept.pk}x", f"S{kept.pk}"]
+    ghosts = ["s999", "r999", "litter", f"s{kept.pk}x", f"S{kept.pk}"]
     built.enqueue(place, [(name, later, later, "") for name in ghosts])
     built.enqueue(place, [("jABC", later, later, "{}")])
     dry = mirror.full_sweep(built, dry_run=True)
@@ -194,7 +194,7 @@ def flush_at(monkeypatch, broker, name, call):
     return count
 
 
-@pytest.mark.parametrize(("name", "call"), [("write_wanted", 1), ("write_wanted", 2), ("_put_back_runs", 1)])
+@pytest.mark.parametrize(("name", "call"), [("write_wanted", 1), ("write_wanted", 2), ("_open_runs", 1)])
 def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
     monkeypatch.setattr(sweep, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
@@ -207,7 +207,7 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
     assert all(mirrored(built, row) for row in rows)
 
 
-@pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("_remove_ghosts", 1), ("_put_back_runs", 1)])
+@pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("_remove_ghosts", 1), ("_open_runs", 1)])
 def test_a_flush_in_the_middle_of_a_sweep_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
     monkeypatch.setattr(sweep, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]

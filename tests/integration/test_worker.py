@@ -37,7 +37,7 @@ def test_a_failing_task_is_recorded_with_its_traceback_and_the_chain_goes_on(bro
     run = Run.objects.get()
     assert run.status == Status.FAILED
     assert "RuntimeError: the bank is closed" in run.reason
-    assert 'raise RuntimeError(message)' in run.error
+    assert "raise RuntimeError(message)" in run.error
     assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
     row.refresh_from_db()
     assert (row.state.failing_streak, row.state.last_status) == (1, "failed")

@@ -6,6 +6,12 @@ local call = redis.call
 
 local function int(number) return string.format('%.0f', number) end
 
+-- A whole number that Lua holds exactly, or nil for nothing and for garbage (nan, inf, text).
+local function whole(text)
+  local number = tonumber(text or '')
+  if number and number >= 0 and number < 2 ^ 53 then return math.floor(number) end
+end
+
 local function server_ms()
   local time = call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

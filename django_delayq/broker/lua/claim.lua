@@ -11,11 +11,12 @@ local reply = {int(now), '', epoch, ''}
 if epoch == '' then return reply end
 local members, lapsed, fence = {}, {}, nil
 local last, last_fence, last_list = string.match(call('GET', JOURNAL) or '', '^(%d+) (%S+) ?(.*)$')
-if last and tonumber(last) > request then
+last = whole(last)
+if last and last > request then
   reply[2] = 'stale'
   return reply
 end
-local replay = last and tonumber(last) == request
+local replay = last == request
 if replay then
   fence = last_fence
   local flags, candidates = {}, {}
@@ -36,13 +37,14 @@ end
 local points, generations = call('HMGET', POINT, unpack(members)), call('HMGET', GEN, unpack(members))
 local attempts, scores = call('HMGET', ATTEMPTS, unpack(members)), {}
 if not replay then
-  local number = math.max((tonumber(call('GET', FENCE) or '') or 0) + 1, now * 1024)
-  fence = int(number) .. '.' .. string.gsub(epoch, '^building:', '')
+  local number = math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)
+  fence = int(number) .. '.' .. string.sub(string.gsub(epoch, '^building:', ''), 1, 16)
   local leases, list = {}, {}
   for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
     lapsed[i] = holder and '1' or '0'
     leases[2 * i - 1], leases[2 * i] = members[i], fence
-    list[i] = lapsed[i] .. members[i]
+    -- A garbage member could read like several: it is not repeated.
+    if not string.find(members[i], '%s') then list[#list + 1] = lapsed[i] .. members[i] end
   end
   call('SET', FENCE, int(number))
   call('SET', JOURNAL, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', ARGV[4])

@@ -13,7 +13,7 @@ for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
     replies[i], failed[#failed + 1] = 1, members[i]
     scores[#scores + 1] = int(now + tonumber(ARGV[3 * i + 2]))
     scores[#scores + 1] = members[i]
-    local counted = tonumber(call('HGET', ATTEMPTS, members[i]) or '') or 0
+    local counted = whole(call('HGET', ATTEMPTS, members[i])) or 0
     call('HSET', ATTEMPTS, members[i], int(counted + 1))
   else
     replies[i] = 0

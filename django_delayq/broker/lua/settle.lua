@@ -13,7 +13,7 @@ local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 for i, member in ipairs(members) do
   local at = 5 * i - 2
   local used, point, wake = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local known = tonumber(stored[i] or '') or 0
+  local known = whole(stored[i]) or 0
   if holders[i] ~= ARGV[at + 1] then
     replies[i] = 0
   elseif known > tonumber(used) then

@@ -1,0 +1,29 @@
+"""The mark of a rebuild in a shard's epoch. Only who holds the mark from the first page to the last calls a shard built."""
+
+import secrets
+from collections.abc import Sequence
+
+from ..broker import Broker, Place
+
+#: How long a rebuild may take between two pages before another worker may begin anew.
+TTL_MS = 15_000
+
+
+class Build:
+    """A rebuild of the shards whose epoch is absent. A flush in between takes the mark away, and with it the claim."""
+
+    def __init__(self, broker: Broker, places: Sequence[Place]) -> None:
+        self.broker = broker
+        self._id = secrets.token_hex(4)
+        self._mark = f"building:{self._id}"
+        self.places = [place for place in places if broker.swap_epoch(place, None, self._mark, ttl_ms=TTL_MS)]
+
+    def go_on(self) -> bool:
+        """Keep the mark for the next page; False where Redis was flushed again."""
+        replies = [self.broker.swap_epoch(place, self._mark, self._mark, ttl_ms=TTL_MS) for place in self.places]
+        return all(replies)
+
+    def finish(self) -> bool:
+        """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
+        replies = [self.broker.swap_epoch(place, self._mark, self._id) for place in self.places]
+        return all(replies)
