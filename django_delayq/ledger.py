@@ -23,8 +23,8 @@ from .models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from .models.run import OPEN
 
 STATE_FIELDS = [
-    "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_lag_ms", "last_finished_at", "busy_from", "failing_streak",
-    "run_count", "condition", "condition_reason",
+    "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_lag_ms", "last_finished_at", "busy_from",
+    "failing_streak", "run_count", "condition", "condition_reason",
 ]  # fmt: skip
 ROW_FIELDS = [
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",

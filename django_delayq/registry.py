@@ -94,7 +94,7 @@ def fits(task: AnyTask, args: Sequence[Any]) -> bool:
 
 
 def _exists(path: str) -> bool:
-    """Say whether there is such a module. A package on the way that is missing is none; one that is broken is an error."""
+    """Say whether there is such a module. A missing package on the way is a no; a broken one is an error."""
     try:
         return find_spec(path) is not None
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """What several tests need: moving a schedule into the past, running what is due."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_delayq import mirror
@@ -8,6 +8,11 @@ from django_delayq.broker import Broker
 from django_delayq.models import Schedule
 from django_delayq.timing import Recurrence, from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions
+
+#: Half an hour from any point, so that no second point falls due while a test runs.
+_MINUTE = (datetime.now(UTC).minute + 30) % 60
+HOURLY_CRON = f"{_MINUTE} * * * *"
+OTHER_HOURLY_CRON = f"{(_MINUTE + 7) % 60} * * * *"
 
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:

@@ -1,4 +1,4 @@
-"""The mark of a rebuild in a shard's epoch. Only who holds the mark from the first page to the last calls a shard built."""
+"""The mark of a rebuild in a shard's epoch: only who holds it from the first page to the last calls a shard built."""
 
 import secrets
 from collections.abc import Sequence

@@ -44,8 +44,8 @@ def check_layout(broker: Broker, *, adopt: bool = False, dry_run: bool = False) 
     if stored["database"] != mine["database"]:
         raise ForeignLayout(
             f"The prefix {config.prefix!r} in Redis belongs to another database. Nothing was changed. If this is a "
-            "copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database replaces the "
-            "other (restored or moved), stop all workers and run: manage.py delayq_sync --adopt"
+            "copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database replaces "
+            "the other (restored or moved), stop all workers and run: manage.py delayq_sync --adopt"
         )
     for queue, count in mine["shards"].items():
         if stored["shards"].get(queue, count) != count:

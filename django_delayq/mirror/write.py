@@ -148,7 +148,7 @@ def write_wanted(
 
 
 def remove_tombstones(broker: Broker, members: Sequence[str] | None = None, *, limit: int = PAGE) -> set[str]:
-    """Let Redis follow deletions and moves, of these members or the oldest; return the members that are still leased."""
+    """Let Redis follow deletions and moves, of these members or the oldest; return those that are still leased."""
     rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
     stones = list(rows[:limit] if members is None else rows.filter(member__in=members))
     places: dict[Place, list[Tombstone]] = {}

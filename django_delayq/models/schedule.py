@@ -142,6 +142,44 @@ class Schedule(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save with a new generation. Mirrored to Redis on commit; Redis being down changes nothing here.
+
+        Raises:
+            ValidationError: The task, its arguments or the recurrence changed to something that cannot run.
+        """
+        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
+        fields = kwargs.get("update_fields")
+        if fields is not None and set(fields) <= BOOKKEEPING_FIELDS:
+            super().save(*args, **kwargs)
+            return
+        with transaction.atomic(using=using):
+            old = None
+            if self.pk is not None and not kwargs.get("force_insert"):
+                old = Schedule._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
+            if old is None:
+                self.begin_version()
+                self.clean()
+                super().save(*args, **kwargs)
+                return
+            values = self._values(fields)
+            if any(values.get(name, getattr(old, name)) != getattr(old, name) for name in CHECKED_FIELDS):
+                self.clean()
+            if "queue" in values and old.queue != self.queue:
+                Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
+            before = self.generation, self.effective_from, self.updated_at
+            self.generation = next_generation()
+            self.effective_from = next_effective_from(values)
+            self.updated_at = utcnow()
+            if fields is not None:
+                kwargs["update_fields"] = {*fields, "generation", "effective_from", "updated_at"}
+            try:
+                super().save(*args, **kwargs)
+            except BaseException:  # leave no expressions behind in an instance that may be used again
+                self.generation, self.effective_from, self.updated_at = before
+                raise
+            self.refresh_from_db(using=using, fields=["generation", "effective_from"])
+
     @property
     def recurrence(self) -> Recurrence:
         """Return the pure rule of this row, bounded by `start_at` and `end_at`.
@@ -195,44 +233,6 @@ class Schedule(models.Model):
         """
         super().clean()
         clean_definition(self)
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save with a new generation. Mirrored to Redis on commit; Redis being down changes nothing here.
-
-        Raises:
-            ValidationError: The task, its arguments or the recurrence changed to something that cannot run.
-        """
-        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
-        fields = kwargs.get("update_fields")
-        if fields is not None and set(fields) <= BOOKKEEPING_FIELDS:
-            super().save(*args, **kwargs)
-            return
-        with transaction.atomic(using=using):
-            old = None
-            if self.pk is not None and not kwargs.get("force_insert"):
-                old = Schedule._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
-            if old is None:
-                self.begin_version()
-                self.clean()
-                super().save(*args, **kwargs)
-                return
-            values = self._values(fields)
-            if any(values.get(name, getattr(old, name)) != getattr(old, name) for name in CHECKED_FIELDS):
-                self.clean()
-            if "queue" in values and old.queue != self.queue:
-                Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
-            before = self.generation, self.effective_from, self.updated_at
-            self.generation = next_generation()
-            self.effective_from = next_effective_from(values)
-            self.updated_at = utcnow()
-            if fields is not None:
-                kwargs["update_fields"] = {*fields, "generation", "effective_from", "updated_at"}
-            try:
-                super().save(*args, **kwargs)
-            except BaseException:  # leave no expressions behind in an instance that may be used again
-                self.generation, self.effective_from, self.updated_at = before
-                raise
-            self.refresh_from_db(using=using, fields=["generation", "effective_from"])
 
     def _values(self, update_fields: Any) -> dict[str, Any]:
         names = {field.attname for field in self._meta.concrete_fields if not field.primary_key} - BOOKKEEPING_FIELDS

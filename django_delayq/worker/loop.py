@@ -6,34 +6,29 @@
 import logging
 import queue
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from django.db import DatabaseError, connections
 
-from .. import ledger, mirror
+from .. import mirror
 from ..broker import Broker, Claim, Place
-from ..compat import AnyTask
-from ..exceptions import BrokerError, DamagedKeys, ForeignLayout
-from ..ledger import Won, version_of
-from ..models import Run, Status
+from ..exceptions import BrokerError, ForeignLayout
 from ..timing import from_ms
-from .backoff import Backoff
+from .dispatch import Dispatcher
 from .entry import Finished, Held
 from .execution import execute
-from .judge import Verdicts, judge
 from .leases import LeaseKeeper
 from .options import WorkerOptions
-from .recorder import Recorder, announce
+from .recorder import Recorder
 from .slots import Slots
+from .trouble import Trouble
 from .upkeep import Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
 
 #: Redis answers a claim within milliseconds; what takes longer is a server in trouble.
 TIMEOUT_SECONDS = 5.0
-UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 30_000, 600_000
 WAKE = "wake"
 
 
@@ -55,6 +50,16 @@ class Worker:
         self.recorder = Recorder(self.broker, self.keeper, due_at_ms=self._due_at_ms, due_in_ms=self._due_in_ms)
         self.slots = Slots(options.threads, partial(execute, worker=options.name), self.inbox.put)
         self.places = self.broker.places(options.queues)
+        self.trouble = Trouble(self.broker, self.places)
+        self.dispatcher = Dispatcher(
+            self.broker,
+            self.keeper,
+            self.recorder,
+            self.slots,
+            self.trouble,
+            name=options.name,
+            due_in_ms=self._due_in_ms,
+        )
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
         self.stopping = False
         self.aborted = False
@@ -65,8 +70,6 @@ class Worker:
         self._epochs: dict[Place, str] = {}
         self.failure: Exception | None = None
         self._replay: set[Place] = set()  # places whose last claim had no reply
-        self._unknown_ms: dict[str, int] = {}
-        self._redis, self._database = Backoff(), Backoff()
 
     # -- life
 
@@ -131,14 +134,15 @@ class Worker:
         if self._finished_enough():
             self.stopping = True
             return 0.0
-        if max(self._redis.until, self._database.until) > now:
-            return max(self._redis.until, self._database.until) - now
-        self._hand_back_stalled()
+        if self.trouble.until > now:
+            return self.trouble.until - now
+        if self.slots.stalled():
+            self.dispatcher.release_waiting()
         for place in sorted(self.places, key=self._next.__getitem__):
             if self._next[place] > now or (room := self._room()) <= 0:
                 break
             if not self._claim(place, room):
-                return self._redis.until - time.monotonic()
+                return self.trouble.until - time.monotonic()
         if now >= self._check_at:
             self._look(now)
         if self.options.burst and self._nothing_left(now):
@@ -155,7 +159,7 @@ class Worker:
     def _until_next(self) -> float:
         now = time.monotonic()
         if not self.recorder.idle:
-            return max(0.0, max(self._redis.until, self._database.until) - now)
+            return max(0.0, self.trouble.until - now)
         if self._room() <= 0:  # the end of a task wakes us
             return self.config.idle_cap_seconds if self.slots.waiting == 0 else 0.25
         return max(0.0, min(self._check_at, *self._next.values()) - now)
@@ -180,11 +184,10 @@ class Worker:
             )
         except BrokerError as error:
             self._replay.add(place)
-            self._redis_failed(error, place)
+            self.trouble.redis_failed(error, place)
             return False
         self._replay.discard(place)
-        if self._redis.worked():
-            logger.info("Redis answers again.")
+        if self.trouble.redis_worked():
             self.upkeep.redis_is_back()
         self._note_head(place, claim, room)
         entries = [
@@ -193,9 +196,9 @@ class Worker:
         ]
         self.keeper.add(entries)
         if not self._same_index(place, claim.epoch):
-            self._release(entries, 0)
+            self.dispatcher.release(entries, 0)
             return not self.stopping
-        return self._dispatch(entries) if entries else True
+        return self.dispatcher.dispatch(entries) if entries else True
 
     def _same_index(self, place: Place, epoch: str | None) -> bool:
         """Say whether the shard is the one we know. After a flush it may be another database's: then stop at once."""
@@ -228,141 +231,17 @@ class Worker:
         cap = now + 3600
         self._next[place] = cap if claim.head_ms is None else min(cap, self._monotonic(claim.head_ms))
 
-    def _dispatch(self, entries: list[Held]) -> bool:
-        try:
-            verdicts = judge(entries, self.options.name)
-            self._note(verdicts)
-        except DatabaseError as error:
-            self._database_failed(error)
-            self._release(entries, 1000)
-            return False
-        self._carry_out(verdicts)
-        suspects = [held for held, _ in verdicts.suspects]
-        try:
-            self._start_suspects(verdicts)
-        except DatabaseError as error:
-            self._database_failed(error)
-            self._release(suspects, 1000)
-        except BrokerError as error:
-            self._redis_failed(error)
-            self.keeper.discard(suspects)
-        if self._database.worked():
-            logger.info("The database answers again.")
-        for held, task in verdicts.execute:
-            self.slots.submit(held, task)
-        return True
-
-    def _note(self, verdicts: Verdicts) -> None:
-        """Write what belongs into the database before anything is started or settled."""
-        if verdicts.stretches:
-            for outcome, won in zip(verdicts.stretches, ledger.record(verdicts.stretches), strict=True):
-                if won is Won.YES:
-                    announce(outcome)
-        for run in verdicts.orphans:
-            ledger.close_orphan(run, "the schedule was deleted")
-        if verdicts.park:
-            mirror.note_parked([int(held.member[1:]) for held in verdicts.park])
-
-    def _carry_out(self, verdicts: Verdicts) -> None:
-        self.recorder.add(Finished(held, 0.0) for held in verdicts.record)
-        for held, point in verdicts.settle:
-            self.recorder.settle(held, point)
-        for held in verdicts.park:
-            self.recorder.settle(held, None)
-        for held in verdicts.unknown:
-            delay = min(self._unknown_ms.get(held.member, UNKNOWN_TASK_FIRST_MS // 2) * 2, UNKNOWN_TASK_MOST_MS)
-            self._unknown_ms[held.member] = delay
-            self._release([held], delay)
-
-    def _start_suspects(self, verdicts: Verdicts) -> None:
-        """Rule R2b: prove the lease after the row was read, write a running row, only then execute."""
-        tasks: dict[Held, AnyTask] = dict(verdicts.suspects)
-        places: dict[Place, list[Held]] = {}
-        for held in tasks:
-            places.setdefault(held.place, []).append(held)
-        for place, entries in places.items():
-            kept = self.keeper.prove(place, entries)
-            self.keeper.discard(set(entries) - set(kept))
-            poisoned = [held for held in kept if self._take_over(held)]
-            starting = [held for held in kept if held not in poisoned]
-            self.recorder.add(Finished(held, 0.0) for held in poisoned)
-            outcomes = [held.outcome for held in starting if held.outcome is not None]
-            for held, outcome, won in zip(starting, outcomes, ledger.start(outcomes), strict=True):
-                if won is Won.YES:
-                    outcome.seen = version_of(outcome.run)
-                    self.slots.submit(held, tasks[held])
-                else:
-                    self.recorder.lost(held, outcome.run)
-
-    def _take_over(self, held: Held) -> bool:
-        """Fill in the running row; True where this point has killed its workers too often (rule R6)."""
-        outcome = held.outcome
-        assert outcome is not None  # noqa: S101 - suspects are judged
-        run: Run = outcome.run
-        held.before = {"status": run.status, "reclaims": run.reclaims, "fence": run.fence, "worker": run.worker}
-        if run.status == Status.RUNNING:
-            run.reclaims += 1
-        run.fence, run.worker = held.fence, self.options.name
-        run.claimed_at = run.claimed_at or held.claimed_at
-        run.status = Status.RUNNING
-        if run.reclaims <= self.config.max_reclaims:
-            run.started_at = held.claimed_at
-            return False
-        run.status, run.reason, run.finished_at = Status.LOST, "poison", held.claimed_at
-        return True
-
     # -- trouble
 
     def _flush(self) -> None:
-        if self.recorder.idle or max(self._redis.until, self._database.until) > time.monotonic():
+        if self.recorder.idle or self.trouble.until > time.monotonic():
             return
         try:
             self.recorder.flush()
         except DatabaseError as error:
-            self._database_failed(error)
+            self.trouble.database_failed(error)
         except BrokerError as error:
-            self._redis_failed(error)
-
-    def _redis_failed(self, error: BrokerError, place: Place | None = None) -> None:
-        if self._redis.failed(time.monotonic()):
-            logger.error("%s Trying again; nothing is lost.", error)
-        if isinstance(error, DamagedKeys):
-            with suppress(BrokerError):
-                for bad in self.places if place is None else [place]:
-                    names = self.broker.repair(bad)
-                    if names:
-                        logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))
-
-    def _database_failed(self, error: DatabaseError) -> None:
-        if self._database.failed(time.monotonic()):
-            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.", str(error).strip())
-        connections[ledger.database()].close()
-
-    def _release(self, entries: Sequence[Held], delay_ms: int) -> None:
-        places: dict[Place, list[Held]] = {}
-        for held in entries:
-            places.setdefault(held.place, []).append(held)
-        self.keeper.discard(entries)
-        self._undo_starts(entries)
-        try:
-            for place, group in places.items():
-                self.broker.release(place, [held.lease(delay_ms) for held in group])
-                self._due_in_ms(place, delay_ms)
-        except BrokerError as error:
-            self._redis_failed(error)
-
-    def _undo_starts(self, entries: Sequence[Held]) -> None:
-        """What did not start must count no reclaim, although its row says that it runs."""
-        begun = [(held.outcome, held.before) for held in entries if held.outcome and held.before]
-        if begun:
-            try:
-                ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
-            except DatabaseError as error:
-                self._database_failed(error)
-
-    def _hand_back_stalled(self) -> None:
-        if self.slots.stalled():
-            self._release(self.slots.take_back(), 0)
+            self.trouble.redis_failed(error)
 
     def _look(self, now: float) -> None:
         """Ask all places for their head and epoch: a hint may have been lost, Redis may have been flushed."""
@@ -370,7 +249,7 @@ class Worker:
         try:
             looks = self.broker.peek(self.places)
         except BrokerError as error:
-            self._redis_failed(error)
+            self.trouble.redis_failed(error)
             return
         for place, (head_ms, epoch) in zip(self.places, looks, strict=True):
             if epoch is None:
@@ -382,7 +261,7 @@ class Worker:
 
     def _drain(self) -> int:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
-        self._release(self.slots.take_back(), 0)
+        self.dispatcher.release_waiting()
         end = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)

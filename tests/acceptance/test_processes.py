@@ -16,13 +16,13 @@ from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import from_ms, to_ms
 from tests.acceptance.support import lines, wait_until, worker
-from tests.support import make_due
+from tests.support import HOURLY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def note(name, path, seconds=0.0, **values):
-    values = {"kind": "cron", "cron": "0 * * * *", **values}
+    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
     kwargs = {"path": str(path), "text": name, "seconds": seconds}
     return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
 

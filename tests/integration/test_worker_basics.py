@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq.models import Run, Schedule, Status
-from tests.support import make_due, run_burst
+from tests.support import HOURLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_due_point_runs_once_and_the_next_one_waits(broker):
-    schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[2], kind="cron", cron="0 * * * *")
+    schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[2], kind="cron", cron=HOURLY_CRON)
     point = make_due(broker, schedule)
     run_burst()
     run = Run.objects.get()

@@ -13,14 +13,14 @@ from django_delayq.signals import run_finished
 from django_delayq.timing import from_ms
 from django_delayq.worker import Worker, WorkerOptions
 from tests.app import tasks
-from tests.support import make_due, run_burst
+from tests.support import HOURLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def mk(name="s", **v):
     return Schedule.objects.create(
-        **{"name": name, "kind": "cron", "cron": "0 * * * *", "task": "tests.app.tasks.noop", **v}
+        **{"name": name, "kind": "cron", "cron": HOURLY_CRON, "task": "tests.app.tasks.noop", **v}
     )
 
 
@@ -102,7 +102,7 @@ def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
     for _ in range(6):
         worker = idle_worker()
         worker.tick()
-        worker._release(worker.slots.take_back(), 0)
+        worker.dispatcher.release_waiting()
         worker.recorder.flush()
     run.refresh_from_db()
     assert (run.reclaims, run.status != "lost") == (0, True)
