@@ -32,7 +32,7 @@ TIMING_FIELDS = frozenset(
         "end_at",
         "max_runs",
         "enabled",
-    )  # fmt: skip
+    )
 )
 BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "updated_at"))
 
