@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.db import connections
 
 from django_delayq import mirror, registry
 from django_delayq.exceptions import BrokerUnavailable
@@ -36,7 +37,13 @@ def idle_worker(**options):
 
 
 def ends(call, seconds=6):
-    thread = threading.Thread(target=call, daemon=True)
+    def run():
+        try:
+            call()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
