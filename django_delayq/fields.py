@@ -49,7 +49,9 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
     def _make_aware(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, datetime) and timezone.is_naive(value):
             if connection.features.supports_timezones:
-                return timezone.make_aware(value, connection.timezone or timezone.get_default_timezone())
+                # The driver took the zone away but left the fold, which tells the two passes of a repeated hour apart.
+                zone = connection.timezone or timezone.get_default_timezone()
+                return value.replace(tzinfo=zone).astimezone(UTC)
             return value.replace(tzinfo=UTC)
         return value
 

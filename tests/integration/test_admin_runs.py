@@ -127,9 +127,10 @@ def test_the_detail_of_a_skipped_stretch_of_a_deleted_schedule(viewer):
 
 def test_hostile_texts_are_escaped_and_long_ones_cut(viewer):
     error = f"{HOSTILE}\n{'x' * 300_000}\nthe end"
+    half = {} if connection.vendor == "postgresql" else {"half": "\ud800"}  # PostgreSQL refuses to store it
     run = make_run(
         schedule_name=HOSTILE, task=HOSTILE, reason=HOSTILE, worker=HOSTILE, error=error,
-        result={"key": HOSTILE, "half": "\ud800"}, status="failed",
+        result={"key": HOSTILE, **half}, status="failed",
     )  # fmt: skip
     for url in (LIST, f"{LIST}{run.pk}/change/", f"{LIST}?schedule__id__exact=7"):
         page = page_of(viewer, url)

@@ -323,6 +323,7 @@ def test_history_outlives_its_schedule():
 def test_instants_come_back_aware_and_the_same(settings, use_tz, zone):
     settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
     instants = [datetime(2090, 7, 1, 12, 30, 15, 123456, tzinfo=UTC), datetime(2090, 10, 29, 0, 30, tzinfo=UTC)]
+    instants.append(instants[1] + timedelta(hours=1))  # the same local time in Riga, an hour later
     for instant in [*instants, instants[0].astimezone(ZoneInfo("America/New_York"))]:
         Schedule._base_manager.all().delete()
         row = schedule(start_at=instant)
