@@ -36,7 +36,8 @@ class LeaseKeeper:
     def stop(self) -> None:
         """End the thread; what is still held runs out by itself."""
         self._stop.set()
-        self._thread.join(timeout=self.broker.config.lease_seconds)
+        if self._thread.is_alive():
+            self._thread.join(timeout=self.lease_seconds)
 
     def add(self, held: Iterable[Held]) -> None:
         """Keep these from now on."""

@@ -29,6 +29,8 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Redis answers a claim within milliseconds; what takes longer is a server in trouble.
 TIMEOUT_SECONDS = 5.0
+#: After an error that nobody foresaw, its entries come back after so long.
+UNFORESEEN_MS = 30_000
 WAKE = "wake"
 
 
@@ -85,12 +87,12 @@ class Worker:
 
     def run(self) -> int:
         """Work until stopped, or until nothing is due in burst mode; then drain."""
-        self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
-        self.keeper.start()
-        self.slots.start()
         try:
+            self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
+            self.keeper.start()
+            self.slots.start()
             while not self.stopping:
-                self._wait(self.tick())
+                self._wait(self._guarded_tick())
             status = self._drain()
             if self.failure is not None:
                 raise self.failure
@@ -100,6 +102,15 @@ class Worker:
             self.keeper.stop()
             self.broker.close()
             connections.close_all()
+
+    def _guarded_tick(self) -> float:
+        try:
+            return self.tick()
+        except Exception:  # one thing that nobody foresaw must not end what everything else depends on
+            if self.options.burst:
+                raise
+            logger.exception("Something unforeseen; going on.")
+            return 1.0
 
     def _wait(self, seconds: float) -> None:
         with suppress(queue.Empty):
@@ -198,7 +209,11 @@ class Worker:
         if not self._same_index(place, claim.epoch):
             self.dispatcher.release(entries, 0)
             return not self.stopping
-        return self.dispatcher.dispatch(entries) if entries else True
+        try:
+            return self.dispatcher.dispatch(entries) if entries else True
+        except Exception:
+            self.dispatcher.release(entries, UNFORESEEN_MS)
+            raise
 
     def _same_index(self, place: Place, epoch: str | None) -> bool:
         """Say whether the shard is the one we know. After a flush it may be another database's: then stop at once."""
@@ -213,8 +228,11 @@ class Worker:
             except ForeignLayout as error:
                 self.fail(error)
                 return False
-            except (BrokerError, DatabaseError) as error:
-                logger.warning("The layout could not be checked: %s", error)
+            except BrokerError as error:
+                self.trouble.redis_failed(error, place)
+                return False
+            except DatabaseError as error:
+                self.trouble.database_failed(error)
                 return False
             self._epochs[place] = build
         return True
