@@ -47,12 +47,7 @@ def rule_and_base(schedule: Schedule, state: ScheduleState) -> tuple[Recurrence,
     Raises:
         InvalidRecurrence: The row holds no usable recurrence.
     """
-    base = max(state.last_due_at or schedule.effective_from, schedule.effective_from)
-    fixed_delay = schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH
-    if fixed_delay and state.last_finished_at is not None:
-        anchor = max(state.last_finished_at, schedule.effective_from)
-        return schedule.recurrence_from(anchor), max(base, anchor)
-    return schedule.recurrence, base
+    return schedule.rule_and_base(state)
 
 
 def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:

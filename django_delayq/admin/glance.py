@@ -13,7 +13,8 @@ from django.utils.translation import gettext as _
 from .. import chain, conf, registry
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Schedule
-from ..timing import describe, from_ms
+from ..timing import from_ms
+from ..words import describe
 from .display import badge, instant, milliseconds, relative, status_badge, utcnow
 
 if TYPE_CHECKING:

@@ -128,10 +128,10 @@ class ScheduleAdmin(ScheduleActions, Base):
 
     @admin.display(description=gettext_lazy("next due points"))
     def upcoming(self, schedule: Schedule) -> SafeString:
-        """Return the next due points of what is typed, or of what is saved."""
+        """Return the next due points of what is saved, and of what is typed if that makes a difference."""
         name = self._url_name("preview")
         url = reverse(f"admin:{name}", args=[schedule.pk or 0], current_app=self.admin_site.name)
-        shown = render_upcoming(schedule)
+        shown = render_upcoming(schedule, _as_saved(schedule))
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
 
     def get_urls(self) -> list[URLPattern]:
@@ -151,10 +151,7 @@ class ScheduleAdmin(ScheduleActions, Base):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
-        if problems:
-            shown: SafeString | str = format_html('<p class="delayq-problem">{}</p>', " ".join(problems))
-        else:
-            shown = render_upcoming(form.instance)
+        shown = render_upcoming(form.instance, _as_saved(form.instance), " ".join(problems))
         return JsonResponse({"upcoming": shown, "task": render_task(request.POST.get("task", ""))})
 
     def render_change_form(
@@ -195,6 +192,14 @@ class ScheduleAdmin(ScheduleActions, Base):
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
         super().save_model(request, obj, form, change)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
+
+
+def _as_saved(schedule: Schedule) -> Schedule | None:
+    """Return the row as it stands, without what a form has written into this instance."""
+    if schedule._state.adding:
+        return None
+    rows = Schedule._base_manager.using(schedule._state.db).select_related("state")
+    return rows.filter(pk=schedule.pk).first()
 
 
 def _tell_unmirrored(request: HttpRequest, saved: Schedule) -> None:

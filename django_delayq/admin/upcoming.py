@@ -2,18 +2,20 @@
 
 import inspect
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
+from copy import copy
+from datetime import datetime
+from typing import Any
 
 from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import chain, registry
+from .. import registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..models import Schedule
-from ..timing import describe
+from ..models.versions import moves_effective_from
+from ..words import describe
 from .display import block, relative, utcnow
 from .durations import format_duration
 
@@ -21,47 +23,54 @@ SHOWN = 5
 TEMPLATE = "admin/django_delayq/schedule/upcoming.html"
 
 
-def next_points(schedule: Schedule, now: datetime, count: int = SHOWN) -> Iterator[datetime]:
-    """Yield the first due points after now, in UTC, as many as `max_runs` leaves.
+def render_upcoming(
+    schedule: Schedule, saved: Schedule | None = None, problem: SafeString | str = ""
+) -> SafeString | str:
+    """Return a table of the next due points in the schedule's zone and in UTC, in words where there is no recurrence.
 
-    Raises:
-        InvalidRecurrence: The row holds no usable recurrence.
+    `saved` is the row as it stands, where `schedule` holds what is typed: if that makes a difference, there are two
+    tables. With a `problem` what is typed cannot be computed, and only the first one is shown.
     """
-    state = chain.state_of(schedule)
-    if schedule.max_runs is not None:
-        count = min(count, schedule.max_runs - state.run_count)
-    rule, base = chain.rule_and_base(schedule, state)
-    point: datetime | None = max(base, now)
-    for _number in range(count):
-        assert point is not None  # noqa: S101 - for the type checker
-        try:
-            point = rule.next_after(point)
-        except OverflowError:
-            return
-        if point is None:
-            return
-        yield point
-
-
-def render_upcoming(schedule: Schedule) -> SafeString | str:
-    """Return a table of the next due points in the schedule's zone and in UTC, a dash where there is no recurrence."""
     now = utcnow()
+    before = None if saved is None else _table(saved, now)
+    after = None if problem else _table(_once_saved(schedule, saved, now), now)
+    hint = "" if problem or after else _("Fill in when it runs, and the next due points appear here.")
+    if before is None or before == after:
+        tables = [after]
+    else:
+        tables = [{**before, "heading": _("Now")}]
+        if after is not None:
+            tables.append({**after, "heading": _("After saving")})
+    context = {"problem": problem, "hint": hint, "tables": [table for table in tables if table is not None]}
+    return render_to_string(TEMPLATE, context)
+
+
+def _once_saved(schedule: Schedule, saved: Schedule | None, now: datetime) -> Schedule:
+    """Return the schedule as saving it now would make it: a changed recurrence counts from now on."""
+    if saved is None or not moves_effective_from(saved, schedule):
+        return schedule
+    typed = copy(schedule)
+    typed.effective_from = max(now, schedule.effective_from)
+    return typed
+
+
+def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
     try:
-        zone = ZoneInfo(schedule.timezone)
-        points = list(next_points(schedule, now))
         words = describe(schedule.recurrence)
+        points = schedule.preview(SHOWN, now)
     except (InvalidRecurrence, LookupError, ValueError, OSError):
-        return _("Fill in when it runs, and the next due points appear here.")
+        return None
     rows = [
         {
-            "local": f"{point.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}",
-            "utc": f"{point.astimezone(UTC):%a %Y-%m-%d %H:%M:%S}",
-            "relative": relative(point, now),
+            "local": f"{point.local:%a %Y-%m-%d %H:%M:%S %Z}",
+            "utc": f"{point.due_at:%a %Y-%m-%d %H:%M:%S}",
+            "relative": relative(point.due_at, now),
+            "annotations": point.annotations,
+            "runs": point.runs,
         }
         for point in points
     ]
-    context = {"rows": rows, "zone": schedule.timezone, "words": words, "notes": list(_notes(schedule))}
-    return render_to_string(TEMPLATE, context)
+    return {"rows": rows, "zone": schedule.timezone, "words": words, "notes": list(_notes(schedule))}
 
 
 def _notes(schedule: Schedule) -> Iterator[str]:

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from ..fields import UTCDateTimeField, utcnow
+from ..preview import PreviewPoint, preview
 from ..timing import Cron, Every, Once, Policies, Recurrence, Windowed
 from .definition import clean_definition
 from .queryset import ScheduleQuerySet
@@ -207,6 +208,28 @@ class Schedule(models.Model):
         if self.start_at or self.end_at:
             return Windowed(rule, start=self.start_at, end=self.end_at)
         return rule
+
+    def rule_and_base(self, state: "ScheduleState | None") -> tuple[Recurrence, datetime]:
+        """Return the rule and the instant after which its points count: `chain`, Note [First missing point].
+
+        Raises:
+            InvalidRecurrence: See `recurrence`.
+        """
+        last = None if state is None else state.last_due_at
+        base = max(last or self.effective_from, self.effective_from)
+        fixed_delay = self.kind == self.Kind.EVERY and self.every_from == self.EveryFrom.FINISH
+        if fixed_delay and state is not None and state.last_finished_at is not None:
+            anchor = max(state.last_finished_at, self.effective_from)
+            return self.recurrence_from(anchor), max(base, anchor)
+        return self.recurrence, base
+
+    def preview(self, n: int, start: datetime | None = None) -> list[PreviewPoint]:
+        """Return the first `n` undecided due points after `start`, by default from now on, each with its annotations.
+
+        Raises:
+            InvalidRecurrence: See `recurrence`.
+        """
+        return preview(self, n, start or utcnow())
 
     @property
     def policies(self) -> Policies:

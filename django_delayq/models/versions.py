@@ -57,6 +57,13 @@ def is_expression(value: Any) -> bool:
     return hasattr(value, "resolve_expression")
 
 
+def moves_effective_from(old: Any, new: Any) -> bool:
+    """Say whether saving `new` over `old` moves `effective_from`; for display, before anything is written."""
+    if any(getattr(old, name) != getattr(new, name) for name in TIMING_FIELDS):
+        return True
+    return bool(old.name != new.name and "h" in old.cron.lower())
+
+
 def next_effective_from(values: dict[str, Any]) -> Any:
     """Return the expression for `effective_from` in a write of plain `values`. See Note [Effective from].
 

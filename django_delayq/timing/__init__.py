@@ -5,7 +5,6 @@ from .dialect import parse_every
 from .point import from_ms, to_ms
 from .policy import Policies, Run, Skip, decide, too_old, wake_at
 from .recurrence import Every, Once, Recurrence, Windowed
-from .words import describe
 
 __all__ = [
     "Cron",
@@ -17,7 +16,6 @@ __all__ = [
     "Skip",
     "Windowed",
     "decide",
-    "describe",
     "from_ms",
     "parse_every",
     "to_ms",

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo, available_timezones
 from ..exceptions import InvalidRecurrence
 
 DAY = 86_400
-#: Offsets are looked up in blocks of 2**25 s, about 388 days.
-BLOCK_BITS = 25
+#: Offsets are looked up in blocks of 2**22 s, about 49 days: a point in years asks for few days of those between.
+BLOCK_BITS = 22
 MAX_BLOCKS = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = int((datetime(1, 1, 3, tzinfo=UTC) - _EPOCH).total_seconds())

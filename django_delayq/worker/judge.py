@@ -215,7 +215,7 @@ def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: V
     point = _point(held)
     rule, base = chain.rule_and_base(schedule, state)
     if point <= schedule.effective_from:  # of the definition before: what is missed now has no points before the edit
-        rule = Windowed(rule, start=base)
+        rule = Windowed(rule, start=base + timedelta(microseconds=1))
     decision = decide(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, schedule.policies)
     if isinstance(decision, Skip):
         run = new_run(held, schedule, point, worker, points=decision.points)

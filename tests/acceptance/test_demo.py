@@ -32,6 +32,17 @@ victim.delete()
 print("deleted:", judge(start, end).complaints)
 """
 
+CLOCK_CHANGES = """
+from datetime import UTC, datetime
+from django_delayq.models import Schedule
+from shop.demo.data import clock_change
+print("shown:", Schedule.objects.get(name="Clock change").preview(1)[0].annotations)
+for month in range(1, 13):
+    now = datetime(2027, month, 5, tzinfo=UTC)
+    point = Schedule(name="s", created_at=now, effective_from=now, **clock_change(now)).preview(1, now)[0]
+    print("one of twelve:", (point.due_at - now).days < 200, point.annotations)
+"""
+
 
 @pytest.fixture
 def place() -> Iterator[Path]:
@@ -133,6 +144,9 @@ def test_a_session_of_some_seconds_ends_by_itself_and_every_due_point_has_its_ou
     assert "as it was: []" in again, again
     assert re.search(r"open: \['Stock check: due .* UTC has no outcome yet'\]", again)
     assert re.search(r"deleted: \['Stock check: due .* UTC has no run in the ledger'\]", again)
+    changes, _ = manage("shell", "-c", CLOCK_CHANGES).communicate(timeout=PATIENCE_SECONDS)
+    assert re.search(r"shown: .*(does not exist on this day, runs at|first of two)", changes), changes
+    assert len(re.findall(r"one of twelve: True .*(does not exist on this day, runs|first of two)", changes)) == 12
     second = manage("demo", "--seconds", "4", "--no-web")
     output, _ = second.communicate(timeout=PATIENCE_SECONDS)
     assert second.returncode == 0, output

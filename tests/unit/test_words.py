@@ -1,67 +1,94 @@
-"""Words are short for the well-known shapes, and literal for everything else."""
+"""Words say exactly when a cron expression matches: same words, same times."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import pytest
+from django.utils import translation
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
 
-from django_delayq.timing import Cron, Every, Once, Windowed, describe
+from django_delayq.exceptions import InvalidRecurrence
+from django_delayq.timing import Cron, Every, Once, Windowed
+from django_delayq.words import describe
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+START = datetime(2024, 1, 31, 22, 58, 57, tzinfo=UTC)
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("* * * * *", "every minute, Europe/Riga"),
-        ("*/1 * * * *", "every minute, Europe/Riga"),
-        ("*/5 * * * *", "every 5 minutes, Europe/Riga"),
-        ("*/5 * * * ?", "every 5 minutes, Europe/Riga"),
-        ("* * * * * *", "every second, Europe/Riga"),
-        ("*/10 * * * * *", "every 10 seconds, Europe/Riga"),
-        ("0 * * * *", "every hour, Europe/Riga"),
-        ("@hourly", "every hour, Europe/Riga"),
-        ("5 * * * *", "every hour at minute 5, Europe/Riga"),
-        ("0 */2 * * *", "every 2 hours, Europe/Riga"),
-        ("0 9 * * 1-5", "at 09:00, Monday to Friday, Europe/Riga"),
-        ("0 9 * * mon-FRI", "at 09:00, Monday to Friday, Europe/Riga"),
-        ("30 6,18 * * *", "at 06:30 and 18:30, every day, Europe/Riga"),
-        ("0 18,6,12,6 * * *", "at 06:00, 12:00 and 18:00, every day, Europe/Riga"),
-        ("0 9 * * 6-7", "at 09:00, Saturday to Sunday, Europe/Riga"),
-        ("0 9 * * 0-7", "at 09:00, every day, Europe/Riga"),
-        ("0 9 * * SUN,wed,1", "at 09:00, Monday, Wednesday and Sunday, Europe/Riga"),
-        ("@weekly", "at 00:00, Sunday, Europe/Riga"),
-        ("0 9 15 * *", "at 09:00, on day 15 of the month, Europe/Riga"),
-        ("0 9 L * *", "at 09:00, on the last day of the month, Europe/Riga"),
-        ("0 9 24 DEC *", "at 09:00, on 24 December, Europe/Riga"),
-        ("@yearly", "at 00:00, on 1 January, Europe/Riga"),
-        ("15 0 9 * * *", "at 09:00:15, every day, Europe/Riga"),
-        ("*/15 * * * 1-5", "every 15 minutes, Monday to Friday, Europe/Riga"),
-        ("*/5 * * * * 1", "every 5 seconds, Monday, Europe/Riga"),
-        # No well-known shape, or words would say less than the expression.
-        ("0 0 29 2 *", "cron 0 0 29 2 * (Europe/Riga)"),
-        ("0  0 31 *\t*", "cron 0 0 31 * * (Europe/Riga)"),
-        ("*/7 * * * *", "cron */7 * * * * (Europe/Riga)"),
-        ("*/60 * * * *", "cron */60 * * * * (Europe/Riga)"),
-        ("0 */5 * * *", "cron 0 */5 * * * (Europe/Riga)"),
-        ("*/5 9 * * *", "cron */5 9 * * * (Europe/Riga)"),
-        ("* 9 * * *", "cron * 9 * * * (Europe/Riga)"),
-        ("0,30 9 * * *", "cron 0,30 9 * * * (Europe/Riga)"),
-        ("5 */2 * * *", "cron 5 */2 * * * (Europe/Riga)"),
-        ("0 9 13 * 5", "cron 0 9 13 * 5 (Europe/Riga)"),
-        ("0 9 1,15 * *", "cron 0 9 1,15 * * (Europe/Riga)"),
-        ("0 9 * 6 *", "cron 0 9 * 6 * (Europe/Riga)"),
-        ("0 9 * * 5#2", "cron 0 9 * * 5#2 (Europe/Riga)"),
-        ("0 9 * * */2", "cron 0 9 * * */2 (Europe/Riga)"),
-        ("30 * * * * *", "cron 30 * * * * * (Europe/Riga)"),
-        ("30 */5 * * * *", "cron 30 */5 * * * * (Europe/Riga)"),
-        ("H/15 * * * *", "cron H/15 * * * * (Europe/Riga)"),
+        ("* * * * *", "every minute"),
+        ("*/1 * * * *", "every minute"),
+        ("*/5 * * * *", "every 5 minutes"),
+        ("*/5 * * * ?", "every 5 minutes"),
+        ("* * * * * *", "every second"),
+        ("*/10 * * * * *", "every 10 seconds"),
+        ("0 * * * *", "every hour"),
+        ("@hourly", "every hour"),
+        ("*/60 * * * *", "every hour"),
+        ("5 * * * *", "every hour at minute 5"),
+        ("0 */2 * * *", "every 2 hours"),
+        ("0 9 * * 1-5", "at 09:00, Monday to Friday"),
+        ("0 9 * * mon-FRI", "at 09:00, Monday to Friday"),
+        ("30 6,18 * * *", "at 06:30 and 18:30, every day"),
+        ("0 18,6,12,6 * * *", "at 06:00, 12:00 and 18:00, every day"),
+        ("0,30 9 * * *", "at 09:00 and 09:30, every day"),
+        ("0 */5 * * *", "at 00:00, 05:00, 10:00, 15:00 and 20:00, every day"),
+        ("15 0 9 * * *", "at 09:00:15, every day"),
+        # Rhythms within hours; */7 is none, its last interval is short.
+        ("*/7 * * * *", "every hour at minutes 0 to 56 in steps of 7"),
+        ("*/5 9 * * *", "every 5 minutes from 09:00 to 09:55, every day"),
+        ("* 9 * * *", "every minute from 09:00 to 09:59, every day"),
+        ("*/15 9-17 * * 1-5", "every 15 minutes from 09:00 to 17:45, Monday to Friday"),
+        ("30 9-17 * * *", "every hour from 09:30 to 17:30, every day"),
+        ("5 */2 * * *", "at minute 5, in hours 0 to 22 in steps of 2, every day"),
+        ("*/15 * * * 1-5", "every 15 minutes, Monday to Friday"),
+        # Seconds.
+        ("30 * * * * *", "every minute, at second 30"),
+        ("30 */5 * * * *", "every 5 minutes, at second 30"),
+        ("30 0 * * * *", "every hour at minute 0, at second 30"),
+        ("*/5 * * * * 1", "every 5 seconds, Monday"),
+        ("*/10 0-5 9 * * *", "every 10 seconds, at minutes 0 to 5, in hour 9, every day"),
+        # Days of the week: Monday first, runs over the end of the week are one.
+        ("0 9 * * 6-7", "at 09:00, Saturday and Sunday"),
+        ("0 9 * * 0-7", "at 09:00, every day"),
+        ("0 9 * * 5-7,1", "at 09:00, Friday to Monday"),
+        ("0 9 * * SUN,wed,1", "at 09:00, Monday, Wednesday and Sunday"),
+        ("@weekly", "at 00:00, Sunday"),
+        ("0 9 * * 5#2", "at 09:00, on the second Friday of the month"),
+        ("0 9 * * 5L", "at 09:00, on the last Friday of the month"),
+        ("0 9 * * FRI#L,MON", "at 09:00, on Monday and the last Friday of the month"),
+        # Days of the month.
+        ("0 9 15 * *", "at 09:00, on day 15 of the month"),
+        ("0 9 1,15 * *", "at 09:00, on days 1 and 15 of the month"),
+        ("0 9 L * *", "at 09:00, on the last day of the month"),
+        ("0 9 L-1 * *", "at 09:00, on the day before the last day of the month"),
+        ("0 9 L-3 * *", "at 09:00, on the day 3 days before the last day of the month"),
+        ("0 9 LW * *", "at 09:00, on the last working day of the month"),
+        ("0 9 31W * *", "at 09:00, on the last working day of the month"),
+        ("0 9 15W * *", "at 09:00, on the working day nearest to day 15 of the month"),
+        ("0 9 30W * *", "at 09:00, on the working day nearest to day 30 of the month, or to its last day"),
+        ("0 9 24 DEC *", "at 09:00, on 24 December"),
+        ("0 0 29 2 *", "at 00:00, on 29 February"),
+        ("@yearly", "at 00:00, on 1 January"),
+        ("0 9 * 6 *", "at 09:00, every day, in June"),
+        ("0 9 L 3-5,12 *", "at 09:00, on the last day of the month, in March to May and December"),
+        # Both fields of days: either, unless one begins with * (Vixie).
+        ("0 9 13 * 5", "at 09:00, on day 13 of the month or on Friday"),
+        ("0 9 */2 * 1", "at 09:00, Monday, but only on days 1 to 31 in steps of 2 of the month"),
+        ("0 9 1-7 * */7", "at 09:00, Sunday, but only on days 1 to 7 of the month"),
+        ("0 9 1-31 * 1", "at 09:00, every day"),
     ],
 )
 def test_a_cron_expression_in_words(expression: str, words: str) -> None:
-    assert describe(Cron(expression, "Europe/Riga")) == words
+    assert describe(Cron(expression, "Europe/Riga")) == f"{words}, Europe/Riga"
 
 
-def test_h_is_shown_as_what_it_became() -> None:
+def test_h_is_said_as_what_it_became() -> None:
     cron = Cron("H 9 * * *", key="report")
     minute = int(cron.fields.source[1])
     assert describe(cron) == f"at 09:{minute:02}, every day, UTC"
@@ -90,3 +117,172 @@ def test_a_single_point_and_a_window_in_words() -> None:
     assert describe(Windowed(hourly, start=NOON)) == "every hour, UTC, from 2026-11-21 12:00 UTC"
     assert describe(Windowed(hourly, end=NOON)) == "every hour, UTC, until 2026-11-21 12:00 UTC"
     assert describe(Windowed(hourly)) == "every hour, UTC"
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("0 9 * * 1-5", "um 09:00, Montag bis Freitag, UTC"),
+        ("*/5 * * * *", "alle 5 Minuten, UTC"),
+        ("* * * * *", "jede Minute, UTC"),
+        ("0 9 13 * 5", "um 09:00, Tag 13 des Monats oder Freitag, UTC"),
+        ("0 9 24 12 *", "um 09:00, am 24. Dezember, UTC"),
+        ("0 9 L-3 * 5#2", "um 09:00, 3 Tage vor dem letzten Tag des Monats oder zweiter Freitag des Monats, UTC"),
+    ],
+)
+def test_the_words_are_translated(expression: str, words: str) -> None:
+    with translation.override("de"):
+        assert describe(Cron(expression)) == words
+
+
+# -- random expressions
+
+
+def _field(low: int, high: int, *, short: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    ranges = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
+    steps = st.sampled_from((2, 3, 5, 7, 10, 15, 20, 30))
+    items = st.one_of(
+        st.just("*"),
+        number.map(str),
+        ranges,
+        st.tuples(st.one_of(st.just("*"), ranges), steps).map(lambda pair: f"{pair[0]}/{pair[1]}"),
+        st.just("H"),
+    )
+    return st.lists(items, min_size=1, max_size=short).map(",".join)
+
+
+DAYS = st.one_of(
+    _field(1, 31, short=3),
+    st.sampled_from(("*", "?", "L", "LW", "15W", "30W", "31W", "L-3", "L-30", "1W,15", "L,1-3", "L-1,LW")),
+)
+WEEKDAY_FIELDS = st.one_of(
+    _field(0, 7, short=3), st.sampled_from(("*", "?", "5L", "5#2", "1#5,3", "MON-FRI", "SUN", "FRI#L,2#1", "SAT,1-3"))
+)
+EXPRESSIONS = st.tuples(
+    st.one_of(st.just("0"), _field(0, 59, short=2)),
+    _field(0, 59, short=3),
+    _field(0, 23, short=3),
+    DAYS,
+    st.one_of(st.just("*"), _field(1, 12, short=2)),
+    WEEKDAY_FIELDS,
+).map(" ".join)
+
+
+def read(expression: str) -> Cron:
+    try:
+        return Cron(expression, key="words")
+    except InvalidRecurrence:
+        assume(False)
+        raise
+
+
+def points(cron: Cron, count: int = 50) -> tuple[datetime, ...]:
+    found: list[datetime] = []
+    while len(found) < count:
+        point = cron.next_after(found[-1] if found else START)
+        if point is None:
+            break
+        found.append(point)
+    return tuple(found)
+
+
+#: Words -> the points of the first expression that had them, over all examples of this process.
+_seen: dict[str, tuple[str, tuple[datetime, ...]]] = {}
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(EXPRESSIONS)
+@example("0 0 9 31W * *")
+@example("0 0 9 LW * *")
+@example("0 0 9 1-31 * 1")
+@example("0 0 9 * * *")
+@example("0 0 9 *,5 * 1")
+@example("0 0 9 5,* * 1")
+@example("0 0 0 * * 7")
+@example("0 0 0 * * 0")
+def test_two_expressions_with_the_same_words_have_the_same_points(expression: str) -> None:
+    cron = read(expression)
+    words = describe(cron)
+    assert words.endswith(", UTC") and "%" not in words and "  " not in words
+    other, expected = _seen.setdefault(words, (expression, points(cron)))
+    assert points(cron) == expected, (expression, other, words)
+
+
+def test_all_small_expressions_with_the_same_words_have_the_same_points() -> None:
+    """Few values, so that many of these have the same words."""
+    seen: dict[str, tuple[datetime, ...]] = {}
+    together = 0
+    for minute in ("0", "*", "*/30", "0,30", "0-59", "5", "0-59/30", "0-30/15"):
+        for hour in ("*", "0-23", "9", "9-12", "*/12", "0,12", "9,10,11,12"):
+            for day in ("*", "1", "1-31", "?", "L-0", "L"):
+                for weekday in ("*", "1", "0-6", "1-7", "5L", "5#L"):
+                    cron = Cron(f"{minute} {hour} {day} * {weekday}")
+                    words = describe(cron)
+                    together += words in seen
+                    assert points(cron, 20) == seen.setdefault(words, points(cron, 20)), (cron, words)
+    assert together > 500
+
+
+# -- read back: an independent reading of the simple shapes
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    day = "|".join(WEEKDAYS)
+    return re.compile(
+        rf"at (?P<times>[0-9:, and]+?), (?P<days>every day|(?:{day})(?: to (?:{day}))?|on day \d+ of the month), UTC"
+    )
+
+
+def _matches(words: str, instant: datetime) -> bool:
+    """Say whether the words claim a run at this instant."""
+    match = _pattern().fullmatch(words)
+    assert match is not None, words
+    if f"{instant:%H:%M}" not in re.split(", | and ", match["times"]) or instant.second:
+        return False
+    days = match["days"]
+    if days == "every day":
+        return True
+    if days.startswith("on day"):
+        return instant.day == int(days.split()[2])
+    first, _, last = days.partition(" to ")
+    begin, end = WEEKDAYS.index(first), WEEKDAYS.index(last or first)
+    return (instant.weekday() - begin) % 7 <= (end - begin) % 7
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 23), min_size=1, max_size=3, unique=True).filter(
+        lambda hours: max(hours) - min(hours) != 3
+    ),
+    st.integers(0, 59),
+    st.one_of(
+        st.just("* * *"),
+        st.integers(1, 31).map(lambda day: f"{day} * *"),
+        st.integers(0, 6).map(lambda day: f"* * {day}"),
+        st.tuples(st.integers(0, 4), st.integers(2, 5)).map(lambda pair: f"* * {pair[0]}-{min(6, sum(pair))}"),
+    ),
+)
+def test_what_the_words_claim_is_what_runs(hours: list[int], minute: int, days: str) -> None:
+    cron = Cron(f"{minute} {','.join(map(str, hours))} {days}")
+    words = describe(cron)
+    assume(not words.startswith("every"))  # "every 12 hours"
+    moment = datetime(2027, 1, 1, tzinfo=UTC)
+    end = moment + timedelta(days=62)
+    expected = {
+        moment + timedelta(days=day, hours=hour, minutes=minute)
+        for day in range(62)
+        for hour in range(24)
+        if _matches(words, moment + timedelta(days=day, hours=hour, minutes=minute))
+    }
+    assert set(_between(cron, moment, end)) == expected
+
+
+def _between(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:
+    found = []
+    point = cron.next_after(begin - timedelta(seconds=1))
+    while point is not None and point < end:
+        found.append(point)
+        point = cron.next_after(point)
+    return found

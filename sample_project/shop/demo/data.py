@@ -5,6 +5,7 @@ one-off sale, which is set to a time to come.
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
 
 from django.contrib.auth import get_user_model
 
@@ -121,6 +122,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     },
 }
 SALE = "Flash sale"
+CLOCK_CHANGE = "Clock change"
 
 
 def load(*, sale_in_seconds: float) -> None:
@@ -129,6 +131,8 @@ def load(*, sale_in_seconds: float) -> None:
         Product.objects.get_or_create(sku=sku, defaults={"name": name, "price": Decimal(price), "stock": stock})
     for name, values in SCHEDULES.items():
         Schedule.objects.get_or_create(name=name, defaults=values)
+    if not Schedule.objects.filter(name=CLOCK_CHANGE).exists():
+        Schedule.objects.create(name=CLOCK_CHANGE, **clock_change(datetime.now(UTC)))
     at = (datetime.now(UTC) + seconds(sale_in_seconds)).replace(microsecond=0)
     sale, is_new = Schedule.objects.get_or_create(
         name=SALE,
@@ -143,6 +147,44 @@ def load(*, sale_in_seconds: float) -> None:
     if not is_new and sale.kind == Schedule.Kind.ONCE:
         sale.at = at
         sale.save()
+
+
+def clock_change(now: datetime) -> dict[str, Any]:
+    """Return a schedule at a local time that does not exist, or comes twice, when some zone next changes its clock."""
+    zone, before, after = next_change(now)
+    shift = after.replace(tzinfo=None) - before.replace(tzinfo=None)  # of the clock, over one second
+    first = min(before.replace(tzinfo=None), after.replace(tzinfo=None))
+    inside = first + abs(shift) / 2 + seconds(1)
+    return {
+        "task": "shop.tasks.nightly_report",
+        "kind": "cron",
+        "cron": f"{inside.minute} {inside.hour} {inside.day} {inside.month} *",
+        "timezone": zone,
+        "kwargs": {"timezone": zone},
+        "dst_overlap": "twice",
+        "description": "A time that the clock of this zone jumps over, or shows twice: see its next due points.",
+    }
+
+
+def next_change(now: datetime) -> tuple[str, datetime, datetime]:
+    """Return the zone that changes its clock next, with the last local second before and the first after it."""
+    zones = [ZoneInfo(name) for name in sorted(available_timezones()) if "/" in name and not name.startswith("Etc/")]
+    begin = now.replace(microsecond=0)
+    for _day in range(400):
+        end = begin + timedelta(days=1)
+        for zone in zones:
+            if _offset(zone, begin) != _offset(zone, end):
+                last, first = begin, end
+                while first - last > seconds(1):
+                    middle = (last + (first - last) / 2).replace(microsecond=0)
+                    last, first = (middle, first) if _offset(zone, middle) == _offset(zone, begin) else (last, middle)
+                return zone.key, last.astimezone(zone), first.astimezone(zone)
+        begin = end
+    raise LookupError("No zone changes its clock within a year.")
+
+
+def _offset(zone: ZoneInfo, instant: datetime) -> timedelta | None:
+    return instant.astimezone(zone).utcoffset()
 
 
 def ensure_admin() -> bool:

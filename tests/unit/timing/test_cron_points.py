@@ -1,10 +1,8 @@
 """Points of cron expressions held against two independent judges: a simulation of cron's rules, and croniter."""
 
-import calendar
 import re
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from zoneinfo import ZoneInfo
 
 from croniter import croniter
 from hypothesis import HealthCheck, assume, given, settings
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron
 
-MINUTE = timedelta(minutes=1)
-BOUNDS = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 6)}
+from .simulation import MINUTE, date_matches, simulate, watch
 
 #: Zone and a local day around which its offset changes; every kind of change that semantics.md names.
 CHANGES = [
@@ -39,98 +36,6 @@ CHANGES = [
     ("Europe/Volgograd", date(2020, 12, 27)),
     ("Asia/Kolkata", date(2026, 1, 1)),
 ]
-
-
-# --- the simulation: what is asked of every single minute, in the plainest way -------------------------------------
-
-
-def item_matches(item: str, value: int, low: int, high: int) -> bool:
-    body, _, step = item.partition("/")
-    if body == "*":
-        first, last = low, high
-    elif "-" in body:
-        first, last = (int(part) for part in body.split("-"))
-    else:
-        first = int(body)
-        last = high if step else first
-    return first <= value <= last and (value - first) % int(step or 1) == 0
-
-
-def field_matches(text: str, value: int, name: str) -> bool:
-    low, high = BOUNDS[name]
-    return any(item_matches(item, value, low, high) for item in text.split(","))
-
-
-def day_item_matches(item: str, day: date) -> bool:
-    last = calendar.monthrange(day.year, day.month)[1]
-    if item.startswith("L-") or item == "L":
-        return day.day == last - int(item[2:] or 0)
-    if item == "LW" or item.endswith("W"):
-        wanted = last if item == "LW" else min(int(item[:-1]), last)
-        working = [n for n in range(1, last + 1) if date(day.year, day.month, n).weekday() < 5]
-        # The nearest; a Saturday moves back first, and that is never as far as Monday.
-        return day.day == min(working, key=lambda n: abs(n - wanted))
-    return item_matches(item, day.day, 1, 31)
-
-
-def weekday_item_matches(item: str, day: date) -> bool:
-    sunday_first = day.isoweekday() % 7
-    if "#" in item:
-        weekday, nth = (int(part) for part in item.split("#"))
-        return sunday_first == weekday and (day.day - 1) // 7 + 1 == nth
-    if item.endswith("L"):
-        return sunday_first == int(item[:-1]) and (day + timedelta(days=7)).month != day.month
-    return item_matches(item, sunday_first, 0, 6)
-
-
-def date_matches(expression: str, day: date) -> bool:
-    _, _, days, months, weekdays = expression.split()
-    if not field_matches(months, day.month, "month"):
-        return False
-    by_day = any(day_item_matches(item, day) for item in days.split(","))
-    by_weekday = any(weekday_item_matches(item, day) for item in weekdays.split(","))
-    if days.startswith("*") or weekdays.startswith("*"):
-        return by_day and by_weekday
-    return by_day or by_weekday
-
-
-def wall_matches(expression: str, wall: datetime) -> bool:
-    minute, hour, *_ = expression.split()
-    return (
-        field_matches(minute, wall.minute, "minute")
-        and field_matches(hour, wall.hour, "hour")
-        and date_matches(expression, wall.date())
-    )
-
-
-def simulate(expression: str, zone: str, begin: datetime, end: datetime, gap: str, overlap: str) -> list[datetime]:
-    """Look at the clock on the wall every minute, like a cron daemon that is never late."""
-    minute, hour, *_ = expression.split()
-    fixed = not minute.startswith("*") and not hour.startswith("*")
-    info = ZoneInfo(zone)
-    three_hours = timedelta(hours=3)
-    found = []
-    seen: dict[datetime, datetime] = {}
-    # Begin a day early, to have seen what is on the wall for the second time.
-    now = begin - timedelta(days=1)
-    before = (now - MINUTE).astimezone(info).replace(tzinfo=None)
-    while now <= end:
-        wall = now.astimezone(info).replace(tzinfo=None)
-        jump = wall - before - MINUTE
-        due = wall_matches(expression, wall)
-        if fixed and overlap == "once" and wall in seen and now - seen[wall] <= three_hours:
-            due = False
-        if fixed and gap == "run_after" and timedelta(0) < jump <= three_hours:
-            missing = before + MINUTE
-            while missing < wall:
-                due = due or wall_matches(expression, missing)
-                missing += MINUTE
-        if due and now >= begin:
-            found.append(now)
-        seen.setdefault(wall, now)
-        before = wall
-        now += MINUTE
-    return found
 
 
 def points(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:
@@ -207,7 +112,7 @@ def test_points_around_a_change_of_the_clock_are_those_of_a_simulated_daemon(
     cron = accepted(expression, zone, gap, overlap)
     begin = datetime(day.year, day.month, day.day, tzinfo=UTC) - timedelta(hours=26)
     end = begin + timedelta(hours=52)
-    expected = simulate(expression, zone, begin, end, gap, overlap)
+    expected = simulate(expression, watch(zone, begin, end), gap, overlap)
     assert points(cron, begin, end) == expected
     assert cron.count_between(begin, end) == len(expected)
     assert cron.previous_at_or_before(end, begin - MINUTE) == (expected[-1] if expected else None)
@@ -219,7 +124,7 @@ def test_dates_are_those_of_a_simulated_calendar(days: str, months: str, weekday
     expression = f"30 12 {days} {months} {weekdays}"
     cron = accepted(expression)
     calendar_days = [start + timedelta(days=n) for n in range(800)]
-    expected = [day for day in calendar_days if date_matches(expression, day)]
+    expected = [day for day in calendar_days if date_matches(days, months, weekdays, day)]
     begin = datetime(start.year, start.month, start.day, tzinfo=UTC)
     end = begin + timedelta(days=800) - MINUTE
     assert [point.date() for point in points(cron, begin, end)] == expected

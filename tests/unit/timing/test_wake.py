@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_delayq.timing import Policies, too_old, wake_at
+from django_delayq.timing import Every, Policies, Skip, decide, too_old, wake_at
 
 HOUR = timedelta(hours=1)
 POINT = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -37,6 +37,23 @@ def test_wakes_are_spread_and_pinned() -> None:
     assert 0.4 < sum(by_point) / len(by_point) < 0.6
     assert min(by_point) < 0.05
     assert max(by_point) > 0.95
+
+
+def test_what_woke_during_a_busy_stretch_is_found_by_wakes_not_by_points() -> None:
+    minute, jitter, busy_until = timedelta(minutes=1), timedelta(minutes=10), POINT + timedelta(minutes=30)
+    further = set()
+    for number in range(40):
+        woke = []
+        while wake_at(POINT + len(woke) * minute, jitter, str(number)) <= busy_until:
+            woke.append(POINT + len(woke) * minute)
+        further.add((woke[-1] - busy_until + jitter) // minute)
+        for overlap, last, resume_at in [("queue_one", woke[-2], woke[-1]), ("skip", woke[-1], woke[-1] + minute)]:
+            policies = Policies(overlap=overlap, jitter=jitter, key=str(number))
+            decision = decide(Every(minute, POINT), POINT, POINT + HOUR, POINT, busy_until, policies)
+            assert isinstance(decision, Skip)
+            assert (decision.last, decision.resume_at, decision.reason) == (last, resume_at, "overlap")
+    # All points up to a jitter before the end woke for sure; of those after, none, one, or several in a row.
+    assert {0, 1, 2, 3} <= further
 
 
 def test_the_wake_of_a_naive_instant_is_refused() -> None:

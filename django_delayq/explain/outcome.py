@@ -1,0 +1,128 @@
+"""A row of the ledger in sentences: what happened, why, and what to change. Reads neither database nor Redis."""
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..models import Origin, Run, Schedule, Status
+
+
+def shown(instant: datetime, zone: ZoneInfo) -> str:
+    """Return an instant in the schedule's zone, with milliseconds where there are some."""
+    local = instant.astimezone(zone)
+    millis = f".{local.microsecond // 1000:03}" if local.microsecond else ""
+    return f"{local:%Y-%m-%d %H:%M:%S}{millis} {local:%Z}"
+
+
+def span(value: timedelta) -> str:
+    """Return "12 ms", "4.21 s" or "1:05:00"."""
+    seconds = value.total_seconds()
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if abs(seconds) < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def describe_run(run: Run, schedule: Schedule, zone: ZoneInfo) -> list[str]:
+    """Return what became of a run, its figures, and why it did not succeed."""
+    lines = [_headline(run, zone), *_figures(run, zone)]
+    why = _why(run, schedule)
+    if why:
+        lines.append(why)
+    if run.error:
+        lines.append(_("Error: %(error)s") % {"error": run.error.strip().splitlines()[-1][:500]})
+    if run.generation != schedule.generation and Status(run.status) in (Status.SUCCEEDED, Status.FAILED):
+        lines.append(_("The definition has been edited since."))
+    return lines
+
+
+def _headline(run: Run, zone: ZoneInfo) -> str:
+    values = {"due": shown(run.due_at, zone), "status": Status(run.status).label, "points": run.points}
+    if run.last_due_at is not None:
+        values["last"] = shown(run.last_due_at, zone)
+        if not run.points:
+            return _("%(due)s to %(last)s: %(status)s, an unknown number of points in one row.") % values
+        return _("%(due)s to %(last)s: %(status)s, %(points)d points in one row.") % values
+    if run.origin == Origin.DUE:
+        return _("%(due)s: %(status)s.") % values
+    values["origin"] = Origin(run.origin).label
+    return _("%(due)s: %(status)s (%(origin)s: ordered by a person).") % values
+
+
+def _figures(run: Run, zone: ZoneInfo) -> list[str]:
+    if run.status == Status.SKIPPED:
+        return [] if run.claimed_at is None else [_("Decided at %(time)s.") % {"time": shown(run.claimed_at, zone)}]
+    parts = []
+    if run.attempt:
+        parts.append(ngettext("%(count)d attempt", "%(count)d attempts", run.attempt) % {"count": run.attempt})
+    if run.lag is not None:
+        parts.append(_("lag %(lag)s") % {"lag": span(run.lag)})
+    if run.duration is not None:
+        parts.append(_("took %(duration)s") % {"duration": span(run.duration)})
+    if run.reclaims:
+        text = ngettext("taken over %(count)d time", "taken over %(count)d times", run.reclaims)
+        parts.append(text % {"count": run.reclaims})
+    if run.worker:
+        parts.append(_("worker %(worker)s") % {"worker": run.worker})
+    return [", ".join(parts) + "."] if parts else []
+
+
+def _why(run: Run, schedule: Schedule) -> str:
+    if run.status == Status.SKIPPED:
+        return _why_skipped(run, schedule)
+    if run.status == Status.QUEUED:
+        return _("It waits in queue %(queue)s for a worker.") % {"queue": run.queue}
+    if run.status == Status.RUNNING:
+        return _("It runs now, or its worker died; then another takes over when the lease ends.")
+    if run.status == Status.RETRYING:
+        values = {"most": schedule.max_attempts}
+        return _("The last attempt failed; it is tried again, %(most)d times in all.") % values
+    return _why_not_succeeded(run)
+
+
+def _why_skipped(run: Run, schedule: Schedule) -> str:
+    sentences = {
+        "overlap": _(
+            "The schedule was still busy with an earlier run when it came due, and the policy for overlap skips then. "
+            "To run it afterwards set overlap to queue_one or queue_all, to run it beside the other to allow; or make "
+            "the interval longer than the task takes."
+        ),
+        "missed": _(
+            "No worker was there in time, and the policy for missed points leaves this one out. To run every missed "
+            "point set missed to all; to take a late one for punctual make grace longer."
+        ),
+        "catch_up_window": _(
+            "It was older than the catch-up window when a worker came. To run older points make catch_up_window longer "
+            "or leave it empty."
+        ),
+        "max_catch_up": _(
+            "More points were missed than max_catch_up (%(most)d) allows; only the newest of them ran. To run more, "
+            "raise it."
+        ),
+        "edited": _(
+            "The definition was changed before this was decided; only points after the change count. Nothing is to be "
+            "changed; run now makes up for it."
+        ),
+        "paused": _("The schedule was paused before this started. Run now makes up for it."),
+    }
+    found = sentences.get(run.reason)
+    return run.reason if found is None else found % {"most": schedule.max_catch_up}
+
+
+def _why_not_succeeded(run: Run) -> str:
+    sentences = {
+        (Status.FAILED, "paused"): _("The schedule was paused while this waited for its next attempt."),
+        (Status.LOST, "paused"): _("Its worker vanished, and the schedule was paused before another took over."),
+        (Status.FAILED, "catch_up_window"): _(
+            "Its next attempt came after the catch-up window. Make catch_up_window longer or backoff shorter."
+        ),
+        (Status.LOST, "catch_up_window"): _(
+            "Its worker vanished, and the catch-up window had passed before another took over."
+        ),
+        (Status.LOST, "poison"): _(
+            "Every worker that ran it died or lost its lease, so it was given up after MAX_RECLAIMS. Look for what "
+            "kills the worker: memory, a crash in native code, a task that blocks the whole process."
+        ),
+    }
+    return sentences.get((Status(run.status), run.reason), run.reason)

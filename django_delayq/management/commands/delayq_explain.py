@@ -1,0 +1,65 @@
+"""`manage.py delayq_explain`: say why a due point did or did not run. No logic of its own."""
+
+from argparse import ArgumentParser
+from difflib import get_close_matches
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_delayq import explain, ledger
+from django_delayq.fields import utcnow
+from django_delayq.models import Schedule
+from django_delayq.timing.zone import get_zone
+
+MOST_SHOWN = 1000
+
+
+class Command(BaseCommand):
+    """Reads definition, ledger and Redis; writes nothing, also where Redis is down."""
+
+    help = "Say why a due point of a schedule did or did not run, or what is to come."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("schedule", help="Name or id.")
+        parser.add_argument(
+            "--at", metavar="TIME", help="A due point: '2026-11-21 09:00' in the schedule's zone, or 09:00 for today."
+        )
+        parser.add_argument("--next", metavar="N", type=int, help="List the next N due points.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print it; fail with one line that says what to write."""
+        schedule, now = _find(options["schedule"]), utcnow()
+        count = options["next"]
+        if count is not None and not 1 <= count <= MOST_SHOWN:
+            raise CommandError(f"--next must be from 1 to {MOST_SHOWN}, not {count}.")
+        try:
+            get_zone(schedule.timezone)
+            if options["at"] is not None:
+                moment = explain.parse_moment(options["at"], schedule.timezone, now)
+                lines = explain.explain_point(schedule, moment, now)
+            elif count is None:
+                lines = explain.explain_state(schedule, now)
+            else:
+                lines = []
+            if count is not None:
+                lines += explain.list_next(schedule, count)
+        except (ValueError, OverflowError) as error:  # InvalidRecurrence is one
+            raise CommandError(str(error)) from error
+        for line in lines:
+            self.stdout.write(line)
+
+
+def _find(text: str) -> Schedule:
+    """Return the schedule of a name, else of an id."""
+    rows = Schedule._base_manager.using(ledger.database()).select_related("state")
+    found = rows.filter(name=text).first()
+    if found is None and text.isascii() and text.isdecimal() and len(text) <= 18:
+        found = rows.filter(pk=int(text)).first()
+    if found is not None:
+        return found
+    names = {name.lower(): name for name in rows.values_list("name", flat=True)}
+    near = [name for lower, name in names.items() if text.lower() in lower][:3]
+    near = near or [names[name] for name in get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
+    hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    raise CommandError(f"There is no schedule with the name or id {text[:200]!r}.{hint}")

@@ -1,0 +1,284 @@
+"""`manage.py delayq_explain`: why a point did or did not run."""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import mirror
+from django_delayq.models import Run, Schedule, ScheduleState
+from tests.integration.admin_pages import kill_redis, make
+from tests.support import HOURLY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def told(schedule: object, **options: object) -> str:
+    out = StringIO()
+    name = schedule.name if isinstance(schedule, Schedule) else schedule
+    call_command("delayq_explain", name, stdout=out, **options)
+    return out.getvalue()
+
+
+def old(**values: object) -> Schedule:
+    """Return a schedule that has existed for years, at 09:00 UTC by default."""
+    schedule = make(**{"timezone": "UTC", **values})
+    Schedule._base_manager.filter(pk=schedule.pk).update(created_at=LONG_AGO, effective_from=LONG_AGO)
+    return Schedule.objects.get(pk=schedule.pk)
+
+
+def row(schedule: Schedule, due_at: datetime, **values: object) -> Run:
+    defaults = {"schedule_name": schedule.name, "task": schedule.task, "queue": schedule.queue, "generation": 1}
+    return Run.objects.create(schedule=schedule, due_at=due_at, **{**defaults, "status": "skipped", **values})
+
+
+def iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat()
+
+
+# -- what the ledger knows
+
+
+def test_a_point_that_ran_is_told_with_attempts_lag_and_worker(broker):
+    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    point = make_due(broker, schedule)
+    run_burst()
+    text = told(schedule, at=iso(point))
+    assert f"{point:%Y-%m-%d %H:%M:%S} UTC: succeeded." in text
+    assert "1 attempt, lag " in text and ", took " in text and f"worker {Run.objects.get().worker}" in text
+    assert told(str(schedule.pk), at=iso(point)) == text
+    assert "The newest row of the ledger:" in told(schedule)
+
+
+def test_a_failure_shows_its_last_line(broker):
+    schedule = make(task="tests.app.tasks.fail", cron=HOURLY_CRON, timezone="UTC")
+    point = make_due(broker, schedule)
+    run_burst()
+    text = told(schedule, at=iso(point))
+    assert ": failed." in text and "Error: " in text and "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "sentence", "advice"),
+    [
+        ("skipped", "overlap", "still busy with an earlier run", "queue_one"),
+        ("skipped", "missed", "No worker was there in time", "missed to all"),
+        ("skipped", "catch_up_window", "older than the catch-up window", "make catch_up_window longer"),
+        ("skipped", "max_catch_up", "max_catch_up (100)", "raise it"),
+        ("skipped", "edited", "changed before this was decided", "run now"),
+        ("skipped", "paused", "paused before this started", "Run now"),
+        ("failed", "paused", "paused while this waited", ""),
+        ("lost", "paused", "worker vanished", ""),
+        ("failed", "catch_up_window", "after the catch-up window", "backoff shorter"),
+        ("lost", "catch_up_window", "worker vanished", ""),
+        ("lost", "poison", "MAX_RECLAIMS", "Look for what kills the worker"),
+        ("lost", "the schedule was deleted", "the schedule was deleted", ""),
+        ("skipped", "of another version", "of another version", ""),
+    ],
+)
+def test_every_reason_is_a_sentence_and_says_what_to_change(status, reason, sentence, advice):
+    schedule = old()
+    row(schedule, NOW.replace(hour=9), status=status, reason=reason)
+    text = told(schedule, at="2026-11-21 09:00")
+    assert f"2026-11-21 09:00:00 UTC: {status}." in text
+    assert sentence in text and advice in text
+
+
+@pytest.mark.parametrize(("points", "said"), [(12, "12 points in one row"), (0, "unknown number of points")])
+def test_a_point_inside_a_skipped_stretch_is_explained_by_the_stretch(points, said):
+    schedule = old()
+    row(schedule, NOW.replace(day=1, hour=9), last_due_at=NOW.replace(day=12, hour=9), points=points, reason="missed")
+    text = told(schedule, at="2026-11-05 09:00")
+    assert said in text and "2026-11-01 09:00:00 UTC to 2026-11-12 09:00:00 UTC" in text
+    assert "No worker was there in time" in text
+    assert said not in told(schedule, at="2026-11-13 09:00")
+
+
+def test_an_order_of_a_person_does_not_stand_for_the_point():
+    schedule = old()
+    run = mirror.run_now(schedule)
+    text = told(schedule, at=iso(run.due_at))
+    assert "ordered by a person" in text and "waits in queue default" in text
+    assert "is no due point" in text
+
+
+# -- no row
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "sentences"),
+    [
+        ({}, "2019-05-05 09:00", ["did not exist then: it was created at 2020-01-01 00:00:00 UTC"]),
+        ({}, "2026-11-20 10:00", ["is no due point", "before: 2026-11-20 09:00:00", "after: 2026-11-21 09:00:00"]),
+        ({"cron": "0 9 24 12 *"}, "2025-12-24 10:00", ["before: 2025-12-24 09:00", "after: 2026-12-24 09:00"]),
+        ({"end_at": datetime(2100, 1, 1, tzinfo=UTC)}, "2100-02-02 09:00", ["ended at 2100-01-01", "end_at"]),
+        ({"start_at": datetime(2050, 1, 1, tzinfo=UTC)}, "2049-12-12 09:00", ["begins at 2050-01-01", "start_at"]),
+        ({"kind": "every", "cron": "", "every": timedelta(hours=1), "every_from": "finish"}, "2025-01-01 00:30", [
+            "from the end of the last run",
+        ]),
+        ({"cron": "* * * * * *"}, "2050-01-01 09:00", ["still to come", "59 more points; name the second"]),
+        ({"cron": "* * * * * *"}, "2050-01-01 09:00:30", ["2050-01-01 09:00:30 UTC is still to come"]),
+        ({"jitter": timedelta(minutes=5)}, "2050-01-01 09:00", ["still to come", "its jitter"]),
+        ({"max_runs": 3}, "2050-01-01 09:00", ["3 runs are left of max_runs"]),
+        ({"timezone": "Europe/Riga", "cron": "30 3 * * *"}, "2050-03-27 03:30", [
+            "does not exist in Europe/Riga", "03:30 does not exist on this day, runs at 04:00",
+            "2050-03-27 04:00:00 EEST is still to come",
+        ]),
+        ({"timezone": "Europe/Riga", "cron": "30 3 * * *", "dst_gap": "skip"}, "2050-03-27 03:30", [
+            "does not exist in Europe/Riga", "is no due point", "2050-03-27 03:30 does not exist, skipped",
+        ]),
+        ({"timezone": "Europe/Riga", "cron": "30 3 * * *"}, "2050-10-30 03:30", [
+            "comes twice in Europe/Riga", "2050-10-30T03:30:00+02:00", "runs the first time",
+            "03:30:00 EEST is still to come",
+        ]),
+        ({"timezone": "Europe/Riga", "cron": "30 3 * * *"}, "2050-10-30T03:30:00+02:00", [
+            "is no due point", "dst_overlap = once",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_point_without_a_row_is_told_why(values, at, sentences):
+    text = told(old(**values), at=at)
+    for sentence in sentences:
+        assert sentence in text
+
+
+def test_what_lies_before_the_last_edit_does_not_count():
+    schedule = old()
+    schedule.cron = "0 10 * * *"
+    schedule.save()
+    for hour in (9, 10):
+        text = told(schedule, at=f"2026-11-01 {hour}:00")
+        assert "changed, paused or resumed at" in text
+
+
+def test_a_point_that_was_due_at_the_edit_is_still_decided_once(broker):
+    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    point = make_due(broker, schedule)
+    schedule = Schedule.objects.get()
+    schedule.cron = "0 0 1 1 *"
+    schedule.save()
+    text = told(schedule, at=iso(point))
+    assert "was due when the definition was changed, and is still decided once" in text
+    assert "nobody has claimed it" in text
+
+
+def test_a_decided_point_whose_row_is_gone_is_told():
+    schedule = old()
+    ScheduleState.objects.update_or_create(schedule=schedule, defaults={"last_due_at": NOW.replace(hour=9)})
+    assert "its row is gone" in told(schedule, at="2026-11-21 09:00")
+
+
+def test_obstacles_are_told():
+    schedule = old()
+    ScheduleState.objects.update_or_create(schedule=schedule, defaults={"condition": "parked", "condition_reason": "x"})
+    assert "It is parked: x. Edit" in told(schedule, at="2050-01-01 09:00")
+    ScheduleState.objects.update(condition="exhausted", condition_reason="It has run 3 times.")
+    assert "It is exhausted: It has run 3 times." in told(schedule)
+    Schedule._base_manager.update(enabled=False, pause_reason="incident", task="tests.app.tasks.gone")
+    text = told(schedule, at="2050-01-01 09:00")
+    assert "Redis" not in text  # it holds no such schedule, and should not
+    assert "It is paused (incident)" in text and "No installed app has the @task function" in text
+    assert "2020-01-02 09:00:00 UTC: not run." in told(schedule, at="2020-01-02 09:00")
+    Schedule._base_manager.update(cron="61 * * * *")
+    assert "no usable recurrence: minute field" in told(schedule, at="2050-01-01 09:00")
+    assert "minute field" in told(schedule)
+
+
+# -- Redis
+
+
+def test_a_due_point_that_nobody_claims_asks_for_a_worker(broker):
+    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    point = make_due(broker, schedule)
+    text = told(schedule, at=iso(point))
+    assert "is not decided yet" in text and "Does a worker run for queue default?" in text
+
+
+def test_who_holds_the_lease_is_told(broker):
+    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    point = make_due(broker, schedule)
+    (place,) = [place for place in broker.places() if place.queue == "default"]
+    assert broker.claim(place, limit=1, lease_ms=30_000, request=1).entries
+    assert "A worker holds the lease" in told(schedule, at=iso(point))
+    assert "A worker holds the lease" in told(schedule)
+    opened = row(schedule, point, status="running", worker="host-1", claimed_at=point, started_at=point)
+    text = told(schedule, at=iso(point))
+    assert ": running." in text and "Worker host-1 holds the lease" in text
+    later = point + timedelta(hours=1)
+    assert "waits for an earlier point" in told(schedule, at=iso(later))
+    opened.status = "retrying"
+    opened.save()
+    assert "tried again" in told(schedule, at=iso(point))
+
+
+def test_what_redis_does_not_hold_is_told(broker):
+    schedule = make()
+    assert "In Redis it waits for" in told(schedule)
+    Schedule._base_manager.update(generation=schedule.generation + 1)
+    assert "has not seen the last edit" in told(schedule)
+    broker.purge()
+    assert "Redis does not hold this schedule yet" in told(schedule)
+
+
+def test_it_works_without_redis_and_says_so(settings):
+    good = settings.CACHES
+    schedule = old()
+    row(schedule, NOW.replace(hour=9), status="succeeded", attempt=1)
+    kill_redis(settings)
+    assert ": succeeded." in told(schedule, at="2026-11-21 09:00")
+    assert "Redis does not answer" in told(schedule, at="2050-01-01 09:00")
+    assert "Redis does not answer" in told(schedule)
+    settings.CACHES = good
+
+
+def test_a_project_that_does_not_mirror_is_told(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    assert "DELAYQ['MIRROR'] is False" in told(make())
+
+
+# -- the command
+
+
+def test_next_lists_points_with_their_annotations():
+    schedule = make(cron="0 9 * * *", timezone="UTC", max_runs=2, enabled=False)
+    lines = told(schedule, next=5).splitlines()
+    assert [line[11:23] for line in lines[:2]] == ["09:00:00 UTC"] * 2
+    assert lines[2].endswith("skipped: end reached, it runs 2 times")
+    assert "not enabled" in lines[3]
+    finished = make("done", kind="once", cron="", at=datetime.now(UTC) + timedelta(days=1))
+    Schedule._base_manager.filter(pk=finished.pk).update(at=LONG_AGO)
+    assert told("done", next=1) == "There is no due point to come.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nightly", {}, "Did you mean 'Nightly report'?"),
+        ("Nihgtly report", {}, "Did you mean 'Nightly report'?"),
+        ("999999", {}, "no schedule with the name or id '999999'."),
+        ("9" * 40, {}, "no schedule"),
+        ("Nightly report", {"at": "soon"}, "2026-11-21T09:00:30+02:00"),
+        ("Nightly report", {"at": "2026-13-41 09:00"}, "is not a time"),
+        ("Nightly report", {"at": ""}, "is not a time"),
+        ("Nightly report", {"at": "9999-12-31T23:59:30-12:00"}, "beyond the calendar"),
+        ("Nightly report", {"at": "9999-12-31T23:59"}, "beyond the calendar"),
+        ("Nightly report", {"next": 0}, "--next must be from 1 to 1000"),
+        ("Nightly report", {"next": 10**9}, "--next must be from 1 to 1000"),
+    ],
+)
+def test_bad_input_is_told_what_to_write(name, options, message):
+    make("Nightly report")
+    with pytest.raises(CommandError) as caught:
+        told(name, **options)
+    assert message in str(caught.value)
+
+
+def test_a_zone_that_is_gone_is_a_plain_error():
+    schedule = make()
+    Schedule._base_manager.update(timezone="Nowhere/Land")
+    with pytest.raises(CommandError, match="no time zone"):
+        told(schedule)

@@ -1,0 +1,129 @@
+"""The far ends: of the calendar, of a zone's blocks, of caches, and of what a later croniter may do."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+
+import pytest
+from croniter import CroniterError, croniter
+
+from django_delayq.exceptions import InvalidRecurrence
+from django_delayq.timing import Cron, Every, Windowed, cron, dialect, zone
+from django_delayq.timing.fields import DAY
+from django_delayq.timing.zone import BLOCK_BITS, Zone
+
+HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def caches() -> Iterator[tuple[str, "lru_cache"]]:  # type: ignore[type-arg]
+    for module in (cron, dialect, zone):
+        for name, value in vars(module).items():
+            if hasattr(value, "cache_parameters"):
+                yield f"{module.__name__.rpartition('.')[2]}.{name}", value
+
+
+def test_compiled_forms_are_cached_and_every_cache_is_bounded() -> None:
+    found = dict(caches())
+    assert set(found) == {"cron._prepare", "dialect._compile", "zone.get_zone", "cron.get_zone"}
+    for cache in found.values():
+        bound = cache.cache_parameters()["maxsize"]
+        assert bound is not None
+        assert 0 < bound <= 4096
+    assert Cron("7 * * * *", "Europe/Riga")._walk is Cron("7 * * * *", "Europe/Riga")._walk
+
+
+def test_thousands_of_expressions_do_not_fill_the_memory() -> None:
+    kept = Cron("7 * * * *", "Europe/Riga")
+    for number in range(6_000):
+        Cron(f"{number % 60} {number // 60 % 24} {1 + number // 1440} * *", "Europe/Riga", key=str(number))
+    for cache in dict(caches()).values():
+        assert cache.cache_info().currsize <= cache.cache_parameters()["maxsize"]
+    # What fell out of the cache works on, and equals what is compiled anew.
+    assert kept == Cron("7 * * * *", "Europe/Riga")
+    assert kept.next_after(NOON) == NOON + timedelta(minutes=7)
+
+
+def test_without_h_all_keys_share_one_compiled_form() -> None:
+    assert Cron("9 4 * * *", key="a").fields is Cron("9 4 * * *", key="b").fields
+    assert Cron("H 4 * * *", key="a").fields is not Cron("H 4 * * *", key="b").fields
+
+
+class Stepped(tzinfo):
+    """A zone that goes forward by an hour at the given second of UTC."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def fromutc(self, instant: datetime) -> datetime:
+        return instant + self.utcoffset(instant)
+
+    def utcoffset(self, instant: datetime | None) -> timedelta:
+        assert instant is not None
+        return HOUR if instant.replace(tzinfo=UTC).timestamp() >= self.at else timedelta(0)
+
+    def dst(self, instant: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+def test_a_change_at_the_very_beginning_of_a_block_is_seen() -> None:
+    begin = 50 << BLOCK_BITS
+    stepped = Zone("stepped", Stepped(begin))  # type: ignore[arg-type]
+    assert stepped.stretch(begin) == (begin, begin + (1 << BLOCK_BITS), 3600, 0)
+    assert stepped.stretch(begin - 1)[2:] == (0, 0)
+    later = Zone("later", Stepped(begin + 1))  # type: ignore[arg-type]
+    assert later.stretch(begin) == (begin, begin + 1, 0, 0)
+    assert later.stretch(begin + 1)[2:] == (3600, 0)
+
+
+def test_the_blocks_of_a_zone_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zone, "MAX_BLOCKS", 5)
+    small = Zone("small", Stepped(0))  # type: ignore[arg-type]
+    for number in range(23):
+        assert small.stretch((number - 11) << BLOCK_BITS)[2] == (3600 if number >= 11 else 0)
+        assert len(small._blocks) <= 5
+
+
+def test_offsets_beyond_the_calendar_are_those_of_its_ends() -> None:
+    riga = zone.get_zone("Europe/Riga")
+    assert riga.offset(10**12) == riga.offset(253_402_000_000) == 2 * 3600  # December 9999
+    assert riga.offset(-(10**12)) == riga.offset(-62_135_000_000) == 5794  # January of the year 1, local mean time
+
+
+def test_time_begins_with_the_year_1() -> None:
+    first = datetime(1, 1, 1, tzinfo=UTC)
+    assert Cron("0 0 * * *").next_after(first) == first + timedelta(days=1)
+    # West of Greenwich it is still the year 0, which no calendar has.
+    found = Cron("0 0 * * *", "America/New_York").next_after(first)
+    assert found is not None
+    assert timedelta(0) < found - first < timedelta(days=1)
+    assert Cron("0 0 * * *").fields.first_at_or_after(-DAY * 1_000_000) == -DAY * 719_162
+
+
+def test_a_span_inside_a_repeated_hour_has_no_points_of_a_job_that_ran() -> None:
+    daily = Cron("30 3 * * *", "Europe/Riga")
+    again = datetime(2026, 10, 25, 1, 0, tzinfo=UTC)
+    assert daily.count_between(again, again + HOUR / 2) == 0
+    assert daily.count_between(again, again + HOUR) == 0
+    assert daily.count_between(again - HOUR, again + HOUR) == 1
+    assert Cron("30 3 * * *", "Europe/Riga", dst_overlap="twice").count_between(again, again + HOUR / 2) == 1
+
+
+def test_a_window_may_be_open_on_either_side() -> None:
+    quarters = Every(HOUR / 4, NOON)
+    since, until = Windowed(quarters, start=NOON), Windowed(quarters, end=NOON)
+    assert since.previous_at_or_before(NOON + HOUR, NOON - HOUR) == NOON + HOUR
+    assert since.previous_at_or_before(NOON - MICROSECOND, NOON - HOUR) is None
+    assert since.count_between(NOON - HOUR, NOON + HOUR) == 5
+    assert until.previous_at_or_before(NOON + HOUR, NOON - HOUR) == NOON
+    assert until.previous_at_or_before(NOON + HOUR, NOON) is None
+    assert until.count_between(NOON - HOUR, NOON + HOUR) == 5
+
+
+def test_what_a_later_croniter_refuses_is_refused_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise CroniterError("too many fives")
+
+    monkeypatch.setattr(croniter, "expand", refuse)
+    with pytest.raises(InvalidRecurrence, match=r"'55 5 \* \* \*' is not a cron expression: too many fives"):
+        Cron("55 5 * * *", key="never compiled before")
