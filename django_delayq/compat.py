@@ -3,12 +3,20 @@
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import django
+from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task
 else:  # Django 5.2
-    from django_tasks import TaskResult, TaskResultStatus, task
-    from django_tasks.base import Task, TaskContext
+    try:
+        from django_tasks import TaskResult, TaskResultStatus, task
+        from django_tasks.base import Task, TaskContext
+    except ModuleNotFoundError as error:
+        if error.name != "django_tasks":
+            raise
+        raise ImproperlyConfigured(
+            "Django 5.2 has no tasks framework of its own: install its backport, pip install 'django-delayq[backport]'."
+        ) from None
 
 if TYPE_CHECKING:
     AnyTask: TypeAlias = Task[..., Any]

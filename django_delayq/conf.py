@@ -154,7 +154,7 @@ def _days(key: str, value: Any) -> int | None:
 
 
 _VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
-    "REDIS": _name(re.compile(r".+"), "the alias of a django-redis cache in CACHES"),
+    "REDIS": _name(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)"),
     "PREFIX": _name(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"),
     "QUEUES": _names(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -"),
     "SHARDS": _shards,

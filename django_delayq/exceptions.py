@@ -28,6 +28,10 @@ class DamagedKeys(BrokerError):
     """Something else wrote under our prefix: a key has the wrong type. Deleting it is safe, the mirror rebuilds it."""
 
 
+class MissingTables(DelayQError):
+    """The database does not have our tables yet: `manage.py migrate` makes them."""
+
+
 class ForeignLayout(DelayQError):
     """The prefix in Redis belongs to another database, or to another number of shards."""
 

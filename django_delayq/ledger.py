@@ -17,7 +17,7 @@ from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Exists, OuterRef
 
 from . import chain
-from .exceptions import InvalidRecurrence
+from .exceptions import InvalidRecurrence, MissingTables
 from .fields import utcnow
 from .models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from .models.run import OPEN
@@ -67,6 +67,17 @@ class Outcome:
 def database() -> str:
     """Return the alias of the database that holds schedules, states and runs together."""
     return router.db_for_write(Schedule)
+
+
+def check_tables() -> None:
+    """Make sure that the migrations were run.
+
+    Raises:
+        MissingTables: They were not; says what to do.
+    """
+    using = database()
+    if Schedule._meta.db_table not in connections[using].introspection.table_names():
+        raise MissingTables(f"The database {using!r} has no tables of django_delayq. Run: manage.py migrate")
 
 
 def version_of(run: Run) -> Version:

@@ -47,6 +47,8 @@ def connect(*, timeout_seconds: float) -> Any:
         cache: Any = caches[alias]
         cache_client = cache.client
         factory, url = cache_client.connection_factory, cache_client._server[0]
+    except ValueError as error:  # redis-py reads the address
+        raise ImproperlyConfigured(f"The LOCATION of the cache {alias!r} is no address of a Redis: {error}") from None
     except InvalidCacheBackendError:
         raise ImproperlyConfigured(
             f"DELAYQ['REDIS'] is {alias!r}, but CACHES has no such alias ({', '.join(conf.cache_aliases())}). "

@@ -45,7 +45,8 @@ def check_layout(broker: Broker, *, adopt: bool = False, dry_run: bool = False) 
         raise ForeignLayout(
             f"The prefix {config.prefix!r} in Redis belongs to another database. Nothing was changed. If this is a "
             "copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database replaces "
-            "the other (restored or moved), stop all workers and run: manage.py delayq_sync --adopt"
+            "the other (restored or moved), or a test run wrote here, stop all workers and run: "
+            "manage.py delayq_sync --adopt"
         )
     for queue, count in mine["shards"].items():
         if stored["shards"].get(queue, count) != count:

@@ -1,6 +1,6 @@
 """Validation of a definition: recurrence, task, arguments, queue. Asks the database only whether `at` changed."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ValidationError
@@ -14,6 +14,7 @@ from ..validators import validate_json
 if TYPE_CHECKING:
     from .schedule import Schedule
 
+DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff")
 INSTANTS = ("at", "start_at", "end_at")
 #: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
@@ -26,6 +27,10 @@ def clean_definition(schedule: "Schedule") -> None:
         ValidationError: A dict by model field.
     """
     errors: dict[str, list[str]] = {}
+    for field, message in _types(schedule):
+        errors.setdefault(field, []).append(message)
+    if errors:
+        raise ValidationError(errors)
     for check in (_kind, _recurrence, _queue, _call):
         if check is _recurrence and errors:
             continue
@@ -33,6 +38,17 @@ def clean_definition(schedule: "Schedule") -> None:
             errors.setdefault(field, []).append(message)
     if errors:
         raise ValidationError(errors)
+
+
+def _types(schedule: "Schedule") -> list[tuple[str, str]]:
+    """Values of the wrong type reach this point only from code: a form has converted them."""
+    problems = []
+    for names, wanted in ((DURATIONS, timedelta), (INSTANTS, datetime)):
+        for name in names:
+            value = getattr(schedule, name)
+            if value is not None and not isinstance(value, wanted):
+                problems.append((name, f"This must be a {wanted.__name__}, not {type(value).__name__} {value!r}."))
+    return problems
 
 
 def _kind(schedule: "Schedule") -> list[tuple[str, str]]:

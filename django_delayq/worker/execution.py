@@ -94,7 +94,11 @@ def _storable(value: Any) -> Any:
     try:
         validate_json([value], {})
     except InvalidArguments as error:
-        return {"not stored": str(error).replace("arguments", "result")}
+        return {
+            "not stored": str(error)
+            .replace("arguments are", "result is")
+            .replace("arguments contain", "result contains")
+        }
     return value
 
 

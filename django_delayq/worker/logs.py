@@ -47,6 +47,8 @@ def run_event(run: Run) -> dict[str, Any]:
         event["last_due_at"] = _iso(run.last_due_at)
     if run.reason:
         event["reason"] = run.reason
+    if run.error:
+        event["traceback"] = run.error
     return event
 
 

@@ -290,4 +290,5 @@ class Worker:
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)
         self.upkeep.farewell()
+        logger.info("Stopped after %d runs.", self.recorder.runs)
         return 1 if left else 0

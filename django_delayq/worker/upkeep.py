@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, connections
 
-from .. import mirror
+from .. import ledger, mirror
 from ..broker import Broker, Place
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout
 from .backoff import Backoff
@@ -69,7 +69,8 @@ class Upkeep:
                 if burst:
                     raise
                 if backoff.failed(time.monotonic()):
-                    logger.error("%s Waiting for it. Is the address in CACHES right?", error)
+                    where = "CACHES" if isinstance(error, BrokerUnavailable) else "DATABASES"
+                    logger.error("%s. Waiting for it. Is the address in %s right?", str(error).strip(" .\n"), where)
                 connections.close_all()
                 time.sleep(min(1.0, max(0.0, backoff.until - time.monotonic())))
         if not burst and not stopping():
@@ -85,6 +86,7 @@ class Upkeep:
                 f"Redis has maxmemory-policy {policy!r} and would evict schedules. "
                 "Set it to noeviction (redis.conf or CONFIG SET maxmemory-policy noeviction), or use another server."
             )
+        ledger.check_tables()
         mirror.check_layout(self.broker)
         self._rebuild_missing()
         if burst:  # nobody sweeps later

@@ -174,3 +174,27 @@ def test_a_slow_tasks_lease_is_renewed(broker, tmp_path):
     run = Run.objects.get()
     assert (run.status, run.reclaims) == ("succeeded", 0)
     assert path.read_text().count("start") == 1
+
+
+def test_burst_and_reload_exclude_each_other_and_no_queue_is_no_queue():
+    with pytest.raises(CommandError, match="--reload"):
+        call_command("delayq_worker", "--burst", "--reload", stdout=io.StringIO())
+    with pytest.raises(CommandError, match="''"):
+        call_command("delayq_worker", "--queues", "", stdout=io.StringIO())
+
+
+def test_sync_touches_no_redis_where_the_mirror_is_off(settings, broker):
+    noop()
+    count = broker.count_keys()
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    for arguments in ([], ["--purge"]):
+        with pytest.raises(CommandError, match="MIRROR"):
+            call_command("delayq_sync", *arguments, stdout=io.StringIO())
+    assert broker.count_keys() == count > 0
+
+
+def test_missing_tables_are_told_with_the_way_out(monkeypatch):
+    monkeypatch.setattr("django_delayq.ledger.Schedule._meta.db_table", "not_migrated")
+    for command in ("delayq_worker", "delayq_sync"):
+        with pytest.raises(CommandError, match="migrate"):
+            call_command(command, stdout=io.StringIO())

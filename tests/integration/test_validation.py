@@ -310,3 +310,31 @@ def test_good_settings_pass_the_checks_without_a_connection(settings):
     closed = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1"}
     with override_settings(CACHES={**settings.CACHES, "closed": closed}, DELAYQ={"REDIS": "closed"}):
         assert checks.run_checks(tags=["delayq"]) == []
+
+
+def test_values_of_the_wrong_type_are_refused_by_field():
+    for values, field, words in (
+        ({**EVERY, "every": 15}, "every", "timedelta, not int 15"),
+        ({"kind": "once", "cron": "", "at": "2090-01-01T00:00:00Z"}, "at", "datetime, not str '2090"),
+        ({"jitter": 5}, "jitter", "timedelta, not int 5"),
+    ):
+        assert words in refusal(definition(**values).save)[field][0]
+
+
+def test_a_task_module_that_cannot_be_imported_is_found_by_the_checks(monkeypatch):
+    def broken():
+        raise RuntimeError("queue 'mail' is not valid")
+
+    monkeypatch.setattr(registry, "get_tasks", broken)
+    (message,) = checks.run_checks(tags=["delayq"])
+    assert message.id == "delayq.E003"
+    assert "queue 'mail' is not valid" in message.msg
+    assert message.hint
+
+
+def test_an_address_that_is_none_and_a_setting_without_effect_are_told(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 30}
+    assert [message.id for message in checks.run_checks(tags=["delayq"])] == ["delayq.W001"]
+    with override_settings(CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "localhost:1"}}):
+        ids = [message.id for message in checks.run_checks(tags=["delayq"])]
+    assert ids == ["delayq.W001", "delayq.E002"]

@@ -3,11 +3,13 @@
 from argparse import ArgumentParser
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 
-from django_delayq import conf, mirror
+from django_delayq import conf, ledger, mirror
 from django_delayq.broker import Broker
-from django_delayq.exceptions import BrokerError, ForeignLayout
+from django_delayq.exceptions import DelayQError
 
 TIMEOUT_SECONDS = 10.0
 
@@ -28,16 +30,19 @@ class Command(BaseCommand):
         """Run it; fail with one line that says what to do."""
         try:
             self._handle(options)
-        except (BrokerError, ForeignLayout) as error:
+        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
     def _handle(self, options: dict[str, Any]) -> None:
         config = conf.get_config()
+        if not config.mirror:
+            raise CommandError("DELAYQ['MIRROR'] is False: this process touches no Redis.")
         broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
         if options["purge"]:
             count = broker.purge()
             self.stdout.write(f"Removed {count} keys under the prefix {config.prefix!r}.")
             return
+        ledger.check_tables()
         mirror.check_layout(broker, adopt=options["adopt"], dry_run=options["dry_run"])
         report = mirror.full_sweep(broker, dry_run=options["dry_run"])
         for line in report.lines:

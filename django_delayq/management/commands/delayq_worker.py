@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django.utils import autoreload
 
 from django_delayq import conf, registry
-from django_delayq.exceptions import BrokerError, ForeignLayout
+from django_delayq.exceptions import DelayQError
 from django_delayq.worker import Worker, WorkerOptions
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 
@@ -57,7 +57,7 @@ class Command(BaseCommand):
         )
         try:
             return worker.run()
-        except (BrokerError, ForeignLayout, DatabaseError) as error:
+        except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
     def _log(self, options: dict[str, Any]) -> None:
@@ -76,7 +76,9 @@ class Command(BaseCommand):
 def _worker_options(options: dict[str, Any]) -> WorkerOptions:
     config = conf.get_config()
     queues = config.queues
-    if options["queues"]:
+    if options["burst"] and options["reload"]:
+        raise CommandError("--burst ends by itself and --reload never does: use one of them.")
+    if options["queues"] is not None:
         queues = tuple(dict.fromkeys(name.strip() for name in options["queues"].split(",")))
         for name in queues:
             if name not in config.queues:
