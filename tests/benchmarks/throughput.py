@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+PREPARING = "preparing"
 SPENT: dict[str, float] = defaultdict(float)
 CALLS: dict[str, int] = defaultdict(int)
 
@@ -71,14 +72,15 @@ def main() -> None:
     from django_delayq import ledger
     from django_delayq.broker import Broker
     from django_delayq.models import Run
-    from django_delayq.worker import Worker, WorkerOptions, loop
+    from django_delayq.worker import Worker, WorkerOptions, dispatch, upkeep
 
     prepare(options.points)
     for owner, name, label in (
         (Broker, "claim", "claim (Redis)"),
-        (loop, "judge", "definitions and policies"),
+        (dispatch, "judge", "definitions and policies"),
         (ledger, "record", "ledger (database)"),
         (Broker, "settle", "settle (Redis)"),
+        (upkeep.Upkeep, "begin", PREPARING),
     ):
         timed(owner, name, label)
     worker = Worker(WorkerOptions(queues=("default",), threads=options.threads, burst=True))
@@ -91,7 +93,7 @@ def main() -> None:
         profile.runcall(worker.run)
     else:
         worker.run()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began - SPENT.pop(PREPARING)  # the sweep that comes before all work
     done = Run.objects.finished().count()
     report(options, done, seconds)
     if options.profile:
