@@ -73,6 +73,7 @@ def main() -> None:
     from django_delayq.broker import Broker
     from django_delayq.models import Run
     from django_delayq.worker import Worker, WorkerOptions, dispatch, upkeep
+    from django_delayq.worker.collector import calm_collector
 
     prepare(options.points)
     for owner, name, label in (
@@ -88,6 +89,7 @@ def main() -> None:
     worker.upkeep._rebuild_missing()
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
     profile = cProfile.Profile()
+    calm_collector()  # as the command does
     began = time.perf_counter()
     if options.profile:
         profile.runcall(worker.run)

@@ -13,6 +13,7 @@ from django.utils import autoreload
 from django_delayq import conf, registry
 from django_delayq.exceptions import DelayQError
 from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.collector import calm_collector
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 
 
@@ -45,6 +46,7 @@ class Command(BaseCommand):
         logger = logging.getLogger("django_delayq.worker")
         tasks = len(registry.get_tasks())
         worker = Worker(worker_options)
+        calm_collector()
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: worker.stop())
