@@ -36,10 +36,6 @@ class ForeignLayout(DelayQError):
     """The prefix in Redis belongs to another database, or to another number of shards."""
 
 
-class LeaseLost(DelayQError):
-    """The lease on an entry lapsed or went to another worker; its holder must not change anything any more."""
-
-
 class UnknownTask(DelayQError, LookupError):
     """No installed app offers a `@task` function of this path."""
 

@@ -114,10 +114,7 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
     """
     using = database()
     with transaction.atomic(using=using):
-        won = _insert(outcomes, using)
-        for index, outcome in enumerate(outcomes):
-            if outcome.seen is not None:
-                won[index] = _update(outcome, outcome.seen, using)
+        won = _write(outcomes, using)
         _advance(outcomes, won, using)
     return won
 
@@ -126,10 +123,14 @@ def start(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write `running` rows before an execution that may be a repetition; states stay. See Note [Compare and set]."""
     using = database()
     with transaction.atomic(using=using):
-        won = _insert(outcomes, using)
-        for index, outcome in enumerate(outcomes):
-            if outcome.seen is not None:
-                won[index] = _update(outcome, outcome.seen, using)
+        return _write(outcomes, using)
+
+
+def _write(outcomes: Sequence[Outcome], using: str) -> list[Won]:
+    won = _insert(outcomes, using)
+    for index, outcome in enumerate(outcomes):
+        if outcome.seen is not None:
+            won[index] = _update(outcome, outcome.seen, using)
     return won
 
 
@@ -202,12 +203,15 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
             advance(state, outcome.run)
         if _decides(outcome.run):
             outcome.next_point = settle_state(row, state)
-    changed = [states[pk] for pk in pks if pk in states and pk in current]
+    save_states([states[pk] for pk in pks if pk in states and pk in current], STATE_FIELDS)
+
+
+def save_states(states: Sequence[ScheduleState], fields: list[str]) -> None:
+    """Insert states, or update these fields of those that are there, in one statement."""
+    using = database()
+    with_target = connections[using].features.supports_update_conflicts_with_target
     ScheduleState._base_manager.using(using).bulk_create(
-        changed,
-        update_conflicts=True,
-        unique_fields=["schedule"] if connections[using].features.supports_update_conflicts_with_target else None,
-        update_fields=STATE_FIELDS,
+        states, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=fields
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import connections
 from django.db.models import Case, Value, When
 
 from .. import chain, ledger
@@ -76,7 +75,7 @@ def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
             point = _oldest(open_rows.get(schedule.pk), point)
         wanted.append(Wanted(schedule, state, point))
     if note:
-        _save_states(changed)
+        ledger.save_states(changed, ["next_due_at", "condition", "condition_reason"])
         for schedule, reason in parked:
             schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
     return wanted
@@ -103,16 +102,6 @@ def _oldest(rows: list[Run] | None, point: datetime | None) -> datetime | None:
         return point
     oldest: datetime = rows[0].due_at
     return oldest if point is None else min(oldest, point)
-
-
-def _save_states(states: list[ScheduleState]) -> None:
-    using = ledger.database()
-    ScheduleState._base_manager.using(using).bulk_create(
-        states,
-        update_conflicts=True,
-        unique_fields=["schedule"] if connections[using].features.supports_update_conflicts_with_target else None,
-        update_fields=["next_due_at", "condition", "condition_reason"],
-    )
 
 
 def write_wanted(

@@ -200,7 +200,7 @@ class Worker:
         self._replay.discard(place)
         if self.trouble.redis_worked():
             self.upkeep.redis_is_back()
-        self._note_head(place, claim, room)
+        self._note_head(place, claim)
         entries = [
             Held(place, entry, claim.fence, from_ms(claim.now_ms), sent + self.config.lease_seconds)
             for entry in claim.entries
@@ -243,7 +243,7 @@ class Worker:
         self.stopping = True
         self.wake()
 
-    def _note_head(self, place: Place, claim: Claim, room: int) -> None:
+    def _note_head(self, place: Place, claim: Claim) -> None:
         now = time.monotonic()
         self._offset_ms = claim.now_ms - now * 1000
         cap = now + 3600
