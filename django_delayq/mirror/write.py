@@ -106,8 +106,8 @@ def _oldest(rows: list[Run] | None, point: datetime | None) -> datetime | None:
 
 def write_wanted(
     broker: Broker, wanted: Sequence[Wanted], *, sweep: bool = False, expected: dict[str, str] | None = None
-) -> dict[str, str]:
-    """Upsert or remove, one script per place and kind; return what became of each member.
+) -> None:
+    """Upsert or remove, one script per place and kind.
 
     A schedule that was moved enters its new place only after it has left the old one: while it is leased there, it is
     left out here and stays marked as not mirrored, and the next sweep tries again. Otherwise its point would be run in
@@ -125,15 +125,11 @@ def write_wanted(
             removals.setdefault(place, []).append((member, schedule.generation, expected.get(member, "")))
         else:
             upserts.setdefault(place, []).append(item.definition(expected.get(member, "")))
-    results: dict[str, str] = {}
     for place, definitions in upserts.items():
-        replies = broker.upsert(place, definitions, sweep=sweep)
-        results.update((item.member, reply) for item, reply in zip(definitions, replies, strict=True))
+        broker.upsert(place, definitions, sweep=sweep)
     for place, members in removals.items():
-        replies = broker.remove(place, members)
-        results.update((item[0], reply) for item, reply in zip(members, replies, strict=True))
+        broker.remove(place, members)
     _note_synced([item.schedule for item in wanted])
-    return results
 
 
 def remove_tombstones(broker: Broker, members: Sequence[str] | None = None, *, limit: int = PAGE) -> set[str]:
