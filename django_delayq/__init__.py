@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .context import RunContext
+    from .decorators import periodic
 
 __version__ = "0.1.0"
-__all__ = ["RunContext", "__version__"]
+__all__ = ["RunContext", "__version__", "periodic"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from .context import RunContext
 
         return RunContext
+    if name == "periodic":
+        from .decorators import periodic
+
+        return periodic
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from datetime import datetime
 from .exceptions import InvalidRecurrence
 from .models import Schedule, ScheduleState
 from .timing import Recurrence, from_ms, to_ms, wake_at
+from .timing.policy import MISSED, OVERLAP
 
 
 def member_of(schedule_pk: int) -> str:
@@ -59,13 +60,16 @@ def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return None
     rule, base = rule_and_base(schedule, state)
-    schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
+    if schedule.overlap not in OVERLAP or schedule.missed not in MISSED:
+        schedule.policies  # noqa: B018 - raises, and names the one that is not known
     try:
         point = rule.next_after(base)
         if point is None:
             return None
-        point = from_ms(to_ms(point))
-        wake_of(schedule, point)
+        if point.microsecond % 1000:
+            point = from_ms(to_ms(point))
+        if schedule.jitter:
+            wake_of(schedule, point)
     except OverflowError:
         raise InvalidRecurrence("The next due point, with its jitter, lies beyond the calendar.") from None
     return point

@@ -6,11 +6,22 @@ import django
 from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
-    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task
+    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import TaskError
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
 else:  # Django 5.2
     try:
-        from django_tasks import TaskResult, TaskResultStatus, task
-        from django_tasks.base import Task, TaskContext
+        from django_tasks import TaskResult, TaskResultStatus, task, task_backends
+        from django_tasks.backends.base import BaseTaskBackend
+        from django_tasks.base import Task, TaskContext, TaskError
+        from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+        from django_tasks.exceptions import TaskResultDoesNotExist
+        from django_tasks.signals import task_enqueued, task_finished, task_started
+        from django_tasks.utils import normalize_json
     except ModuleNotFoundError as error:
         if error.name != "django_tasks":
             raise
@@ -20,7 +31,27 @@ else:  # Django 5.2
 
 if TYPE_CHECKING:
     AnyTask: TypeAlias = Task[..., Any]
+    AnyResult: TypeAlias = TaskResult[..., Any]
 else:
     AnyTask = Task
+    AnyResult = TaskResult
 
-__all__ = ["AnyTask", "Task", "TaskContext", "TaskResult", "TaskResultStatus", "task"]
+__all__ = [
+    "AnyResult",
+    "AnyTask",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "normalize_json",
+    "task",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]

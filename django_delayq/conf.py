@@ -2,14 +2,17 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+
+from .redaction import redact_text
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -30,11 +33,13 @@ class Config:
     max_reclaims: int = 3
     idle_cap_seconds: float = 5
     drain_seconds: float = 25
+    timeout_grace_seconds: float = 10
     batch_size: int = 100
     task_modules: tuple[str, ...] = ("tasks",)
     mirror: bool = True
     min_interval_seconds: float = 1
     history_days: int | None = None
+    sync_after_migrate: bool = False
 
     def shards_of(self, queue: str) -> int:
         """Return the number of shards of a queue; a queue that SHARDS does not name has one."""
@@ -49,9 +54,24 @@ def get_config() -> Config:
     Raises:
         ImproperlyConfigured: An unknown key or a value of the wrong type; the message says what to write instead.
     """
-    return _load()
+    return _without_redis or _load()
 
 
+_without_redis: Config | None = None
+
+
+@contextmanager
+def without_redis() -> Iterator[None]:
+    """Let MIRROR be False meanwhile, whatever the settings say. For tests."""
+    global _without_redis
+    before, _without_redis = _without_redis, replace(_load(), mirror=False)
+    try:
+        yield
+    finally:
+        _without_redis = before
+
+
+@lru_cache(maxsize=1)
 def use_tz() -> bool:
     """Say whether the project stores aware datetimes."""
     return bool(settings.USE_TZ)
@@ -62,9 +82,20 @@ def project_timezone() -> str:
     return str(settings.TIME_ZONE or "UTC")
 
 
+@lru_cache(maxsize=1)
+def secret_keys() -> tuple[str | bytes, ...]:
+    """Return the key that signs, then those that are still accepted."""
+    return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
 def cache_aliases() -> list[str]:
     """Return the configured cache aliases, for messages."""
     return sorted(settings.CACHES)
+
+
+def silenced_checks() -> list[str]:
+    """Return the ids of the system checks that the project does not want to hear of."""
+    return list(settings.SILENCED_SYSTEM_CHECKS)
 
 
 @lru_cache(maxsize=1)
@@ -96,7 +127,7 @@ def _unknown_key(key: str, names: Mapping[str, str]) -> str:
 
 
 def _fail(key: str, value: object, wanted: str) -> ImproperlyConfigured:
-    return ImproperlyConfigured(f"DELAYQ[{key!r}] must be {wanted}, not {value!r}.")
+    return ImproperlyConfigured(f"DELAYQ[{key!r}] must be {wanted}, not {redact_text(repr(value))}.")
 
 
 def _name(pattern: re.Pattern[str], wanted: str) -> Callable[[str, Any], str]:
@@ -162,17 +193,25 @@ _VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
     "MAX_RECLAIMS": _number(0, 1000, whole=True),
     "IDLE_CAP_SECONDS": _number(0.05, 60),
     "DRAIN_SECONDS": _number(0, 3600),
+    "TIMEOUT_GRACE_SECONDS": _number(0, 3600),
     "BATCH_SIZE": _number(1, MAX_BATCH_SIZE, whole=True),
     "TASK_MODULES": _names(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']"),
     "MIRROR": _boolean,
     "MIN_INTERVAL_SECONDS": _number(0.001, 86400),
     "HISTORY_DAYS": _days,
+    "SYNC_AFTER_MIGRATE": _boolean,
 }
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
+    global _without_redis
     if setting == "DELAYQ":
         _load.cache_clear()
+        _without_redis = _without_redis and replace(_load(), mirror=False)
+    elif setting == "USE_TZ":
+        use_tz.cache_clear()
+    elif setting in ("SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+        secret_keys.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.conf")

@@ -33,5 +33,8 @@ class RunContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs diff
 
     @property
     def lease_lost(self) -> bool:
-        """True once this worker lost the lease: another may run the same point; a long task should stop."""
+        """True once this worker lost the lease, or gave the task up after its hard timeout.
+
+        Another worker may run the same point then, and what this one returns is not recorded: a long task should stop.
+        """
         return self._lease_lost.is_set()

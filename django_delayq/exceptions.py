@@ -24,6 +24,10 @@ class BrokerUnavailable(BrokerError):
     """Redis did not answer in time or cannot serve now. Trying again later is right."""
 
 
+class UnfitServer(BrokerError):
+    """A server that must not be worked with: it evicts keys, or does not run the scripts as it must."""
+
+
 class DamagedKeys(BrokerError):
     """Something else wrote under our prefix: a key has the wrong type. Deleting it is safe, the mirror rebuilds it."""
 
@@ -42,3 +46,50 @@ class UnknownTask(DelayQError, LookupError):
 
 class InvalidArguments(DelayQError, ValueError):
     """Arguments that do not fit the signature of a task, or that are not plain JSON."""
+
+
+class ForgedJob(DelayQError):
+    """A job or a result that is not signed with this project's SECRET_KEY, nor with a fallback: somebody else's."""
+
+
+class UnreadableJob(UnknownTask):
+    """A job that is signed with this project's key, but whose text this version cannot read: that of a later one."""
+
+
+class JobCancelled(DelayQError):
+    """The error of a job that was cancelled before it started."""
+
+
+class JobLost(DelayQError):
+    """The error of a job whose workers died each time that they executed it."""
+
+
+class JobHeld(DelayQError):
+    """A worker has this job already, so that it can be neither cancelled nor moved."""
+
+
+class InvalidBackfill(DelayQError, ValueError):
+    """A backfill that cannot be ordered like this; the message says why and what to do. Nothing was written."""
+
+
+class HandoverRefused(DelayQError, ValueError):
+    """The TASKS backend that a schedule names does not exist, or does not take the task like this.
+
+    Trying again cannot help. `field` is the model field to blame: `backend` or `priority`.
+    """
+
+    def __init__(self, message: str, *, field: str = "backend") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class HandoverFailed(DelayQError):
+    """A TASKS backend answered at once that the task has failed, or could not be started. The message has its error."""
+
+
+class TaskTimeout(BaseException):
+    """Raised inside a task that runs longer than its schedule's `timeout`. Catch it to clean up, then raise it again.
+
+    Like `asyncio.CancelledError` it is no `Exception`, so that an `except Exception` around one step of a task's work
+    does not swallow it. A task that catches it and returns has succeeded.
+    """

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from django.db.models.signals import post_delete, post_save, pre_save
+from django.apps import apps
+from django.db.models.signals import post_delete, post_migrate, post_save, pre_save
 
-from . import conf, mirror
+from . import conf, declared, mirror
 from .models import Schedule, Tombstone
 from .signals import definitions_changed
 
@@ -15,6 +16,8 @@ def connect() -> None:
     post_save.connect(_saved, sender=Schedule, dispatch_uid="django_delayq.saved")
     post_delete.connect(_deleted, sender=Schedule, dispatch_uid="django_delayq.deleted")
     definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
+    app = apps.get_app_config("django_delayq")
+    post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
 
 
 def _loaded_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> None:
@@ -38,3 +41,14 @@ def _deleted(instance: Schedule, using: str, **kwargs: Any) -> None:
     if conf.get_config().mirror:
         Tombstone.bury([(instance.pk, instance.queue, instance.generation)], using=using)
         mirror.sweep_after_commit(using=using)
+
+
+def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
+    config = conf.get_config()
+    if config.sync_after_migrate and config.mirror:
+        quiet = stdout is None or verbosity < 1
+        declared.sync_after_migrate(using, say=_nothing if quiet else stdout.write)
+
+
+def _nothing(line: str) -> None:
+    pass

@@ -15,6 +15,7 @@ from django.apps import apps
 from . import conf
 from .compat import AnyTask, Task
 from .exceptions import InvalidArguments, UnknownTask
+from .redaction import redact_signature
 
 _lock = threading.Lock()
 _tasks: dict[str, AnyTask] | None = None
@@ -51,6 +52,11 @@ def get_task(path: str) -> AnyTask:
         ) from None
 
 
+def module_names() -> list[str]:
+    """Return the paths of the modules that tasks are looked for in, whether or not they are there."""
+    return [f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.get_config().task_modules]
+
+
 def forget_tasks() -> None:
     """Discover anew at the next call. For tests that install apps."""
     global _tasks
@@ -71,17 +77,27 @@ def signature(task: AnyTask) -> inspect.Signature:
     return full.replace(parameters=parameters[1:] if task.takes_context else parameters)
 
 
+def shown_signature(task: AnyTask) -> inspect.Signature:
+    """Return the signature for people to read: without the defaults of parameters whose names look secret."""
+    return redact_signature(signature(task))
+
+
+def parameters_of(path: str) -> list[inspect.Parameter] | None:
+    """Return the parameters of a task as a caller sees them, None where no installed app offers it."""
+    task = get_tasks().get(path)
+    return None if task is None else list(signature(task).parameters.values())
+
+
 def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Check that a task can be called with these arguments.
 
     Raises:
         InvalidArguments: They do not fit the signature, which the message shows.
     """
-    wanted = signature(task)
     try:
-        wanted.bind(*args, **kwargs)
+        signature(task).bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidArguments(f"{error}. The task is called as {task.name}{wanted}.") from None
+        raise InvalidArguments(f"{error}. The task is called as {task.name}{shown_signature(task)}.") from None
 
 
 def fits(task: AnyTask, args: Sequence[Any]) -> bool:
@@ -105,12 +121,10 @@ def _exists(path: str) -> bool:
 
 def _discover() -> dict[str, AnyTask]:
     found: dict[str, AnyTask] = {}
-    for app in apps.get_app_configs():
-        for name in conf.get_config().task_modules:
-            path = f"{app.name}.{name}"
-            if not _exists(path):
-                continue
-            for value in vars(import_module(path)).values():
-                if isinstance(value, Task):
-                    found[value.module_path] = value
+    for path in module_names():
+        if not _exists(path):
+            continue
+        for value in vars(import_module(path)).values():
+            if isinstance(value, Task):
+                found[value.module_path] = value
     return dict(sorted(found.items()))

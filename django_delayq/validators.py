@@ -32,7 +32,7 @@ def validate_json(args: Any, kwargs: Any) -> None:
         ) from None
     if size > MAX_ARGUMENT_BYTES:
         raise InvalidArguments(
-            f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} are allowed. "
+            f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
             "Store large values elsewhere and pass a key."
         )
 

@@ -2,34 +2,70 @@
 
 import itertools
 import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
+
+# A random find must not stop an unrelated change; the searches are random wherever CI is not set.
+hypothesis_settings.register_profile("ci", derandomize=True, database=None)
+if os.environ.get("CI"):
+    hypothesis_settings.load_profile("ci")
 
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "false")
 
-_server: Any = None
+_stack = ExitStack()
+#: Let everything work as the minimal Redis user of SECURITY.md, who may also do what the tests do by hand.
+LOCKED = bool(os.environ.get("DELAYQ_TEST_REDIS_USER"))
+BY_HAND = ("~t*x", "~somebody-else-*", "+rpush", "+exists", "+script|flush", "+mset", "+dump", "+config|resetstat")
 
 
-def pytest_configure() -> None:
-    """Start the embedded server, unless DELAYQ_REDIS_URL names one. The settings are loaded by now: tell them."""
-    global _server
-    if not os.environ.get("DELAYQ_REDIS_URL"):
-        from django_delayq.embedded import EmbeddedServer
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the embedded server, unless DELAYQ_REDIS_URL names one. The settings are loaded by now: tell them.
 
-        _server = EmbeddedServer()
-        _server.start()
-        os.environ["DELAYQ_REDIS_URL"] = _server.url
+    DELAYQ_TEST_SHAPE=cluster or =sentinel starts several servers that are one Redis instead. Under pytest-xdist each
+    process starts its own, since some tests count what a server is asked.
+    """
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
     from django.conf import settings
 
+    shape = os.environ.get("DELAYQ_TEST_SHAPE")
+    if shape:
+        from tests.faults.harness.shapes import SHAPES
+
+        folder = _stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-shape"))
+        nodes = _stack.enter_context(SHAPES[shape](Path(folder))).nodes
+        url = settings.CACHES["default"]["LOCATION"]
+        os.environ["DELAYQ_REDIS_URL"] = _lock(url, [node.url for node in nodes]) if LOCKED else url
+    elif not os.environ.get("DELAYQ_REDIS_URL"):
+        from django_delayq.embedded import EmbeddedServer
+
+        url = _stack.enter_context(EmbeddedServer()).url
+        os.environ["DELAYQ_REDIS_URL"] = _lock(url, [url]) if LOCKED else url
     settings.CACHES["default"]["LOCATION"] = os.environ["DELAYQ_REDIS_URL"]
 
 
 def pytest_unconfigure() -> None:
     """Stop what was started."""
-    if _server is not None:
-        _server.stop()
+    _stack.close()
+
+
+def _lock(url: str, servers: list[str]) -> str:
+    """Make the user on each of these servers, for every prefix of the tests; return the address with the user in it."""
+    import redis
+
+    from tests.security import acl
+
+    rules = acl.rules("t*", cluster=os.environ.get("DELAYQ_TEST_SHAPE") == "cluster")
+    for server in servers:
+        with redis.Redis.from_url(server) as admin:
+            acl.make_user(admin, [*rules, *BY_HAND])
+    return acl.url_of(url)
 
 
 _numbers = itertools.count()

@@ -24,6 +24,9 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_delayq",
     "tests.app",
+    "tests.testing",
+    "tests.faults",
+    "tests.jobs",
 ]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -56,7 +59,7 @@ else:
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": str(SCRATCH / "db.sqlite3"),
             "OPTIONS": {
-                "timeout": 20,
+                "timeout": float(os.environ.get("DELAYQ_TEST_LOCK_SECONDS", "20")),
                 "transaction_mode": "IMMEDIATE",
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             },
@@ -71,11 +74,27 @@ CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": os.environ.get("DELAYQ_REDIS_URL", "redis://127.0.0.1:1/0"),
+        "OPTIONS": json.loads(os.environ.get("DELAYQ_TEST_CACHE_OPTIONS", "{}")),
     },
     "local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
 }
+# The servers of the tests are of any version; what asks for this warning does so by itself.
+SILENCED_SYSTEM_CHECKS = ["delayq.W005"]
 DELAYQ = {
     "PREFIX": os.environ.get("DELAYQ_TEST_PREFIX", "delayq-test"),
     "QUEUES": ["default", "mail"],
     **json.loads(os.environ.get("DELAYQ_TEST_OPTIONS", "{}")),
+}
+TASKS = {
+    "default": {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": ["default", "mail"]},
+    "durable": {
+        "BACKEND": "django_delayq.backend.DelayQBackend",
+        "QUEUES": ["default", "mail"],
+        "OPTIONS": {"durable": True},
+    },
+    "stored": {
+        "BACKEND": "django_delayq.backend.DelayQBackend",
+        "QUEUES": ["default", "mail"],
+        "OPTIONS": {"results": "database"},
+    },
 }

@@ -1,6 +1,9 @@
-"""The admin: schedules to edit, pause and run, and the ledger to read. Holds no logic: each action is one call."""
+"""The admin: schedules to edit, pause and run, the ledger to read, jobs to look after. Holds no logic: each action is
+one call.
+"""
 
+from .jobs import RedisJobAdmin
 from .runs import RunAdmin
 from .schedules import ScheduleAdmin
 
-__all__ = ["RunAdmin", "ScheduleAdmin"]
+__all__ = ["RedisJobAdmin", "RunAdmin", "ScheduleAdmin"]

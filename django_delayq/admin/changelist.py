@@ -11,6 +11,7 @@ from .. import conf, mirror
 from ..exceptions import BrokerError
 from ..models import Schedule
 from .glance import Redis
+from .health import Health, ask_health
 
 #: A person does not page further than this; filters do.
 MOST_COUNTED = 10_000
@@ -27,9 +28,14 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
 
 
 class ScheduleChangeList(ChangeList):
-    """A page of schedules. `redis` holds what Redis said of them."""
+    """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
+
+    `details`: whether it is shown why Redis does not answer, and where it is.
+    """
 
     redis = Redis()
+    details = False
+    health: Health | None = None
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
@@ -40,6 +46,8 @@ class ScheduleChangeList(ChangeList):
             for row in rows:
                 row.redis = self.redis
             self.result_list = rows
+            self.details = self.model_admin.has_change_permission(request)
+            self.health = ask_health(details=self.details)
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]

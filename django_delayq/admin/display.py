@@ -9,7 +9,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from ..models import Status
+from ..handover import REASON as REASON_HANDED_OVER
+from ..models import Run, Status
+from ..redaction import redact_text
 from .durations import format_duration
 
 #: What a person reads at once; the rest is cut off, and said so.
@@ -46,6 +48,13 @@ def status_badge(status: str) -> SafeString:
     """Return the label of a run's status."""
     known = status in Status.values
     return badge(_TONES[Status(status)] if known else "quiet", Status(status).label if known else status)
+
+
+def reason_words(run: Run) -> str:
+    """Return why a run did not succeed, or who has it now."""
+    if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
+        return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
+    return redact_text(run.reason)
 
 
 def instant(value: datetime | None, *, millis: bool = False) -> SafeString | str:

@@ -97,7 +97,7 @@ class ScheduleFilter(admin.SimpleListFilter):
         if value is None:
             return []
         pk = _number(value)
-        name = Schedule._base_manager.filter(pk=pk).values_list("name", flat=True).first()
+        name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
         return [
             (value, name or Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True).first() or pk)
         ]

@@ -1,4 +1,4 @@
-"""Form fields for what schedules are made of: durations, JSON arguments, instants, zones, tasks and queues.
+"""Form fields for what schedules are made of: durations, JSON arguments, instants, zones, tasks, queues and backends.
 
 Turns text into values and back; whether the values make a schedule is for the model to say.
 """
@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
-from .. import conf, registry
+from .. import conf, handover, registry
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments
 from ..validators import MAX_ARGUMENT_BYTES, validate_json
@@ -24,6 +24,8 @@ from .display import pretty_json
 from .durations import format_duration, parse_duration
 
 Choices = list[tuple[str, Any]]
+#: What is not even read. Far above what may be stored, because it is shown indented, a line for each value.
+MAX_TYPED_BYTES = 32 * MAX_ARGUMENT_BYTES
 
 
 class DurationField(forms.Field):
@@ -65,7 +67,7 @@ class ArgumentsField(forms.Field):
         if isinstance(value, self.container):
             return value
         text = str(value or "").strip()
-        if len(text.encode()) > MAX_ARGUMENT_BYTES:
+        if len(text.encode()) > MAX_TYPED_BYTES:
             message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
             raise ValidationError(message, code="too_long")
         found = self._parse(text) if text else self.container()
@@ -143,7 +145,7 @@ def task_choices() -> Choices:
 def _task_label(path: str, task: AnyTask) -> str:
     parameters = [
         parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
-        for parameter in registry.signature(task).parameters.values()
+        for parameter in registry.shown_signature(task).parameters.values()
     ]
     label = f"{path.rpartition('.')[2]}({', '.join(parameters)})"
     summary = registry.summary(task)
@@ -167,3 +169,16 @@ def with_unknown_queue(choices: Choices, queue: str) -> Choices:
     if not queue or queue in conf.get_config().queues:
         return choices
     return [*choices, (queue, _("%(queue)s (no setting names it)") % {"queue": queue})]
+
+
+def backend_choices() -> Choices:
+    """Return the aliases of TASKS, and our own workers first."""
+    others = [(alias, f"{alias} ({name})") for alias, name in handover.backends().items()]
+    return [("", _("this app's own workers")), *others]
+
+
+def with_unknown_backend(choices: Choices, backend: str) -> Choices:
+    """Add a backend that TASKS no longer has."""
+    if not backend or backend in handover.backends():
+        return choices
+    return [*choices, (backend, _("%(backend)s (not in TASKS)") % {"backend": backend})]

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import conf
+from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
 from .formfields import (
     ArgumentsField,
     ZoneInput,
+    backend_choices,
     queue_choices,
     task_choices,
+    with_unknown_backend,
     with_unknown_queue,
     with_vanished_task,
 )
@@ -58,6 +61,16 @@ class ScheduleForm(Base):
         help_text=gettext_lazy('A JSON object, such as {"days": 2}.'),
     )
     queue = forms.ChoiceField(label=gettext_lazy("Queue"), choices=queue_choices, initial=default_queue)
+    backend = forms.ChoiceField(
+        label=gettext_lazy("Executed by"),
+        choices=backend_choices,
+        required=False,
+        help_text=gettext_lazy(
+            "Our own workers execute the task, or hand it over to a backend of TASKS when it is due: then the run has "
+            "succeeded as soon as that backend has accepted it, and how it goes on there is told there. The task goes "
+            "to its own @task(queue_name=…)."
+        ),
+    )
     #: The generation that was shown; tells whether somebody else saved meanwhile.
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -86,6 +99,13 @@ class ScheduleForm(Base):
             "catch_up_window": gettext_lazy("Points older than this are never run late. Empty: no limit."),
             "max_catch_up": gettext_lazy("With “run all”: only the newest so many."),
             "jitter": gettext_lazy("Spreads the start of a point over this time after it. Empty or 0: none."),
+            "timeout": gettext_lazy(
+                "A task that takes longer gets an exception, and its attempt has failed; if that does not end it, its "
+                "process is replaced. For example 10m. Empty: no limit."
+            ),
+            "priority": gettext_lazy(
+                "For the backend that it is handed over to: from -100 to 100, higher is sooner. 0: what the task says."
+            ),
             "max_attempts": gettext_lazy("1: a failure is final. More: it is tried again."),
             "backoff": gettext_lazy("The wait before the second attempt; doubles each time, up to 1h."),
             "enabled": gettext_lazy("Unticked, no further run starts."),
@@ -97,6 +117,7 @@ class ScheduleForm(Base):
         schedule = self.instance
         self.fields["task"].choices = with_vanished_task(task_choices(), schedule.task)  # type: ignore[attr-defined]
         self.fields["queue"].choices = with_unknown_queue(queue_choices(), schedule.queue)  # type: ignore[attr-defined]
+        self.fields["backend"].choices = with_unknown_backend(backend_choices(), schedule.backend)  # type: ignore[attr-defined]
         if not schedule._state.adding:
             self.fields["seen"].initial = schedule.generation
         if "kind" in self.fields and schedule._state.adding:
@@ -105,12 +126,20 @@ class ScheduleForm(Base):
             self.fields["timezone"].show_hidden_initial = False
         if "jitter" in self.fields:
             self.fields["jitter"].required = False
+        if "priority" in self.fields:
+            self.fields["priority"].required = False
+            limits = MinValueValidator(LEAST_PRIORITY), MaxValueValidator(MOST_PRIORITY)
+            self.fields["priority"].validators.extend(limits)
         if "max_attempts" in self.fields:
             self.fields["max_attempts"].validators.append(MinValueValidator(1))
 
     def clean_jitter(self) -> Any:
         """Take an empty jitter for none."""
         return self.cleaned_data["jitter"] or Schedule._meta.get_field("jitter").get_default()
+
+    def clean_priority(self) -> int:
+        """Take an empty priority for that of the task."""
+        return self.cleaned_data["priority"] or 0
 
     def clean(self) -> dict[str, Any]:
         """Move `@every 1h30m` from cron to the interval, and keep what the form cannot show."""

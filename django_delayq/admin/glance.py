@@ -10,7 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, registry
+from .. import chain, conf, handover, registry
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Schedule
 from ..timing import from_ms
@@ -26,7 +26,10 @@ SLACK = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """What Redis said about some schedules. `entries` is None where it was not asked or did not answer."""
+    """What Redis said about some schedules. `entries` is None where it was not asked or did not answer.
+
+    `error` says why not: where Redis is, too, which is only shown to whoever may change schedules.
+    """
 
     entries: "dict[int, EntryView] | None" = None
     error: str = ""
@@ -55,7 +58,7 @@ def state_reason(schedule: Schedule) -> str:
 
 
 def marks(schedule: Schedule) -> SafeString:
-    """Return what is unusual: an edit that Redis has not seen, a task that the code has lost."""
+    """Return what is unusual: an edit that Redis has not seen, a task that the code has lost, another backend."""
     found = []
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
@@ -63,7 +66,25 @@ def marks(schedule: Schedule) -> SafeString:
     if is_vanished(schedule):
         title = _("No installed app has this @task function.")
         found.append((badge("bad", _("task not installed"), title),))
+    if schedule.backend:
+        found.append((_handover_mark(schedule),))
     return format_html_join(" ", "{}", found)
+
+
+def _handover_mark(schedule: Schedule) -> SafeString:
+    refusal = None if is_vanished(schedule) else _refusal(schedule)
+    if refusal is not None:
+        return badge("bad", _("backend refuses"), str(refusal))
+    title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
+    return badge("quiet", f"→ {schedule.backend}", title)
+
+
+def _refusal(schedule: Schedule) -> Exception | None:
+    try:
+        task = registry.get_tasks()[schedule.task]
+    except Exception:  # the checks report it
+        return None
+    return handover.find_refusal(task, schedule.backend, schedule.priority)
 
 
 def is_unmirrored(schedule: Schedule) -> bool:

@@ -11,9 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..models import Origin, Run, Schedule
+from ..redaction import redact, redact_text
 from .changelist import CappedPaginator
-from .display import block, instant, milliseconds, pretty_json, status_badge
+from .display import block, instant, milliseconds, pretty_json, reason_words, status_badge
 from .filters import RecentFilter, ScheduleFilter
+from .guessing import NoGuessing
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[Run]
@@ -22,15 +24,17 @@ else:
 
 
 @admin.register(Run)
-class RunAdmin(Base):
+class RunAdmin(NoGuessing, Base):
     """Read what ran, and what did not."""
 
     list_display = (
-        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "reason", "worker",
+        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "shown_reason",
+        "worker",
     )  # fmt: skip
     list_filter = ("status", "origin", RecentFilter, ScheduleFilter)
     search_fields = ("schedule_name", "task")
     search_help_text = gettext_lazy("Schedule or task")
+    hidden_columns = ("result",)
     ordering = ("-due_at", "-pk")
     sortable_by = ("shown_due",)
     list_per_page = 50
@@ -43,7 +47,8 @@ class RunAdmin(Base):
             None,
             {
                 "fields": (
-                    "shown_schedule", ("task", "queue"), ("shown_status", "reason"), ("shown_origin", "shown_points"),
+                    "shown_schedule", ("task", "queue"), ("shown_status", "shown_reason"),
+                    ("shown_origin", "shown_points"),
                 )
             },
         ),
@@ -55,8 +60,8 @@ class RunAdmin(Base):
         (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
     )  # fmt: skip
     readonly_fields = (
-        "shown_schedule", "shown_status", "shown_origin", "shown_points", "due", "claimed", "started", "finished",
-        "shown_lag", "shown_duration", "shown_result", "shown_error",
+        "shown_schedule", "shown_status", "shown_reason", "shown_origin", "shown_points", "due", "claimed", "started",
+        "finished", "shown_lag", "shown_duration", "shown_result", "shown_error",
     )  # fmt: skip
 
     class Media:
@@ -77,7 +82,7 @@ class RunAdmin(Base):
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> SafeString | str:
         """Return a link to the schedule, its former name where it is gone."""
-        if not Schedule._base_manager.filter(pk=run.schedule_id).exists():
+        if not Schedule.objects.filter(pk=run.schedule_id).exists():
             return _("%(name)s (deleted)") % {"name": run.schedule_name}
         url = reverse("admin:django_delayq_schedule_change", args=[run.schedule_id], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, run.schedule_name)
@@ -93,6 +98,11 @@ class RunAdmin(Base):
     def shown_status(self, run: Run) -> SafeString:
         """Return the status."""
         return status_badge(run.status)
+
+    @admin.display(description=gettext_lazy("reason"))
+    def shown_reason(self, run: Run) -> str:
+        """Return why it did not succeed, or who has it now."""
+        return reason_words(run)
 
     @admin.display(description=gettext_lazy("origin"))
     def shown_origin(self, run: Run) -> str:
@@ -139,10 +149,10 @@ class RunAdmin(Base):
 
     @admin.display(description=gettext_lazy("result"))
     def shown_result(self, run: Run) -> SafeString | str:
-        """Return what the task returned."""
-        return "–" if run.result is None else block(pretty_json(run.result))
+        """Return what the task returned; what is named like a secret is hidden."""
+        return "–" if run.result is None else block(pretty_json(redact(run.result)))
 
     @admin.display(description=gettext_lazy("error"))
     def shown_error(self, run: Run) -> SafeString | str:
-        """Return the traceback."""
-        return block(run.error, "delayq-pre delayq-trace")
+        """Return the traceback, also that of a row that was stored unredacted."""
+        return block(redact_text(run.error), "delayq-pre delayq-trace")

@@ -13,15 +13,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf
+from .. import conf, registry
 from ..models import Origin, Run, Schedule
-from . import glance
-from .actions import ScheduleActions
+from ..redaction import redact_arguments
+from . import declared, glance
+from .backfill import ScheduleBackfill
 from .changelist import ScheduleChangeList, ask_redis
-from .display import breakable, instant, milliseconds, status_badge
+from .declared import OriginFilter, ScheduleReset
+from .display import block, breakable, instant, milliseconds, pretty_json, reason_words, status_badge
 from .filters import OutcomeFilter, StateFilter
 from .formfields import DurationField, InstantField
 from .forms import ScheduleForm
+from .guessing import NoGuessing
+from .health import ask_health
 from .upcoming import render_task, render_upcoming
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ RECURRENCE_FIELDS = (
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleActions, Base):
+class ScheduleAdmin(ScheduleBackfill, ScheduleReset, NoGuessing, Base):
     """Edit, pause and run schedules."""
 
     form = ScheduleForm
@@ -47,10 +51,11 @@ class ScheduleAdmin(ScheduleActions, Base):
         models.DateTimeField: {"form_class": InstantField},
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome", "queue")
-    list_filter = (StateFilter, OutcomeFilter, "kind", ("queue", admin.AllValuesFieldListFilter))
-    list_select_related = ("state",)
+    list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", ("queue", admin.AllValuesFieldListFilter))
+    list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description")
+    hidden_columns = ("args", "kwargs")
     ordering = ("name",)
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
@@ -65,7 +70,7 @@ class ScheduleAdmin(ScheduleActions, Base):
                 )
             },
         ),
-        (gettext_lazy("Where"), {"fields": ("queue", "enabled", "pause_reason")}),
+        (gettext_lazy("Where"), {"fields": ("queue", ("backend", "priority"), "enabled", "pause_reason")}),
         (
             gettext_lazy("Late or overlapping"),
             {
@@ -73,7 +78,7 @@ class ScheduleAdmin(ScheduleActions, Base):
                 "fields": ("overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter"),
             },
         ),
-        (gettext_lazy("Failing"), {"classes": ("collapse",), "fields": ("max_attempts", "backoff")}),
+        (gettext_lazy("Failing"), {"classes": ("collapse",), "fields": ("timeout", "max_attempts", "backoff")}),
         (gettext_lazy("Daylight saving"), {"classes": ("collapse",), "fields": ("dst_gap", "dst_overlap")}),
     )  # fmt: skip
 
@@ -98,9 +103,10 @@ class ScheduleAdmin(ScheduleActions, Base):
     def shown_state(self, schedule: Schedule) -> SafeString:
         """Return whether it goes on, why not, and what is unusual."""
         return format_html(
-            '{} {}<div class="delayq-note">{}</div>',
+            '{} {} {}<div class="delayq-note">{}</div>',
             glance.state_badge(schedule),
             glance.marks(schedule),
+            declared.marks(schedule),
             glance.state_reason(schedule),
         )
 
@@ -120,6 +126,27 @@ class ScheduleAdmin(ScheduleActions, Base):
         return glance.last_outcome(schedule)
 
     # The form
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        """Show arguments without their secrets to whoever may not change them. See `redaction`."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        shown = {"args": "shown_args", "kwargs": "shown_kwargs"}
+        return [
+            (title, {**options, "fields": [shown.get(str(name), name) for name in options["fields"]]})
+            for title, options in fieldsets
+        ]
+
+    @admin.display(description=gettext_lazy("positional arguments"))
+    def shown_args(self, schedule: Schedule) -> SafeString | str:
+        """Return the positional arguments as they may be shown."""
+        return block(pretty_json(_shown_arguments(schedule)[0]))
+
+    @admin.display(description=gettext_lazy("keyword arguments"))
+    def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
+        """Return the keyword arguments as they may be shown."""
+        return block(pretty_json(_shown_arguments(schedule)[1]))
 
     @admin.display(description=gettext_lazy("about the task"))
     def about_task(self, schedule: Schedule) -> SafeString:
@@ -160,13 +187,17 @@ class ScheduleAdmin(ScheduleActions, Base):
         """Add what stands above the form of a saved schedule."""
         schedule = context.get("original")
         if schedule is not None:
-            context.update(self._panel(schedule))
+            context.update(self._panel(schedule, details=self.has_change_permission(request)))
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _panel(self, schedule: Schedule) -> dict[str, Any]:
-        redis = ask_redis([schedule])
+    def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
+        redis, health = ask_redis([schedule]), ask_health(details=details)
         return {
+            **declared.panel(schedule),
             "redis": redis,
+            "details": details,
+            "health": health,
+            "problems": [] if health is None else health.concerning(schedule.queue),
             "state": glance.state_badge(schedule),
             "reason": glance.state_reason(schedule),
             "marks": glance.marks(schedule),
@@ -180,7 +211,7 @@ class ScheduleAdmin(ScheduleActions, Base):
                     "pk": run.pk,
                     "due": instant(run.due_at),
                     "status": status_badge(run.status),
-                    "reason": run.reason,
+                    "reason": reason_words(run),
                     "lag": "–" if run.started_at is None else milliseconds(run.lag),
                     "duration": milliseconds(run.duration),
                 }
@@ -192,6 +223,10 @@ class ScheduleAdmin(ScheduleActions, Base):
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
         super().save_model(request, obj, form, change)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
+
+
+def _shown_arguments(schedule: Schedule) -> tuple[list[Any], dict[str, Any]]:
+    return redact_arguments(schedule.args, schedule.kwargs, registry.parameters_of(schedule.task))
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:

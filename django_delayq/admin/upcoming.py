@@ -90,6 +90,6 @@ def render_task(path: str) -> SafeString | str:
         task = registry.get_task(path)
     except UnknownTask as error:
         return format_html('<p class="delayq-problem">{}</p>', str(error))
-    called = f"{task.name}{registry.signature(task)}"
+    called = f"{task.name}{registry.shown_signature(task)}"
     doc = inspect.getdoc(task.func) or ""
     return format_html('<code class="delayq-signature">{}</code>{}', called, block(doc, "delayq-doc") if doc else "")

@@ -1,20 +1,30 @@
 """The Redis side: keys, scripts, connections. Knows members, points and leases; knows no schedule and no database."""
 
 from .broker import Broker
-from .connection import connect
+from .connection import ClusterConnectionFactory, connector
+from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob
 from .keys import Place, member_place
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
 
 __all__ = [
     "Broker",
     "Claim",
+    "ClusterConnectionFactory",
     "Definition",
     "Entry",
     "EntryView",
+    "JobBroker",
+    "JobClaim",
+    "JobCounts",
+    "JobEntry",
+    "JobSettlement",
+    "JobStats",
+    "JobView",
     "Lease",
+    "NewJob",
     "Place",
     "Settlement",
     "Stats",
-    "connect",
+    "connector",
     "member_place",
 ]

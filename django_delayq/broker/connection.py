@@ -3,25 +3,29 @@
 Note [A client of our own]
 django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A retried
 EVALSHA is executed twice, and a shared timeout is either too long for a form or too short for a worker. So each use
-gets its own pool, built by the alias' own connection factory (which knows Sentinel, TLS, passwords), with its own
-timeouts and no retry: the worker's loop repeats a claim under the same request id, everything else is repeated by its
-caller.
+gets its own pool, built by the alias' own connection factory (which knows Sentinel, Cluster, TLS, passwords), with its
+own timeouts and no retry: the worker's loop repeats a claim under the same request id, everything else is repeated by
+its caller.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
-from django_redis import get_redis_connection
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
 from .. import conf
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys
+from .cluster import NO_RETRIES, ClusterConnectionFactory
+
+__all__ = ["ClusterConnectionFactory", "connector", "translated"]
 
 #: What a server answers that will serve again by itself.
 PASSING = (
@@ -35,20 +39,31 @@ PASSING = (
 )
 
 
-def connect(*, timeout_seconds: float) -> Any:
-    """Return a client of our own for the alias that DELAYQ['REDIS'] names. Opens no connection yet.
+def connector(*, timeout_seconds: float) -> Callable[[], Any]:
+    """Return what makes a client of our own for the alias that DELAYQ['REDIS'] names. Opens no connection.
+
+    The client of a cluster asks it for its slots as soon as it is made, any other one connects with its first command.
 
     Raises:
-        ImproperlyConfigured: The alias does not exist or is not django-redis.
+        ImproperlyConfigured: The alias does not exist, is not django-redis, or its address cannot be read.
     """
     alias = conf.get_config().redis
     try:
-        get_redis_connection(alias)
         cache: Any = caches[alias]
-        cache_client = cache.client
-        factory, url = cache_client.connection_factory, cache_client._server[0]
-    except ValueError as error:  # redis-py reads the address
-        raise ImproperlyConfigured(f"The LOCATION of the cache {alias!r} is no address of a Redis: {error}") from None
+        ours = cache.client
+        factory, urls, options = ours.connection_factory, list(ours._server), dict(ours._options)
+        if isinstance(factory, ClusterConnectionFactory):
+            factory.check(urls)
+            return partial(factory.cluster, urls, **_own(timeout_seconds), **NO_RETRIES)
+        if "SENTINELS" in options:  # else a dead sentinel would hold up whoever asks it
+            options["SENTINEL_KWARGS"] = {**_own(timeout_seconds), **(options.get("SENTINEL_KWARGS") or {})}
+        client = _single(type(factory)(options), urls[0], timeout_seconds)
+        return lambda: client
+    except ValueError:  # redis-py reads the address; its message may quote a part of the password
+        raise ImproperlyConfigured(
+            f"The LOCATION of the cache {alias!r} is no address of a Redis. Write redis://host:6379/0; special "
+            "characters of a password are percent-encoded."
+        ) from None
     except InvalidCacheBackendError:
         raise ImproperlyConfigured(
             f"DELAYQ['REDIS'] is {alias!r}, but CACHES has no such alias ({', '.join(conf.cache_aliases())}). "
@@ -59,15 +74,17 @@ def connect(*, timeout_seconds: float) -> Any:
             f"The cache {alias!r} is not a django-redis cache: set its BACKEND to 'django_redis.cache.RedisCache', "
             "or name another alias in DELAYQ['REDIS']."
         ) from None
+
+
+def _own(timeout_seconds: float) -> dict[str, Any]:
+    """Return what our connections have of their own. See Note [A client of our own]."""
+    timeouts = {"socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
+    return {**timeouts, "retry": Retry(NoBackoff(), 0), "decode_responses": False}
+
+
+def _single(factory: Any, url: str, timeout_seconds: float) -> Any:
     pool = factory.get_connection_pool(factory.make_connection_params(url))
-    pool.connection_kwargs.update(
-        socket_timeout=timeout_seconds,
-        socket_connect_timeout=timeout_seconds,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_timeout=False,
-        retry_on_error=[],
-        decode_responses=False,
-    )
+    pool.connection_kwargs.update(**_own(timeout_seconds), retry_on_timeout=False, retry_on_error=[])
     return factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
 
 
@@ -84,6 +101,8 @@ def translated() -> Iterator[None]:
         yield
     except errors.AuthenticationError as error:
         raise BrokerError(f"Redis refused the login: {error}. Check the URL in CACHES.") from error
+    except MasterNotFoundError as error:
+        raise BrokerUnavailable(f"Redis cannot be used now: {_of_sentinels(error)}") from None
     except PASSING as error:
         raise BrokerUnavailable(f"Redis cannot be used now: {error or type(error).__name__}") from error
     except errors.ResponseError as error:
@@ -93,5 +112,35 @@ def translated() -> Iterator[None]:
         if text.startswith(("LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY")) or "-READONLY" in text:
             raise BrokerUnavailable(f"Redis cannot be used now: {text}") from error
         raise BrokerError(f"Redis answered with an error: {text}") from error
+    except errors.RedisClusterException as error:
+        if isinstance(error.__cause__, errors.AuthenticationError):
+            raise BrokerError(f"Redis refused the login: {error.__cause__}. Check the URL in CACHES.") from error
+        refusal = _refusal(error)
+        if refusal is not None:
+            raise BrokerError(
+                f"Redis answered with an error: {refusal}. SECURITY.md tells what a cluster's user needs."
+            ) from error
+        if "not enabled" in str(error):
+            raise BrokerError(
+                f"{error}. LOCATION names no Redis Cluster: take CONNECTION_FACTORY out of the alias' OPTIONS."
+            ) from error
+        raise BrokerUnavailable(f"Redis cannot be used now: {error}") from error
     except errors.RedisError as error:
         raise BrokerUnavailable(f"Redis cannot be used now: {error}") from error
+
+
+def _of_sentinels(error: MasterNotFoundError) -> str:
+    """Return which master is looked for, and the last Sentinel's answer: between them is what is secret.
+
+    redis-py's message holds each Sentinel's client with all its arguments, of some releases with the password.
+    """
+    what, _, clients = str(error).partition(" : ")
+    return f"{what}: {clients.rpartition(' - ')[2]}" if clients else what
+
+
+def _refusal(error: BaseException) -> BaseException | None:
+    """Return the want of a permission that led to this error: redis-py takes it for a server that is no cluster."""
+    link: BaseException | None = error
+    while link is not None and not isinstance(link, errors.NoPermissionError):
+        link = link.__cause__ or link.__context__
+    return link

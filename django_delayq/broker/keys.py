@@ -1,11 +1,19 @@
 """Every key name of this package. All keys of one queue and shard share a cluster slot by their hash tag."""
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-#: Parts of a shard, in the order in which every script receives them. The journal is the calling process' own.
-PARTS = ("due", "point", "gen", "lease", "fence", "attempts", "payload", "journal", "epoch")
+#: Parts of a shard, in the order in which every script on points receives them. The journal is the calling process'
+#: own.
+PARTS = ("due", "point", "gen", "lease", "fence", "attempts", "journal", "epoch")
+#: What every script on jobs receives, in this order; `taken` is the calling process' own.
+JOB_PARTS = (
+    "due", "epoch", "fence", "jobs", "ready", "dead", "payload", "held", "priority", "unique", "reclaims", "taken",
+)  # fmt: skip
+#: The parts that end with the name of the calling process.
+OF_A_WORKER = ("journal", "taken")
 #: The Redis type of each part; another type under our name was written by somebody else.
 TYPES = {
     "due": "zset",
@@ -14,10 +22,22 @@ TYPES = {
     "lease": "hash",
     "fence": "string",
     "attempts": "hash",
-    "payload": "hash",
     "journal": "string",
     "epoch": "string",
+    "jobs": "zset",
+    "ready": "zset",
+    "dead": "zset",
+    "payload": "hash",
+    "held": "hash",
+    "priority": "hash",
+    "unique": "hash",
+    "reclaims": "hash",
+    "taken": "string",
 }
+#: The member of `due` that stands for all jobs of the shard.
+POINTER = "jobs"
+#: A job's shard follows from so much of its name, so that jobs with one unique key are in one shard.
+JOB_HEAD = 9
 
 
 class Place(NamedTuple):
@@ -32,13 +52,33 @@ class Place(NamedTuple):
 
 def member_place(member: str, queue: str, shards: int) -> Place:
     """Return the place of a member: stable for a member, so that removal looks where insertion went."""
-    return Place(queue, crc32(member.encode()) % shards)
+    name = member[:JOB_HEAD] if member.startswith("j") else member
+    return Place(queue, crc32(name.encode("utf-8", "surrogateescape")) % shards)
 
 
-def shard_keys(prefix: str, place: Place, worker: str = "-") -> list[str]:
-    """Return the constant list of keys that every script gets."""
+@lru_cache(maxsize=4096)
+def shard_keys(prefix: str, place: Place, worker: str = "-") -> tuple[str, ...]:
+    """Return the constant list of keys that every script on points gets."""
+    names = all_keys(prefix, place, worker)
+    return tuple(names[part] for part in PARTS)
+
+
+@lru_cache(maxsize=4096)
+def job_keys(prefix: str, place: Place, worker: str = "-") -> tuple[bytes, ...]:
+    """Return the constant list of keys that every script on jobs gets, as they are sent."""
+    names = all_keys(prefix, place, worker)
+    return tuple(names[part].encode() for part in JOB_PARTS)
+
+
+def all_keys(prefix: str, place: Place, worker: str = "-") -> dict[str, str]:
+    """Return every key of a place by its part, but for the results of jobs."""
     tag = f"{{{prefix}:{place}}}"
-    return [f"{tag}:journal:{worker}" if part == "journal" else f"{tag}:{part}" for part in PARTS]
+    return {part: f"{tag}:{part}:{worker}" if part in OF_A_WORKER else f"{tag}:{part}" for part in TYPES}
+
+
+def result_key(prefix: str, place: Place, member: str) -> str:
+    """STRING, expires: the result of a job."""
+    return f"{{{prefix}:{place}}}:result:{member}"
 
 
 def layout_key(prefix: str) -> str:
@@ -56,6 +96,16 @@ def worker_details_key(prefix: str) -> str:
     return f"{prefix}:worker-details"
 
 
+def sweep_key(prefix: str) -> str:
+    """STRING, expires: the mark of the full sweep that is under way."""
+    return f"{prefix}:sweep"
+
+
+def swept_key(prefix: str) -> str:
+    """STRING: the last full sweep, as JSON."""
+    return f"{prefix}:swept"
+
+
 def wake_channel(prefix: str) -> str:
     """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared."""
     return f"{prefix}:wake"
@@ -68,11 +118,18 @@ def patterns(prefix: str) -> list[str]:
 
 def prefix_keys(prefix: str) -> dict[str, str]:
     """Return the keys that belong to no shard, each with its Redis type."""
-    return {layout_key(prefix): "string", workers_key(prefix): "zset", worker_details_key(prefix): "hash"}
+    return {
+        layout_key(prefix): "string",
+        workers_key(prefix): "zset",
+        worker_details_key(prefix): "hash",
+        sweep_key(prefix): "string",
+        swept_key(prefix): "string",
+    }
 
 
 def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
-    parts = "|".join(part for part in PARTS if part != "journal")
-    shard = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|journal:.*)"
+    parts = "|".join(part for part in TYPES if part not in OF_A_WORKER)
+    named = "|".join((*OF_A_WORKER, "result"))
+    shard = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
     return key in prefix_keys(prefix) or re.fullmatch(shard, key, re.DOTALL) is not None

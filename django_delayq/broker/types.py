@@ -13,14 +13,14 @@ class Entry:
     generation: int | None
     attempts: int
     lapsed: bool
-    payload: str
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then.
+    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `jobs_due` says whether
+    jobs are to be claimed there too.
     """
 
     now_ms: int
@@ -28,6 +28,21 @@ class Claim:
     epoch: str | None
     fence: str
     entries: tuple[Entry, ...]
+    jobs_due: bool = False
+
+
+class Trial(NamedTuple):
+    """What a script saw of a server: its clock in µs, and how `Broker.EXACT` came back by each way. '' where refused.
+
+    `refused` has the commands that scripts of ours need and may not run, each as 'ZADD: why'.
+    """
+
+    clock_us: int
+    number: str
+    score: str
+    member: str
+    value: str
+    refused: tuple[str, ...]
 
 
 class Lease(NamedTuple):
@@ -60,17 +75,19 @@ class Definition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryView:
-    """What Redis holds of one member, for display and comparison. Fields are None where absent."""
+    """What Redis holds of one member, for display and comparison. Numbers are None where absent or `garbage`."""
 
     point_ms: int | None
     score_ms: int | None
     generation: int | None
     leased: bool
+    retrying: bool = False
+    garbage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of one shard at one instant."""
+    """Counts of one shard at one instant. A sound shard has as many points and generations as members."""
 
     now_ms: int
     members: int
@@ -78,3 +95,5 @@ class Stats:
     leased: int
     head_ms: int | None
     epoch: str | None
+    points: int = 0
+    generations: int = 0

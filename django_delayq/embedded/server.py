@@ -114,6 +114,11 @@ class EmbeddedServer:
                     pass
         self._reap()
 
+    def keep_through_exec(self) -> None:
+        """Keep the connection that holds the server alive open across an `exec`."""
+        if self._lifeline is not None:
+            self._lifeline.set_inheritable(True)
+
     def _start_or_join(self, home: Path, deadline: float) -> None:
         while True:
             door = lock(home, deadline)

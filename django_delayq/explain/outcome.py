@@ -6,7 +6,9 @@ from zoneinfo import ZoneInfo
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..handover import REASON as REASON_HANDED_OVER
 from ..models import Origin, Run, Schedule, Status
+from ..redaction import redact_text
 
 
 def shown(instant: datetime, zone: ZoneInfo) -> str:
@@ -29,9 +31,9 @@ def describe_run(run: Run, schedule: Schedule, zone: ZoneInfo) -> list[str]:
     lines = [_headline(run, zone), *_figures(run, zone)]
     why = _why(run, schedule)
     if why:
-        lines.append(why)
+        lines.append(redact_text(why))
     if run.error:
-        lines.append(_("Error: %(error)s") % {"error": run.error.strip().splitlines()[-1][:500]})
+        lines.append(_("Error: %(error)s") % {"error": redact_text(run.error.strip().splitlines()[-1])[:500]})
     if run.generation != schedule.generation and Status(run.status) in (Status.SUCCEEDED, Status.FAILED):
         lines.append(_("The definition has been edited since."))
     return lines
@@ -71,6 +73,8 @@ def _figures(run: Run, zone: ZoneInfo) -> list[str]:
 def _why(run: Run, schedule: Schedule) -> str:
     if run.status == Status.SKIPPED:
         return _why_skipped(run, schedule)
+    if run.status == Status.SUCCEEDED and run.reason == REASON_HANDED_OVER:
+        return _why_handed_over(run)
     if run.status == Status.QUEUED:
         return _("It waits in queue %(queue)s for a worker.") % {"queue": run.queue}
     if run.status == Status.RUNNING:
@@ -79,6 +83,14 @@ def _why(run: Run, schedule: Schedule) -> str:
         values = {"most": schedule.max_attempts}
         return _("The last attempt failed; it is tried again, %(most)d times in all.") % values
     return _why_not_succeeded(run)
+
+
+def _why_handed_over(run: Run) -> str:
+    found = run.result if isinstance(run.result, dict) else {}
+    return _(
+        "Handed over to the TASKS backend %(backend)s, which accepted it as result %(result)s. What became of it is "
+        "told there: look at that result, and whether workers of that backend run."
+    ) % {"backend": found.get("backend"), "result": found.get("result_id")}
 
 
 def _why_skipped(run: Run, schedule: Schedule) -> str:

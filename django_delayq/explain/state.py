@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 
-from .. import chain, ledger, registry
+from .. import chain, handover, ledger, registry
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Run, Schedule
 from ..words import describe
@@ -19,6 +19,7 @@ def explain_state(schedule: Schedule, now: datetime) -> list[str]:
     zone = ZoneInfo(schedule.timezone)
     lines = [headline(schedule)]
     lines += obstacles(schedule)
+    lines += _handed_over(schedule)
     lines += in_redis(schedule, ask(schedule), now, zone)
     point = _next(schedule) if goes_on(schedule) else None
     if point is not None:
@@ -54,6 +55,18 @@ def obstacles(schedule: Schedule) -> Iterator[str]:
         yield _("No installed app has the @task function %(task)s; workers that lack it hand it on.") % {
             "task": schedule.task
         }
+
+
+def _handed_over(schedule: Schedule) -> Iterator[str]:
+    task = registry.get_tasks().get(schedule.task)
+    if not schedule.backend or task is None:
+        return
+    values = {"backend": schedule.backend}
+    refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
+    if refusal is None:
+        yield _("Its points are handed over to the TASKS backend %(backend)s, whose workers execute them.") % values
+    else:
+        yield _("Each of its points fails: %(reason)s") % {"reason": _sentence(str(refusal))}
 
 
 def goes_on(schedule: Schedule) -> bool:

@@ -262,6 +262,30 @@ class Migration(migrations.Migration):
                 ("condition_reason", models.CharField(blank=True, default="", max_length=500)),
                 ("mirrored_digest", models.CharField(blank=True, default="", max_length=64)),
             ],
+            options={
+                "base_manager_name": "objects",
+            },
+        ),
+        migrations.CreateModel(
+            name="Declaration",
+            fields=[
+                (
+                    "schedule",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="declaration",
+                        serialize=False,
+                        to="django_delayq.schedule",
+                    ),
+                ),
+                ("key", models.CharField(max_length=200, unique=True)),
+                ("values", models.JSONField(default=dict)),
+                ("gone_at", django_delayq.fields.UTCDateTimeField(null=True)),
+            ],
+            options={
+                "base_manager_name": "objects",
+            },
         ),
         migrations.AddIndex(
             model_name="schedule",

@@ -16,14 +16,13 @@ class Build:
         self.broker = broker
         self._id = secrets.token_hex(4)
         self._mark = f"building:{self._id}"
-        self.places = [place for place in places if broker.swap_epoch(place, None, self._mark, ttl_ms=TTL_MS)]
+        taken = broker.swap_epochs(places, None, self._mark, ttl_ms=TTL_MS)
+        self.places = [place for place, mine in zip(places, taken, strict=True) if mine]
 
     def go_on(self) -> bool:
         """Keep the mark for the next page; False where Redis was flushed again."""
-        replies = [self.broker.swap_epoch(place, self._mark, self._mark, ttl_ms=TTL_MS) for place in self.places]
-        return all(replies)
+        return all(self.broker.swap_epochs(self.places, self._mark, self._mark, ttl_ms=TTL_MS))
 
     def finish(self) -> bool:
         """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
-        replies = [self.broker.swap_epoch(place, self._mark, self._id) for place in self.places]
-        return all(replies)
+        return all(self.broker.swap_epochs(self.places, self._mark, self._id))

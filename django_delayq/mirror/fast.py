@@ -5,20 +5,23 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from django.core.signals import setting_changed
 from django.db import transaction
 
-from .. import chain, conf, ledger
+from .. import chain, conf, failpoints, ledger
 from ..broker import Broker, EntryView, Place
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..fields import utcnow
 from ..models import Origin, Run, Schedule, Status
 from ..timing import from_ms, to_ms
 from .layout import check_layout
-from .write import read_wanted, remove_tombstones, sync
+from .read import read_wanted
+from .write import PAGE, remove_tombstones, sync
 
 logger = logging.getLogger("django_delayq.mirror")
+Answer = TypeVar("Answer")
 
 #: A save waits at most this long for Redis, for connecting and for each answer.
 TIMEOUT_SECONDS = 0.3
@@ -86,12 +89,17 @@ def _try_sync(pks: Sequence[int]) -> None:
         _attempt("An edit", lambda broker: sync(broker, pks))
 
 
-def _attempt(what: str, write: Callable[[Broker], object]) -> None:
-    """Write to Redis if it is there and ours; log what went wrong, once per opening of the breaker. Never raises."""
+def _attempt(what: str, write: Callable[[Broker], object]) -> bool:
+    """Write to Redis if it is there and ours; say whether it was written. Never raises.
+
+    What went wrong is logged once per opening of the breaker.
+    """
+    failpoints.reach("before_mirror")
     try:
         broker = _shared_broker()
-        check_layout(broker)
+        check_layout(broker, claim=False)  # only workers claim: a web process may be the first after a flush
         write(broker)
+        return True
     except _BreakerOpen as error:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
@@ -100,6 +108,7 @@ def _attempt(what: str, write: Callable[[Broker], object]) -> None:
     except (BrokerError, ForeignLayout) as error:
         _open_breaker()
         logger.error("%s is not mirrored. %s", what, error)
+    return False
 
 
 def sweep_after_commit(*, using: str) -> None:
@@ -120,13 +129,23 @@ def read_entries(schedules: Iterable[Schedule]) -> dict[int, EntryView]:
         BrokerError: Redis answered with an error.
     """
     rows = list(schedules)
+    views = ask(lambda broker: broker.views([(chain.member_of(row.pk), row.queue) for row in rows]))
+    return {row.pk: view for row, view in zip(rows, views, strict=True)}
+
+
+def ask(read: Callable[[Broker], Answer]) -> Answer:
+    """Read from Redis as a web request may: with short timeouts, and not at all where it failed a moment ago.
+
+    Raises:
+        BrokerUnavailable: Redis does not answer; nothing is known.
+        BrokerError: Redis answered with an error.
+    """
     broker = _shared_broker()
     try:
-        views = broker.views([(chain.member_of(row.pk), row.queue) for row in rows])
+        return read(broker)
     except BrokerUnavailable:
         _open_breaker()
         raise
-    return {row.pk: view for row, view in zip(rows, views, strict=True)}
 
 
 def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
@@ -136,32 +155,38 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
     """
     using = ledger.database()
     moment = from_ms(to_ms(now or utcnow()))
-    run = Run(
-        schedule_id=schedule.pk,
-        schedule_name=schedule.name,
-        task=schedule.task,
-        queue=schedule.queue,
-        generation=schedule.generation,
-        origin=Origin.MANUAL,
-        apart=True,
-        due_at=moment,
-        status=Status.QUEUED,
-    )
+    run = Run.of(schedule, moment, origin=Origin.MANUAL, apart=True, status=Status.QUEUED)
     with transaction.atomic(using=using):
         run.save(using=using, force_insert=True)
-        if conf.get_config().mirror:
-            transaction.on_commit(lambda: _try_enqueue(run), using=using, robust=True)
+        enqueue_after_commit([run], using=using)
     return run
 
 
-def _try_enqueue(run: Run) -> None:
-    _attempt("An order", lambda broker: enqueue_runs(broker, [run]))
+def enqueue_after_commit(runs: Sequence[Run], *, using: str) -> None:
+    """Put ordered runs into Redis once the current transaction is committed. Never raises because of Redis."""
+    if conf.get_config().mirror and runs:
+        transaction.on_commit(lambda: _try_enqueue(runs), using=using, robust=True)
+
+
+def _try_enqueue(runs: Sequence[Run]) -> None:
+    _attempt("An order", lambda broker: enqueue_runs(broker, runs))
 
 
 def enqueue_runs(broker: Broker, runs: Sequence[Run]) -> int:
-    """Put run members that are not there into Redis, one script per place; return how many were added."""
-    places: dict[Place, list[tuple[str, int, int, str]]] = {}
+    """Put run members that are not there into Redis, a page per script; return how many were added.
+
+    A backfilled point waits in line from its order on: by its due point it would push before everything that is due.
+    """
+    places: dict[Place, list[tuple[str, int, int]]] = {}
+    now_ms = broker.now_ms() if any(run.origin != Origin.DUE for run in runs) else 0
     for run in runs:
         member, due_ms = chain.run_member_of(run.pk), to_ms(run.due_at)
-        places.setdefault(broker.place_of(member, run.queue), []).append((member, due_ms, due_ms, ""))
-    return sum(sum(broker.enqueue(place, members)) for place, members in places.items())
+        wake_ms = to_ms(run.created_at) if run.origin == Origin.BACKFILL else due_ms
+        if run.origin != Origin.DUE:  # an order starts at once, also where its sender's clock is ahead
+            wake_ms = min(wake_ms, now_ms)
+        places.setdefault(broker.place_of(member, run.queue), []).append((member, due_ms, wake_ms))
+    added = 0
+    for place, members in places.items():
+        for at in range(0, len(members), PAGE):
+            added += sum(broker.enqueue(place, members[at : at + PAGE]))
+    return added

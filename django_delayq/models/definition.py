@@ -1,4 +1,4 @@
-"""Validation of a definition: recurrence, task, arguments, queue. Asks the database only whether `at` changed."""
+"""Validation of a definition: recurrence, task, arguments, place. Asks the database only whether `at` changed."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import ValidationError
 from django.utils.timezone import is_naive
 
-from .. import conf, registry
+from .. import conf, handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
+from ..timing import Recurrence
 from ..validators import validate_json
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff")
 INSTANTS = ("at", "start_at", "end_at")
+#: So many gaps between points of a cron expression are compared with the minimum: more than an hour of minutes.
+GAPS_COMPARED = 100
 #: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 
@@ -31,7 +34,7 @@ def clean_definition(schedule: "Schedule") -> None:
         errors.setdefault(field, []).append(message)
     if errors:
         raise ValidationError(errors)
-    for check in (_kind, _recurrence, _queue, _call):
+    for check in (_kind, _recurrence, _timeout, _queue, _call, _handover):
         if check is _recurrence and errors:
             continue
         for field, message in check(schedule):
@@ -88,10 +91,27 @@ def _recurrence(schedule: "Schedule") -> list[tuple[str, str]]:
     first = rule.next_after(max(schedule.created_at, schedule.start_at or schedule.created_at))
     if first is None:
         return [("end_at", "There is no due point between the start and the end.")]
+    if schedule.kind == schedule.Kind.CRON and (gap := _gap_below(minimum, rule, first)) is not None:
+        return [("cron", f"Two points are {gap.total_seconds():g} s apart; at least {minimum.total_seconds():g} s.")]
     second = rule.next_after(first)
     if second is not None and schedule.jitter >= second - first:
         return [("jitter", f"Jitter must be shorter than the gap between two due points, here {second - first}.")]
     return []
+
+
+def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
+    """Return a gap between the first points that is shorter than the minimum. No cron expression has less than 1 s."""
+    if minimum <= timedelta(seconds=1):
+        return None
+    point = first
+    for _number in range(GAPS_COMPARED):
+        following = rule.next_after(point)
+        if following is None:
+            return None
+        if following - point < minimum:
+            return following - point
+        point = following
+    return None
 
 
 def _one_off(schedule: "Schedule") -> list[tuple[str, str]]:
@@ -102,6 +122,12 @@ def _one_off(schedule: "Schedule") -> list[tuple[str, str]]:
     if saved == at:  # a finished one-off can still be edited
         return []
     return [("at", f"{at:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
+
+
+def _timeout(schedule: "Schedule") -> list[tuple[str, str]]:
+    if schedule.timeout is None or schedule.timeout > timedelta(0):
+        return []
+    return [("timeout", "A timeout is longer than zero; leave it empty for none.")]
 
 
 def _queue(schedule: "Schedule") -> list[tuple[str, str]]:
@@ -129,3 +155,11 @@ def _call(schedule: "Schedule") -> list[tuple[str, str]]:
     except InvalidArguments as error:
         return [("args" if not schedule.kwargs or not registry.fits(task, schedule.args) else "kwargs", str(error))]
     return []
+
+
+def _handover(schedule: "Schedule") -> list[tuple[str, str]]:
+    task = registry.get_tasks().get(schedule.task)
+    if not schedule.backend or task is None:  # the task's own check says so
+        return []
+    refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
+    return [] if refusal is None else [(refusal.field, str(refusal))]

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import models, transaction
+from django.db import transaction
 from django.db.models import F
 
 from ..fields import utcnow
 from ..signals import definitions_changed
+from .primary import PrimaryQuerySet
 from .state import Condition
 from .tombstone import Tombstone
 from .versions import (
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
-class ScheduleQuerySet(models.QuerySet["Schedule"]):
+class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     """Schedules in the words of an operator."""
 
     def enabled(self) -> Self:

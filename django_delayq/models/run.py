@@ -3,12 +3,16 @@ it has its outcome.
 """
 
 from datetime import datetime, timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..fields import UTCDateTimeField, utcnow
+from .primary import PrimaryModel, PrimaryQuerySet
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
 
 
 class Origin(models.TextChoices):
@@ -40,7 +44,7 @@ OPEN = frozenset(("queued", "running", "retrying"))
 OUTCOMES = frozenset(("succeeded", "failed", "skipped", "lost"))
 
 
-class RunQuerySet(models.QuerySet["Run"]):
+class RunQuerySet(PrimaryQuerySet["Run"]):
     """Runs in the words of an operator."""
 
     def open(self) -> Self:
@@ -56,7 +60,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(origin=Origin.DUE)
 
 
-class Run(models.Model):
+class Run(PrimaryModel):
     """The outcome of one due point, or of a skipped stretch of them.
 
     `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither breaks a
@@ -123,10 +127,21 @@ class Run(models.Model):
     def __str__(self) -> str:
         return f"{self.schedule_name} {self.due_at:%Y-%m-%d %H:%M:%S} UTC {self.status}"
 
+    @classmethod
+    def of(cls, schedule: "Schedule", due_at: datetime, **values: Any) -> Self:
+        """Return an unsaved row of this schedule, as its definition stands; `values` win."""
+        definition = {
+            "schedule_name": schedule.name,
+            "task": schedule.task,
+            "queue": schedule.queue,
+            "generation": schedule.generation,
+        }
+        return cls(schedule_id=schedule.pk, due_at=due_at, **{**definition, **values})
+
     @property
     def lag(self) -> timedelta | None:
-        """How long after its due point it was claimed; None before the claim."""
-        return None if self.claimed_at is None else self.claimed_at - self.due_at
+        """How long after its due point it was claimed; None before the claim, and for a backfill, late by order."""
+        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
 
     @property
     def duration(self) -> timedelta | None:

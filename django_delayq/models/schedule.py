@@ -8,10 +8,12 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf
+from ..exceptions import InvalidRecurrence
 from ..fields import UTCDateTimeField, utcnow
 from ..preview import PreviewPoint, preview
 from ..timing import Cron, Every, Once, Policies, Recurrence, Windowed
 from .definition import clean_definition
+from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
 from .tombstone import Tombstone
 from .versions import BOOKKEEPING_FIELDS, next_effective_from, next_generation, now_generation
@@ -27,7 +29,7 @@ def default_queue() -> str:
     return conf.get_config().queues[0]
 
 
-class Schedule(models.Model):
+class Schedule(PrimaryModel):
     """What runs, when, and how."""
 
     class Kind(models.TextChoices):
@@ -105,9 +107,11 @@ class Schedule(models.Model):
     objects = ScheduleQuerySet.as_manager()
 
     if TYPE_CHECKING:
+        from .declaration import Declaration
         from .state import ScheduleState
 
         state: ScheduleState
+        declaration: Declaration
 
     class Meta:
         verbose_name = _("schedule")
@@ -202,9 +206,13 @@ class Schedule(models.Model):
                 self.cron, timezone=self.timezone, dst_gap=self.dst_gap, dst_overlap=self.dst_overlap, key=self.name
             )
         elif self.kind == self.Kind.EVERY:
+            if self.every_from not in (self.EveryFrom.DUE, self.EveryFrom.FINISH):
+                raise InvalidRecurrence(f"every_from is due or finish, not {self.every_from!r}.", field="every_from")
             rule = Every(self.every or timedelta(0), anchor=anchor)
-        else:
+        elif self.kind == self.Kind.ONCE:
             rule = Once(self.at)  # None is refused by Once, with a message
+        else:  # raw SQL, or a row of a newer release
+            raise InvalidRecurrence(f"The kind is one of cron, every and once, not {self.kind!r}.", field="kind")
         if self.start_at or self.end_at:
             return Windowed(rule, start=self.start_at, end=self.end_at)
         return rule
@@ -284,6 +292,6 @@ class Schedule(models.Model):
 
 #: A change of one of these is validated by `save()` too, not only by forms.
 CHECKED_FIELDS = (
-    "task", "args", "kwargs", "kind", "cron", "every", "at", "timezone", "start_at", "end_at", "queue",
-    "jitter", "overlap", "missed",
+    "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
+    "jitter", "overlap", "missed", "timeout", "backend", "priority",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..fields import UTCDateTimeField
+from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class Condition(models.TextChoices):
@@ -14,7 +15,7 @@ class Condition(models.TextChoices):
     PARKED = "parked", _("parked")
 
 
-class ScheduleState(models.Model):
+class ScheduleState(PrimaryModel):
     """Written in the same transaction as the outcomes in the ledger. A schedule that never ran may have no row."""
 
     schedule = models.OneToOneField(
@@ -40,7 +41,10 @@ class ScheduleState(models.Model):
     condition_reason = models.CharField(max_length=500, blank=True, default="")
     mirrored_digest = models.CharField(max_length=64, blank=True, default="")
 
+    objects = PrimaryQuerySet.as_manager()
+
     class Meta:
+        base_manager_name = "objects"  # so that `schedule.state` is read by it
         indexes = (
             models.Index(fields=("next_due_at",), name="delayq_state_next_due"),
             models.Index(

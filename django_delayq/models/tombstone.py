@@ -6,16 +6,19 @@ from typing import Self
 from django.db import models
 
 from ..fields import UTCDateTimeField, utcnow
+from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
 
 
-class Tombstone(models.Model):
+class Tombstone(PrimaryModel):
     """The member of a deleted schedule, or of the old place of a moved one, which must leave Redis."""
 
     member = models.CharField(max_length=64)
     queue = models.CharField(max_length=64)
     generation = models.BigIntegerField()
     created_at = UTCDateTimeField(default=utcnow)
+
+    objects = PrimaryQuerySet.as_manager()
 
     class Meta:
         ordering = ("pk",)

@@ -57,7 +57,8 @@ class Cron:
                     f"{name} must be text, not {value!r}.",
                     field=name if name in ("timezone", "dst_gap", "dst_overlap") else "cron",
                 )
-        walk = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, self.key)
+        key = self.key if "h" in self.expression.lower() else ""  # else thousands of names would each be prepared
+        walk = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
         object.__setattr__(self, "_walk", walk)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ def as_utc(instant: datetime, name: str = "instant") -> datetime:
     Raises:
         ValueError: It is no datetime, or a naive one, which names no instant.
     """
+    if isinstance(instant, datetime) and instant.tzinfo is UTC:
+        return instant
     if not isinstance(instant, datetime):
         raise ValueError(f"{name} must be an aware datetime, not {instant!r}.")
     if instant.utcoffset() is None:

@@ -28,6 +28,11 @@ class Held:
     lost: threading.Event = field(default_factory=threading.Event)
     #: What the row was before this worker wrote that it runs; None where it wrote nothing.
     before: dict[str, Any] | None = None
+    _concluded: threading.Lock = field(default_factory=threading.Lock)
+
+    def conclude(self) -> bool:
+        """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
+        return self._concluded.acquire(blocking=False)
 
     def lapsed(self) -> bool:
         """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
@@ -53,10 +58,12 @@ class Held:
 class Finished:
     """What a slot reports back: the held entry, whose outcome's row is filled in, and how long the task took.
 
-    `started` is False where the lease had lapsed before a slot was free: there is nothing to record then.
+    `started` is False where the lease had lapsed before a slot was free: there is nothing to record then. `hung` is
+    True where the task goes on although its time is over: its thread is lost to this process.
     """
 
     held: Held
     seconds: float
     retry_after_ms: int | None = None
     started: bool = True
+    hung: bool = False

@@ -1,28 +1,44 @@
-"""Calls one task and turns what it does into a row of the ledger. Writes nothing anywhere."""
+"""Calls one task and turns what it does into a row of the ledger. Writes nothing anywhere.
 
+Note [Attempts]
+Rule R5. Attempts are counted in the row, `Run.attempt`, when they end; the number that Redis keeps beside the entry
+only says that it waits for a retry. So a flush, a rebuild or a restored snapshot grants no new attempts. A take-over
+after a crash is no attempt of the task's, and is counted apart (`isolation.py`, Note [Alone]).
+"""
+
+import asyncio
 import logging
 import random
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
-from django.db import close_old_connections
+from asgiref.sync import async_to_sync, iscoroutinefunction
 
 from ..compat import AnyTask, TaskResult, TaskResultStatus
 from ..context import RunContext
-from ..exceptions import InvalidArguments
+from ..exceptions import HandoverRefused, InvalidArguments, TaskTimeout
+from ..handover import REASON as REASON_HANDED_OVER
 from ..models import Run, Schedule, Status
-from ..registry import check_call
+from ..redaction import redact_text, secret_texts
+from ..registry import check_call, parameters_of
 from ..signals import run_started
 from ..timing import to_ms
 from ..validators import validate_json
+from .connections import close_aged_connections, forget_connections, tidy_connections
 from .entry import Finished, Held
+from .handover import hand_over
+from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")
 
 MAX_BACKOFF = timedelta(hours=1)
 MAX_ERROR_CHARS = 20_000
+#: The reason of a run whose task did not react to its timeout.
+REASON_HUNG = "timeout"
 
 
 def idempotency_key(run: Run) -> str:
@@ -30,37 +46,105 @@ def idempotency_key(run: Run) -> str:
     return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
 
-def execute(held: Held, task: AnyTask, worker: str) -> Finished:
+def execute(held: Held, task: AnyTask, worker: str, timeouts: Timeouts) -> Finished | None:
     """Call the task and fill in the row: succeeded, failed, or retrying with the delay. Never raises.
 
-    A `BaseException` that is no `Exception` (a task that calls `sys.exit`) is a failure of the task too.
+    A `BaseException` that is no `Exception` (a task that calls `sys.exit`) is a failure of the task too. Returns None
+    where the task ended after its hard timeout: its outcome was recorded without it.
     """
     assert held.outcome is not None  # noqa: S101 - judged entries have one
     run, schedule = held.outcome.run, held.outcome.schedule
     run.started_at = datetime.now(UTC)
     run.worker = worker
     run_started.send_robust(sender=Schedule, run=run, schedule=schedule)
-    close_old_connections()
+    close_aged_connections()
     run.attempt += 1
     began = time.perf_counter()
-    retry_after_ms = None
-    try:
-        run.result = _storable(_call(task, run, schedule, held))
-        run.status, run.error, run.reason = Status.SUCCEEDED, "", ""
-    except BaseException as error:
-        run.error = _clean("".join(traceback.format_exception(error)))[-MAX_ERROR_CHARS:]
-        run.reason = _clean(_title(error))[:200]
-        retry_after_ms = _after_failure(run, schedule, error)
+    value, error = _attempt(task, run, schedule, held, timeouts)
     seconds = time.perf_counter() - began
-    close_old_connections()
+    if not held.conclude():
+        logger.warning("%s ended after %.1f s, when its outcome was recorded already.", schedule.name, seconds)
+        forget_connections()
+        return None
+    retry_after_ms = None
+    if error is None:
+        run.result = _storable(value)
+        run.status, run.error = Status.SUCCEEDED, ""
+        run.reason = REASON_HANDED_OVER if schedule.backend else ""
+    else:
+        run.error = _shown("".join(traceback.format_exception(error)), schedule)[-MAX_ERROR_CHARS:]
+        run.reason = _shown(_title(error, schedule), schedule)[:200]
+        retry_after_ms = _after_failure(run, schedule, error)
+    if isinstance(error, TaskTimeout):
+        forget_connections()
+    tidy_connections()
     run.finished_at = datetime.now(UTC)
     return Finished(held, seconds, retry_after_ms)
 
 
-def _call(task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
+def give_up(held: Held, seconds: float, where: str) -> Finished:
+    """Fill in the row of a task that does not end: failed or retrying, without it. `where` is what its thread does.
+
+    To be called by whoever has concluded the entry. See `timeouts.py`, Note [Soft and hard timeouts].
+    """
+    assert held.outcome is not None  # noqa: S101 - it runs
+    run, schedule = held.outcome.run, held.outcome.schedule
+    run.reason = REASON_HUNG
+    error = f"Still running {seconds:.1f} s after its start. Where it was:\n{where}"
+    run.error = _shown(error, schedule)[-MAX_ERROR_CHARS:]
+    retry_after_ms = _after_failure(run, schedule, TaskTimeout())
+    run.finished_at = datetime.now(UTC)
+    held.lost.set()  # its context tells it that somebody else may run the same point
+    return Finished(held, seconds, retry_after_ms, hung=True)
+
+
+def _attempt(
+    task: AnyTask, run: Run, schedule: Schedule, held: Held, timeouts: Timeouts
+) -> tuple[Any, BaseException | None]:
+    """Call the task or hand it over, within its schedule's timeout; return its value, or what ended it."""
+    if schedule.timeout is None:
+        try:
+            if schedule.backend:
+                return hand_over(task, schedule), None
+            return _call(task.call, task, run, schedule, held), None
+        except BaseException as error:
+            return None, error
+    seconds = max(0.0, schedule.timeout.total_seconds())
+    if schedule.backend:
+        return timeouts.run(partial(hand_over, task, schedule), held, seconds, interrupt=True)
+    if iscoroutinefunction(task.func):
+        call = partial(_call, partial(call_cancellable, task, seconds), task, run, schedule, held)
+        return timeouts.run(call, held, seconds, interrupt=False)
+    return timeouts.run(partial(_call, task.call, task, run, schedule, held), held, seconds, interrupt=True)
+
+
+def call_cancellable(task: AnyTask, seconds: float, *args: Any, **kwargs: Any) -> Any:
+    """Call an `async def` task; have its event loop cancel it after so many seconds.
+
+    Raises:
+        TaskTimeout: It was cancelled. Whatever else it raises passes through, a TimeoutError of its own too.
+    """
+
+    async def bounded() -> Any:
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await task.acall(*args, **kwargs)
+        except TimeoutError:
+            if limit.expired():
+                return limit
+            raise
+
+    value = async_to_sync(bounded)()
+    if isinstance(value, asyncio.Timeout):
+        raise TaskTimeout
+    return value
+
+
+def _call(function: Callable[..., Any], task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
+    """Call the function as the task is called: with the context where it takes one."""
     check_call(task, schedule.args, schedule.kwargs)
     if not task.takes_context:
-        return task.call(*schedule.args, **schedule.kwargs)
+        return function(*schedule.args, **schedule.kwargs)
     key = idempotency_key(run)
     result: TaskResult[..., Any] = TaskResult(
         task=task,
@@ -84,7 +168,7 @@ def _call(task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
         attempt_number=run.attempt,
         _lease_lost=held.lost,
     )
-    return task.call(context, *schedule.args, **schedule.kwargs)
+    return function(context, *schedule.args, **schedule.kwargs)
 
 
 def _storable(value: Any) -> Any:
@@ -102,11 +186,19 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def _title(error: BaseException) -> str:
+def _title(error: BaseException, schedule: Schedule) -> str:
+    if isinstance(error, TaskTimeout) and not error.args and schedule.timeout is not None:
+        return f"TaskTimeout: stopped after its timeout of {schedule.timeout.total_seconds():g} s"
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # its own text is broken
         return type(error).__name__
+
+
+def _shown(text: str, schedule: Schedule) -> str:
+    """Return text that every database stores and people may read: without the schedule's secret arguments."""
+    secrets = secret_texts(schedule.args, schedule.kwargs, parameters_of(schedule.task))
+    return _clean(redact_text(text, secrets))
 
 
 def _clean(text: str) -> str:
@@ -116,7 +208,7 @@ def _clean(text: str) -> str:
 
 def _after_failure(run: Run, schedule: Schedule, error: BaseException) -> int | None:
     """Set the status; return the delay in ms where another attempt is due, else None."""
-    final = isinstance(error, InvalidArguments)  # trying again cannot help
+    final = isinstance(error, InvalidArguments | HandoverRefused)  # trying again cannot help
     if final or run.attempt >= schedule.max_attempts:
         run.status = Status.FAILED
         return None

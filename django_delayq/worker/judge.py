@@ -1,6 +1,29 @@
-"""What to do with each claimed member: rules R1, R2, R8 and the policies. Reads the ledger, writes nothing.
+"""What to do with each claimed member: rules R1, R2, R7, R8 and the policies. Reads the ledger, writes nothing.
 
-Every function returns through a `Verdicts`; the loop carries them out.
+Every function returns through a `Verdicts`; the dispatcher carries them out.
+
+Note [Read after the claim]
+Rule R1. Redis holds ids and times, the database holds definitions. Between a save and its mirror, and after any loss on
+either side, the two differ. So the definition, its state and the open rows are read *after* the claim, for the whole
+batch: what was edited, disabled, deleted or moved by then is treated as such, and a stale entry costs a wasted wake-up,
+never a wrong run. A member whose point Redis has lost is handed out too, because only a claimer can rebuild it.
+
+Note [What is owed]
+Rule R2. A claim may name a point that was decided already (its settle was lost, or Redis went back to a snapshot), one
+that no definition ever had (damage), or one that lies ahead of a missing one (the settles of two points swapped with a
+loss in between). None of them is executed. The member goes to its first missing point instead (`chain.py`), so that a
+hole is filled and not jumped over, and the chain heals by being claimed.
+
+Note [Cannot be computed]
+Rule R7. A recurrence that raises (its time zone is gone, SQL wrote nonsense) has no next point to settle to. Dropping
+it silently would end the schedule unseen; trying again for ever would spin. So it is parked: the member leaves Redis,
+the reason stands in the state and in the admin, and any edit mirrors it anew.
+
+Note [Left by an edit]
+Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
+still runs once; where the edit was a pause it is skipped(paused). What else the old definition left undecided, up to
+`effective_from`, nobody can count any more, as the old recurrence is gone: it becomes one stretch skipped(edited) of
+unknown length. `ScheduleState.next_due_at`, written with the edit, says whether anything was left at all.
 """
 
 import logging
@@ -36,8 +59,10 @@ class Verdicts:
     stretches: list[Outcome] = field(default_factory=list)
     #: Open runs of schedules that are gone: close them.
     orphans: list[Run] = field(default_factory=list)
-    #: Nothing to record: settle to this point.
-    settle: list[tuple[Held, datetime | None]] = field(default_factory=list)
+    #: Nothing to record: settle to this point of this schedule, or drop it where there is none.
+    settle: list[tuple[Held, datetime | None, Schedule]] = field(default_factory=list)
+    #: Of nothing that is left or belongs here: drop from Redis.
+    drop: list[Held] = field(default_factory=list)
     #: This code does not know the task, or cannot make sense of the row: hand back for others.
     unknown: list[Held] = field(default_factory=list)
     #: The next point cannot be computed: park.
@@ -45,7 +70,7 @@ class Verdicts:
 
 
 def judge(entries: Sequence[Held], worker: str) -> Verdicts:
-    """Judge a batch with at most three queries, whatever its size."""
+    """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = Verdicts()
     parsed = [(held, chain.parse_member(held.member)) for held in entries]
     runs = ledger.load_runs([item[1] for _, item in parsed if item and item[0] == "r"])
@@ -57,7 +82,7 @@ def judge(entries: Sequence[Held], worker: str) -> Verdicts:
         try:
             if item is None:
                 logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.place)
-                verdicts.settle.append((held, None))
+                verdicts.drop.append(held)
             elif item[0] == "r":
                 run = runs.get(item[1])
                 _judge_run(held, run, schedules.get(run.schedule_id) if run else None, verdicts, worker)
@@ -75,28 +100,16 @@ def judge(entries: Sequence[Held], worker: str) -> Verdicts:
 
 def new_run(held: Held, schedule: Schedule, due_at: datetime, worker: str, **values: object) -> Run:
     """Return an unsaved row of this schedule's chain, claimed by this worker."""
-    return Run(
-        schedule_id=schedule.pk,
-        schedule_name=schedule.name,
-        task=schedule.task,
-        queue=schedule.queue,
-        generation=schedule.generation,
-        origin=Origin.DUE,
-        due_at=due_at,
-        fence=held.fence,
-        claimed_at=held.claimed_at,
-        worker=worker,
-        **values,
-    )
+    return Run.of(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=worker, **values)
 
 
 def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts: Verdicts, worker: str) -> None:
     """Judge a run apart from its schedule's chain."""
     if run is None or not Status(run.status).is_open:
-        verdicts.settle.append((held, None))
+        verdicts.drop.append(held)
     elif schedule is None:
         verdicts.orphans.append(run)
-        verdicts.settle.append((held, None))
+        verdicts.drop.append(held)
     elif run.origin == Origin.DUE and not schedule.enabled:
         held.outcome = Outcome(run, schedule, version_of(run))
         _close(run, held, worker, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
@@ -109,22 +122,28 @@ def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts:
 def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verdicts: Verdicts, worker: str) -> None:
     """Judge a member of a schedule's chain."""
     if schedule is None:
-        verdicts.settle.append((held, None))
+        verdicts.drop.append(held)
         return
     # The larger of the two: Redis may not have seen the last edit yet, or know one that a restored database lost.
     held.generation = max(held.generation, schedule.generation)
     if schedule.queue != held.place.queue:
-        verdicts.settle.append((held, None))
+        verdicts.drop.append(held)
         return
     state = chain.state_of(schedule)
     row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == _point(held)), None)
+    owed = _owed(schedule, state)
+    if row is None and owed is not None and owed < _point(held) <= schedule.effective_from:
+        # The edit came to Redis late, when a later point had fallen due there.
+        verdicts.settle.append((held, owed, schedule))
+        return
     if not schedule.enabled:
         _judge_disabled(held, schedule, state, row, verdicts, worker)
         return
     upcoming = chain.next_point(schedule, state)
     first = rows[0].due_at if rows else upcoming
-    if held.entry.point_ms is None or _not_owed(_point(held), schedule, state, row, first):
-        verdicts.settle.append((held, first))
+    early = held.entry.point_ms is not None and _point(held) > held.claimed_at  # its score was damaged
+    if held.entry.point_ms is None or early or _not_owed(_point(held), schedule, state, row, first):
+        verdicts.settle.append((held, first or owed, schedule))
         return
     _left_by_edit(held, schedule, state, verdicts, worker)
     if row is not None or held.entry.lapsed:
@@ -141,10 +160,18 @@ def _undecided(point: datetime, state: ScheduleState) -> bool:
     return state.last_due_at is None or point > state.last_due_at
 
 
+def _owed(schedule: Schedule, state: ScheduleState) -> datetime | None:
+    """Return the first undecided point of the definitions before the last edit, as the edit noted it; None for none."""
+    due: datetime | None = state.next_due_at
+    if due is None or not schedule.created_at < due <= schedule.effective_from or not _undecided(due, state):
+        return None
+    return due
+
+
 def _not_owed(
     point: datetime, schedule: Schedule, state: ScheduleState, row: Run | None, first: datetime | None
 ) -> bool:
-    """Say whether the point is decided, a hole was left before it, or no definition ever had it (rule R2)."""
+    """Say whether the point is decided, a hole was left before it, or is of no definition. Note [What is owed]."""
     if row is not None:
         return point != first
     if not _undecided(point, state) or point <= schedule.created_at:
@@ -161,37 +188,39 @@ def _judge_disabled(
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
         _close(row, held, worker, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
+        _left_by_edit(held, schedule, state, verdicts, worker, reason="paused")
     elif (
         held.entry.point_ms is not None
         and _undecided(_point(held), state)
         and schedule.created_at < _point(held) <= schedule.effective_from
     ):
         run = new_run(held, schedule, _point(held), worker)
-        following = chain.rule_and_base(schedule, state)[0].next_after(_point(held))
-        if following is not None and following <= schedule.effective_from:  # more of them fell due before the pause
+        if _point(held) < schedule.effective_from:  # more may have fallen due by then, of this definition or others
             run.last_due_at, run.points = schedule.effective_from, 0
         held.outcome = Outcome(run, schedule)
         _close(run, held, worker, Status.SKIPPED, "paused")
     else:
-        verdicts.settle.append((held, None))
+        verdicts.settle.append((held, _owed(schedule, state), schedule))
         return
     verdicts.record.append(held)
 
 
-def _left_by_edit(held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str) -> None:
-    """Explain what the definition before an edit left undecided, as one stretch of unknown length (rule R8)."""
+def _left_by_edit(
+    held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str, reason: str = "edited"
+) -> None:
+    """Explain what the definition before an edit left undecided, as one stretch. Note [Left by an edit]."""
     point, edited = _point(held), schedule.effective_from
     if point <= edited:
         first, after_this = point + timedelta(milliseconds=1), True
         if first > edited:
             return
     else:
-        due = state.next_due_at
-        if due is None or due > edited or due <= schedule.created_at or not _undecided(due, state):
+        owed = _owed(schedule, state)
+        if owed is None:
             return
-        first, after_this = due, False
+        first, after_this = owed, False
     run = new_run(held, schedule, first, worker, last_due_at=edited, points=0)
-    _close(run, held, worker, Status.SKIPPED, "edited")
+    _close(run, held, worker, Status.SKIPPED, reason)
     if after_this:
         held.trailing = Outcome(run, schedule)
     else:
@@ -218,9 +247,9 @@ def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: V
         rule = Windowed(rule, start=base + timedelta(microseconds=1))
     decision = decide(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, schedule.policies)
     if isinstance(decision, Skip):
-        run = new_run(held, schedule, point, worker, points=decision.points)
-        if decision.points > 1:
-            run.last_due_at = from_ms(to_ms(decision.last))
+        run = new_run(held, schedule, point, worker)
+        if decision.points > 1 and point > schedule.effective_from:  # else the stretch would hold what the edit left
+            run.points, run.last_due_at = decision.points, from_ms(to_ms(decision.last))
         _close(run, held, worker, Status.SKIPPED, decision.reason)
         held.outcome = Outcome(run, schedule)
         verdicts.record.append(held)

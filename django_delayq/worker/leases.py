@@ -4,27 +4,38 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from typing import TypeVar
 
-from ..broker import Broker, Place
+from ..broker import Broker, JobBroker, Place
 from ..exceptions import BrokerError
 from ..signals import lease_lost
 from .entry import Held
+from .jobs.entry import HeldJob
 
 logger = logging.getLogger("django_delayq.worker")
+
+AnyHeld = Held | HeldJob
+Some = TypeVar("Some", Held, HeldJob)
 
 
 class LeaseKeeper:
     """Holds what is claimed. Entries past their deadline count as lost, whatever Redis says (Note [Self-fence]).
+
+    Note [One thread renews]
+    Leases are short, so that a dead worker delays its points by little, and tasks may be long. One thread renews, every
+    third of a lease, all that this process holds: what runs, what waits for a slot or to run alone, and what waits to
+    be recorded. A busy slot cannot starve it, except by C code that keeps the interpreter to itself; then the leases
+    lapse, which the process notices by the next rule.
 
     Note [Self-fence]
     The deadline is taken from this process' monotonic clock when the request was *sent*, so it never lies after the
     lease's real end. A process that was stopped for longer than its lease finds every deadline passed when it wakes up.
     """
 
-    def __init__(self, broker: Broker, *, lease_seconds: float) -> None:
-        self.broker = broker
+    def __init__(self, broker: Broker, jobs: JobBroker, *, lease_seconds: float) -> None:
+        self.broker, self.jobs = broker, jobs
         self.lease_seconds = lease_seconds
-        self._held: set[Held] = set()
+        self._held: set[AnyHeld] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
@@ -39,18 +50,21 @@ class LeaseKeeper:
         if self._thread.is_alive():
             self._thread.join(timeout=self.lease_seconds)
 
-    def add(self, held: Iterable[Held]) -> None:
+    def add(self, held: Iterable[AnyHeld]) -> None:
         """Keep these from now on."""
         with self._lock:
             self._held.update(held)
 
-    def discard(self, held: Iterable[Held]) -> None:
+    def discard(self, held: Iterable[AnyHeld]) -> None:
         """Let these go: they are settled, handed back or lost."""
         with self._lock:
             self._held.difference_update(held)
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __contains__(self, held: AnyHeld) -> bool:
+        return held in self._held
 
     def _run(self) -> None:
         while not self._stop.wait(self.lease_seconds / 3):
@@ -67,13 +81,20 @@ class LeaseKeeper:
         """Renew everything held, one script per shard and batch."""
         with self._lock:
             everything = list(self._held)
-        places: dict[Place, list[Held]] = {}
+        points: dict[Place, list[Held]] = {}
+        jobs: dict[Place, list[HeldJob]] = {}
         for held in everything:
-            places.setdefault(held.place, []).append(held)
+            if isinstance(held, HeldJob):
+                jobs.setdefault(held.place, []).append(held)
+            else:
+                points.setdefault(held.place, []).append(held)
         size = self.broker.config.batch_size
-        for place, entries in places.items():
+        for place, entries in points.items():
             for at in range(0, len(entries), size):
                 self.prove(place, entries[at : at + size])
+        for place, held_jobs in jobs.items():
+            for at in range(0, len(held_jobs), size):
+                self.prove_jobs(place, held_jobs[at : at + size])
         self._expire()
 
     def prove(self, place: Place, entries: list[Held]) -> list[Held]:
@@ -84,6 +105,17 @@ class LeaseKeeper:
         """
         sent = time.monotonic()
         lost = self.broker.renew(place, [held.lease() for held in entries], lease_ms=int(self.lease_seconds * 1000))
+        return self._proven(entries, lost, sent)
+
+    def prove_jobs(self, place: Place, entries: list[HeldJob], *, start: bool = False) -> list[HeldJob]:
+        """Do `prove` for jobs. `start`: a take-over of each begins, and is counted; see `JobBroker.renew`."""
+        if not entries:
+            return []
+        sent, lease_ms = time.monotonic(), int(self.lease_seconds * 1000)
+        lost = self.jobs.renew(place, [(held.member, held.fence) for held in entries], lease_ms=lease_ms, start=start)
+        return self._proven(entries, lost, sent)
+
+    def _proven(self, entries: list[Some], lost: set[str], sent: float) -> list[Some]:
         kept = []
         for held in entries:
             if held.member in lost:
@@ -100,7 +132,7 @@ class LeaseKeeper:
         for held in late:
             self._mark_lost(held)
 
-    def _mark_lost(self, held: Held) -> None:
+    def _mark_lost(self, held: AnyHeld) -> None:
         with self._lock:
             mine = held in self._held and not held.lost.is_set()
         held.lost.set()

@@ -1,14 +1,19 @@
-"""Log lines of the worker: one per outcome, to be read by people or, as JSON, by machines."""
+"""Log lines of the worker: one per outcome, to be read by people or, as JSON, by machines. Secrets are hidden."""
 
 import json
 import logging
+import re
 from datetime import UTC, datetime
 from typing import Any
 
+from ..handover import REASON as REASON_HANDED_OVER
 from ..models import Run, Status
+from ..plain import plain
+from ..redaction import redact_text
 
 logger = logging.getLogger("django_delayq.worker")
 
+_BREAK = re.compile(r"\s*[\r\n\t]\s*")
 LEVELS = {
     Status.FAILED: logging.ERROR,
     Status.LOST: logging.ERROR,
@@ -46,9 +51,11 @@ def run_event(run: Run) -> dict[str, Any]:
     if run.last_due_at is not None:
         event["last_due_at"] = _iso(run.last_due_at)
     if run.reason:
-        event["reason"] = run.reason
+        event["reason"] = redact_text(run.reason)
+    if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
+        event["backend"], event["result_id"] = run.result.get("backend"), run.result.get("result_id")
     if run.error:
-        event["traceback"] = run.error
+        event["traceback"] = redact_text(run.error)
     return event
 
 
@@ -70,23 +77,35 @@ def _line(event: dict[str, Any]) -> str:
         parts.append(f"took {event['duration_ms']:g} ms")
     if "attempt" in event:
         parts.append(f"attempt {event['attempt']}")
-    if "reason" in event:
+    if "backend" in event:
+        parts.append(f"handed over to {event['backend']} as {event['result_id']}")
+    elif "reason" in event:
         parts.append(f"({event['reason']})")
     return "  ".join(parts).replace("\n", " ")
 
 
 class LineFormatter(logging.Formatter):
-    """`2026-11-21 10:00:00.012 INFO  message`, in UTC."""
+    """`2026-11-21 10:00:00.012 INFO  message`, in UTC. `process` is the worker's place under a supervisor, if any."""
+
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._mark = "" if process is None else f"[{process}] "
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, with a traceback below where there is one."""
         moment = datetime.fromtimestamp(record.created, UTC)
-        line = f"{moment:%Y-%m-%d %H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {record.getMessage()}"
-        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        text = self._mark + plain(_BREAK.sub(" ", redact_text(record.getMessage())))
+        line = f"{moment:%Y-%m-%d %H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {text}"
+        below = redact_text(self.formatException(record.exc_info)) if record.exc_info else ""
+        return line + ("\n" + plain(below, keep="\n") if below else "")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: `time`, `level`, `logger`, `message`, and an outcome's fields."""
+    """One JSON object per line: `time`, `level`, `logger`, `message`, `process` as above, and an outcome's fields."""
+
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._mark = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object on one line."""
@@ -94,9 +113,10 @@ class JsonFormatter(logging.Formatter):
             "time": _iso(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redact_text(record.getMessage()),
+            **self._mark,
             **getattr(record, "delayq", {}),
         }
         if record.exc_info:
-            value["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(value, ensure_ascii=False, default=str)
+            value["traceback"] = redact_text(self.formatException(record.exc_info))
+        return plain(json.dumps(value, ensure_ascii=False, default=str))

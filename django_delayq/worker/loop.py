@@ -7,21 +7,28 @@ import logging
 import queue
 import time
 from contextlib import suppress
-from functools import partial
 
 from django.db import DatabaseError, connections
 
-from .. import mirror
-from ..broker import Broker, Claim, Place
-from ..exceptions import BrokerError, ForeignLayout
-from ..timing import from_ms
+from ..broker import Broker, JobBroker, Place
+from ..compat import AnyTask
+from ..exceptions import BrokerError
+from . import status
+from .agenda import Agenda
+from .claims import Claims
 from .dispatch import Dispatcher
 from .entry import Finished, Held
-from .execution import execute
+from .execution import execute, give_up
+from .jobs.claims import JobClaims
+from .jobs.entry import FinishedJob, HeldJob
+from .jobs.execution import execute_job, give_up_job
+from .jobs.recorder import JobRecorder
 from .leases import LeaseKeeper
 from .options import WorkerOptions
 from .recorder import Recorder
+from .recycling import Recycling
 from .slots import Slots
+from .timeouts import Timeouts, Watch
 from .trouble import Trouble
 from .upkeep import Upkeep
 
@@ -29,13 +36,15 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Redis answers a claim within milliseconds; what takes longer is a server in trouble.
 TIMEOUT_SECONDS = 5.0
-#: After an error that nobody foresaw, its entries come back after so long.
-UNFORESEEN_MS = 30_000
+#: While claimed entries wait for a slot, look again so soon: they may have to be handed back.
+WAITING_SECONDS = 0.25
+#: Threads without work end at once; one that hangs in a task is not waited for.
+SLOTS_SECONDS = 1.0
 WAKE = "wake"
 
 
 class Worker:
-    """One process' worth of work on some queues. `run()` returns the exit status: 0 after a clean drain.
+    """One process' worth of work on some queues. `run()` returns an exit status of `status.py`.
 
     It raises `ForeignLayout` where the prefix is, or becomes, another database's.
 
@@ -48,10 +57,15 @@ class Worker:
         self.broker = Broker(timeout_seconds=TIMEOUT_SECONDS, worker=options.name)
         self.config = self.broker.config
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self.keeper = LeaseKeeper(self.broker, lease_seconds=self.config.lease_seconds)
-        self.recorder = Recorder(self.broker, self.keeper, due_at_ms=self._due_at_ms, due_in_ms=self._due_in_ms)
-        self.slots = Slots(options.threads, partial(execute, worker=options.name), self.inbox.put)
         self.places = self.broker.places(options.queues)
+        self.agenda = Agenda(self.broker, self.places, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
+        due = {"due_at_ms": self.agenda.due_at_ms, "due_in_ms": self.agenda.due_in_ms}
+        self.jobs = JobBroker(self.broker)
+        self.keeper = LeaseKeeper(self.broker, self.jobs, lease_seconds=self.config.lease_seconds)
+        self.recorder = Recorder(self.broker, self.keeper, **due)
+        self.job_recorder = JobRecorder(self.jobs, self.keeper, due_in_ms=self.agenda.due_in_ms)
+        self.timeouts = Timeouts(grace_seconds=self.config.timeout_grace_seconds, overdue=self._hangs)
+        self.slots = Slots(options.threads, self._execute, self.inbox.put)
         self.trouble = Trouble(self.broker, self.places)
         self.dispatcher = Dispatcher(
             self.broker,
@@ -59,19 +73,27 @@ class Worker:
             self.recorder,
             self.slots,
             self.trouble,
+            self.jobs,
+            self.job_recorder,
             name=options.name,
-            due_in_ms=self._due_in_ms,
+            due_in_ms=self.agenda.due_in_ms,
+            stand_back=self.agenda.stand_back,
         )
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
+        self.claims = Claims(
+            self.broker, self.keeper, self.dispatcher, self.agenda, self.trouble, self.upkeep,
+            places=self.places, fail=self.fail,
+        )  # fmt: skip
+        self.job_claims = JobClaims(
+            self.jobs, self.keeper, self.dispatcher, self.agenda, self.trouble,
+            places=self.places, same_index=self.claims.same_index,
+        )  # fmt: skip
+        self._jobs_first: set[Place] = set()  # where points were first the last time, and jobs were due
+        self.recycling = Recycling(options)
         self.stopping = False
         self.aborted = False
-        self._next = dict.fromkeys(self.places, 0.0)  # monotonic second of the next claim
-        self._check_at = 0.0  # monotonic second of the next look at all places, against lost hints
-        self._offset_ms = 0.0  # the server's clock less the monotonic one
-        self._request = dict.fromkeys(self.places, 0)
-        self._epochs: dict[Place, str] = {}
+        self.leaving = ""  # why this process is to be recycled
         self.failure: Exception | None = None
-        self._replay: set[Place] = set()  # places whose last claim had no reply
 
     # -- life
 
@@ -85,27 +107,43 @@ class Worker:
         self.stopping = True
         self.wake()
 
+    def fail(self, error: Exception) -> None:
+        """End this worker: it must not go on. `run` raises the error after the drain."""
+        self.failure = error
+        self.stopping = True
+        self.wake()
+
     def run(self) -> int:
-        """Work until stopped, or until nothing is due in burst mode; then drain."""
+        """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""
         try:
             self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
             self.keeper.start()
+            self.timeouts.start()
             self.slots.start()
-            while not self.stopping:
+            if not self.stopping:
+                self._tell(status.WORKING)
+            while not self.stopping and not self.leaving:
                 self._wait(self._guarded_tick())
-            status = self._drain()
+            exit_status = self._drain()
             if self.failure is not None:
                 raise self.failure
-            return status
+            return exit_status
         finally:
             self.upkeep.end()
+            self.timeouts.stop()
             self.keeper.stop()
             self.broker.close()
             connections.close_all()
 
+    def _tell(self, word: str) -> None:
+        if self.options.tell is not None:
+            self.options.tell(word)
+
     def _guarded_tick(self) -> float:
         try:
-            return self.tick()
+            seconds = self.tick()
+            self.leaving = self.leaving or self.recycling.wanted(self.runs)
+            return 0.0 if self.leaving else seconds
         except Exception:  # one thing that nobody foresaw must not end what everything else depends on
             if self.options.burst:
                 raise
@@ -119,22 +157,40 @@ class Worker:
                 self._receive(item)
                 item = self.inbox.get_nowait()
 
+    def _execute(self, held: Held | HeldJob, task: AnyTask) -> Finished | FinishedJob | None:
+        """Call a task. Called in a slot's thread."""
+        if isinstance(held, HeldJob):
+            return execute_job(held, task, self.options.name, self.timeouts)
+        return execute(held, task, self.options.name, self.timeouts)
+
+    @property
+    def runs(self) -> int:
+        """How many executions were recorded."""
+        return self.recorder.runs + self.job_recorder.runs
+
+    @property
+    def _recorded(self) -> bool:
+        return self.recorder.idle and self.job_recorder.idle
+
     def _receive(self, item: object) -> None:
-        if isinstance(item, Finished):
+        if isinstance(item, FinishedJob):
+            self.job_recorder.add(item)
+            if item.hung:
+                self.leaving = self.leaving or f"{item.held.title} hangs in it"
+        elif isinstance(item, Finished):
             self.recorder.add([item])
+            if item.hung and item.held.outcome is not None:
+                self.leaving = self.leaving or f"a task of {item.held.outcome.schedule.name!r} hangs in it"
         elif isinstance(item, tuple):
-            self._due_at_ms(*item)
+            self.agenda.due_at_ms(*item)
 
-    def _due_at_ms(self, place: Place, server_ms: int) -> None:
-        if place in self._next:
-            self._next[place] = min(self._next[place], self._monotonic(server_ms))
-
-    def _due_in_ms(self, place: Place, delay_ms: int) -> None:
-        if place in self._next:
-            self._next[place] = min(self._next[place], time.monotonic() + delay_ms / 1000)
-
-    def _monotonic(self, server_ms: float) -> float:
-        return (server_ms - self._offset_ms) / 1000
+    def _hangs(self, watch: Watch) -> None:
+        """Report a task that does not end in its place. Called in the watching thread."""
+        seconds = time.monotonic() - watch.began
+        if isinstance(watch.held, HeldJob):
+            self.inbox.put(give_up_job(watch.held, seconds, watch.where()))
+        else:
+            self.inbox.put(give_up(watch.held, seconds, watch.where()))
 
     # -- one round
 
@@ -147,148 +203,108 @@ class Worker:
             return 0.0
         if self.trouble.until > now:
             return self.trouble.until - now
-        if self.slots.stalled():
+        if self.dispatcher.waiting and self.slots.stalled():
             self.dispatcher.release_waiting()
-        for place in sorted(self.places, key=self._next.__getitem__):
-            if self._next[place] > now or (room := self._room()) <= 0:
-                break
-            if not self._claim(place, room):
-                return self.trouble.until - time.monotonic()
-        if now >= self._check_at:
+        self.dispatcher.go_on()
+        try:
+            for place in self.agenda.turns(now) if self._room() > 0 else ():
+                room = self._room()
+                if room <= 0:
+                    break
+                if not self._claim(place, room):
+                    return max(0.0, self.trouble.until - time.monotonic())
             self._look(now)
+        except BrokerError as error:
+            self.trouble.redis_failed(error)
+            return max(0.0, self.trouble.until - time.monotonic())
         if self.options.burst and self._nothing_left(now):
             self.stopping = True
             return 0.0
         return self._until_next()
 
+    def _claim(self, place: Place, room: int) -> bool:
+        """Claim points and jobs there; where both are due, each has half of the room, and the first turn by turns."""
+        if place in self._jobs_first or self.job_claims.owes(place):
+            self._jobs_first.discard(place)
+            if not self.job_claims.claim(place, max(1, room // 2)):
+                return False
+            room = min(room, self._room())
+            return room <= 0 or self.claims.claim(place, room)
+        if not self.claims.claim(place, room):
+            return False
+        if self.claims.jobs_due:
+            room = min(room, self._room())
+            if room > 0:
+                return self.job_claims.claim(place, room)
+            self._jobs_first.add(place)
+        return True
+
     def _room(self) -> int:
-        room = min(self.slots.capacity(), self.config.batch_size)
+        room = min(self.dispatcher.capacity(), self.config.batch_size)
         if self.options.max_runs is not None:
-            room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
+            room = min(room, self.options.max_runs - self.runs - len(self.keeper))
         return room
 
     def _until_next(self) -> float:
         now = time.monotonic()
-        if not self.recorder.idle:
+        if not self._recorded:
             return max(0.0, self.trouble.until - now)
+        cap = self.config.idle_cap_seconds
+        if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
+            return min(cap, self.dispatcher.isolation.seconds_left())
         if self._room() <= 0:  # the end of a task wakes us
-            return self.config.idle_cap_seconds if self.slots.waiting == 0 else 0.25
-        return max(0.0, min(self._check_at, *self._next.values()) - now)
+            return cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
+        return self.agenda.until(now)
 
     def _finished_enough(self) -> bool:
-        return self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs
+        return self.options.max_runs is not None and self.runs >= self.options.max_runs
 
     def _nothing_left(self, now: float) -> bool:
-        later = all(when > now for when in self._next.values())
-        return later and len(self.keeper) == 0 and self.recorder.idle and not self._replay
-
-    # -- Redis to slots
-
-    def _claim(self, place: Place, room: int) -> bool:
-        """Claim and dispatch; False where Redis or the database failed and the loop must back off."""
-        if place not in self._replay:
-            self._request[place] += 1
-        sent = time.monotonic()
-        try:
-            claim = self.broker.claim(
-                place, limit=room, lease_ms=int(self.config.lease_seconds * 1000), request=self._request[place]
-            )
-        except BrokerError as error:
-            self._replay.add(place)
-            self.trouble.redis_failed(error, place)
-            return False
-        self._replay.discard(place)
-        if self.trouble.redis_worked():
-            self.upkeep.redis_is_back()
-        self._note_head(place, claim)
-        entries = [
-            Held(place, entry, claim.fence, from_ms(claim.now_ms), sent + self.config.lease_seconds)
-            for entry in claim.entries
-        ]
-        self.keeper.add(entries)
-        if not self._same_index(place, claim.epoch):
-            self.dispatcher.release(entries, 0)
-            return not self.stopping
-        try:
-            return self.dispatcher.dispatch(entries) if entries else True
-        except Exception:
-            self.dispatcher.release(entries, UNFORESEEN_MS)
-            raise
-
-    def _same_index(self, place: Place, epoch: str | None) -> bool:
-        """Say whether the shard is the one we know. After a flush it may be another database's: then stop at once."""
-        if epoch is None:
-            self.upkeep.rebuild_soon()
-            self._next[place] = time.monotonic() + 0.2
-            return True
-        build = epoch.removeprefix("building:")
-        if self._epochs.setdefault(place, build) != build:
-            try:
-                mirror.check_layout(self.broker)
-            except ForeignLayout as error:
-                self.fail(error)
-                return False
-            except BrokerError as error:
-                self.trouble.redis_failed(error, place)
-                return False
-            except DatabaseError as error:
-                self.trouble.database_failed(error)
-                return False
-            self._epochs[place] = build
-        return True
-
-    def fail(self, error: Exception) -> None:
-        """End this worker: it must not go on. `run` raises the error after the drain."""
-        self.failure = error
-        self.stopping = True
-        self.wake()
-
-    def _note_head(self, place: Place, claim: Claim) -> None:
-        now = time.monotonic()
-        self._offset_ms = claim.now_ms - now * 1000
-        cap = now + 3600
-        self._next[place] = cap if claim.head_ms is None else min(cap, self._monotonic(claim.head_ms))
-
-    # -- trouble
+        answered = self.claims.answered and self.job_claims.answered
+        done = len(self.keeper) == 0 and self._recorded and answered
+        return done and self.agenda.nothing_now(now)
 
     def _flush(self) -> None:
-        if self.recorder.idle or self.trouble.until > time.monotonic():
+        if self._recorded or self.trouble.until > time.monotonic():
             return
-        try:
-            self.recorder.flush()
-        except DatabaseError as error:
-            self.trouble.database_failed(error)
-        except BrokerError as error:
-            self.trouble.redis_failed(error)
+        for recorder in (self.recorder, self.job_recorder):  # neither waits for what the other cannot write
+            try:
+                recorder.flush()
+            except DatabaseError as error:
+                self.trouble.database_failed(error)
+            except BrokerError as error:
+                self.trouble.redis_failed(error)
 
     def _look(self, now: float) -> None:
-        """Ask all places for their head and epoch: a hint may have been lost, Redis may have been flushed."""
-        self._check_at = now + self.config.idle_cap_seconds
-        try:
-            looks = self.broker.peek(self.places)
-        except BrokerError as error:
-            self.trouble.redis_failed(error)
+        """Ask for heads that nobody told of; what is empty may have been flushed."""
+        empty = self.agenda.look(now)
+        if empty is None:
             return
-        for place, (head_ms, epoch) in zip(self.places, looks, strict=True):
-            if epoch is None:
-                self.upkeep.rebuild_soon()
-            if head_ms is not None:
-                self._due_at_ms(place, head_ms)
+        if empty and None in self.broker.epochs(empty):
+            self.upkeep.rebuild_soon()
+        if self.trouble.redis_worked():
+            self.upkeep.redis_is_back()
 
     # -- the end
 
     def _drain(self) -> int:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
-        self.dispatcher.release_waiting()
+        if self.leaving and not self.stopping:
+            logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)
+            self._tell(status.LEAVING)
+        self.dispatcher.release_all()
         end = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
-        while (len(self.keeper) or not self.recorder.idle) and not self.aborted and time.monotonic() < end:
+        while (len(self.keeper) or not self._recorded) and not self.aborted and time.monotonic() < end:
             self._wait(0.1)
             self._flush()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)
+        self.slots.stop(0.0 if left else SLOTS_SECONDS)
         self.upkeep.farewell()
-        logger.info("Stopped after %d runs.", self.recorder.runs)
-        return 1 if left else 0
+        logger.info("Stopped after %d runs.", self.runs)
+        if self.leaving and not self.stopping:
+            return status.RECYCLE
+        return status.UNFINISHED if left else status.OK

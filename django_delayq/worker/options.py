@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -13,10 +14,17 @@ def worker_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """`queues` are polled in turn; `burst` ends when nothing is due; `max_runs` ends after that many runs."""
+    """`queues` are polled in turn; `burst` ends when nothing is due; `max_runs` ends after that many runs.
+
+    `max_runs_per_process` and `max_memory_per_process_mb` (MiB) have the process recycled (`recycling.py`). `tell` is
+    there under a supervisor only: it hears the words of `status.py` as they become true, never blocks, never raises.
+    """
 
     queues: tuple[str, ...]
     threads: int = 8
     burst: bool = False
     max_runs: int | None = None
+    max_runs_per_process: int | None = None
+    max_memory_per_process_mb: int | None = None
     name: str = field(default_factory=worker_name)
+    tell: Callable[[str], None] | None = field(default=None, repr=False)

@@ -1,4 +1,17 @@
-"""Finished entries into the ledger, then out of Redis: rules R3 and R4. Keeps what a failing server did not take."""
+"""Finished entries into the ledger, then out of Redis. Keeps what a failing server did not take.
+
+Note [Ledger first]
+Rule R3. An outcome is written to the ledger before Redis hears of it, and Redis is only settled for what the ledger
+took. A crash between the two repeats a wake-up, which finds the point decided; in the other order it would lose the
+outcome. Whoever loses the ledger's compare-and-set does not touch Redis at all: the lease may be somebody else's, whose
+settle is the right one. The one exception is a row that is final: then nobody executes, perhaps nobody is left to
+settle, and the loser settles to the first missing point, as far as the fence lets it.
+
+Note [Next point]
+Rule R4. The next point comes from the point that was decided and from the definition, as the recording transaction sees
+it, and never from a worker's clock: a clock that is wrong, or an outage, must not move it. It is proposed even where it
+has passed already; what to do about a late point is judged when it is claimed.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +19,7 @@ from datetime import datetime
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
-from .. import chain, ledger, mirror
+from .. import chain, failpoints, ledger, mirror
 from ..broker import Broker, Lease, Place, Settlement
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won
@@ -53,10 +66,14 @@ class Recorder:
             else:
                 self.keeper.discard([item.held])
 
-    def settle(self, held: Held, point: datetime | None, schedule: Schedule | None = None) -> None:
-        """Take an entry that needs no row, to be settled by `flush`."""
-        wake = chain.wake_of(schedule, point) if schedule is not None and point is not None else None
+    def settle(self, held: Held, point: datetime | None, schedule: Schedule) -> None:
+        """Take an entry that needs no row (any more), to be settled by `flush` to this point; None drops it."""
+        wake = None if point is None else chain.wake_of(schedule, point)
         self.unsettled.setdefault(held.place, []).append((held, held.settlement(point, wake)))
+
+    def drop(self, held: Held) -> None:
+        """Take an entry that has no next point, to be taken out of Redis by `flush`."""
+        self.unsettled.setdefault(held.place, []).append((held, held.settlement(None)))
 
     def flush(self) -> None:
         """Write everything that is here.
@@ -97,10 +114,13 @@ class Recorder:
             assert held.outcome is not None  # noqa: S101 - only judged entries finish
             outcomes.append(held.outcome)
             owners.append(finished)
-            if held.trailing is not None and not Status(held.outcome.run.status).is_open:
+            run = held.outcome.run
+            if held.trailing is not None and (run.apart or not Status(run.status).is_open):
                 outcomes.append(held.trailing)
                 owners.append(None)
+        failpoints.reach("before_ledger")
         won = ledger.record(outcomes)
+        failpoints.reach("after_ledger")
         for owner, outcome, result in zip(owners, outcomes, won, strict=True):
             if result is Won.YES:
                 announce(outcome)
@@ -111,13 +131,9 @@ class Recorder:
         held, run = finished.held, outcome.run
         if result is Won.GONE:
             logger.info("%s was deleted while it ran; its outcome is not recorded.", run.schedule_name)
-            self.settle(held, None)
+            self.drop(held)
         elif result is Won.LOST:
-            try:
-                self.lost(held, run)
-            except DatabaseError as error:  # the rows of this batch are written: let its lease end
-                logger.warning("%s is left to its lease: %s", held.member, error)
-                self.keeper.discard([held])
+            self.lost(held, run)
         elif finished.retry_after_ms is not None:
             self.unretried.setdefault(held.place, []).append((held, held.lease(finished.retry_after_ms)))
         else:
@@ -126,13 +142,13 @@ class Recorder:
             self._advance(held, outcome)
 
     def _advance(self, held: Held, outcome: Outcome) -> None:
-        """Settle a decided point: run members leave, a chain goes on at its next point."""
+        """Settle a decided point: run members leave, a chain goes on. See Note [Next point]."""
         schedule = outcome.schedule
         held.generation = max(held.generation, schedule.generation)
         if outcome.run.apart and outcome.run.status == Status.QUEUED:
             self.unqueued.append(outcome.run)
         if not held.member.startswith("s") or schedule.queue != held.place.queue:
-            self.settle(held, None)
+            self.drop(held)
         else:
             point = outcome.next_point
             if held.trailing is not None:
@@ -140,15 +156,22 @@ class Recorder:
             self.settle(held, point, schedule)
 
     def lost(self, held: Held, run: Run) -> None:
-        """Somebody else decided this point: do not touch Redis, unless the row is final (then go on from it)."""
-        row = ledger.find(run)
+        """Somebody else decided this point. See Note [Ledger first]."""
         logger.warning("%s due %s was decided by another worker.", run.schedule_name, run.due_at)
+        try:
+            self._go_on_from_ledger(held, run)
+        except DatabaseError as error:  # whatever else is in this batch is written: let its lease end
+            logger.warning("%s is left to its lease: %s", held.member, error)
+            self.keeper.discard([held])
+
+    def _go_on_from_ledger(self, held: Held, run: Run) -> None:
+        row = ledger.find(run)
         if row is None or Status(row.status).is_open or not held.member.startswith("s"):
             self.keeper.discard([held])
             return
         schedule = ledger.load_schedules([run.schedule_id]).get(run.schedule_id)
         if schedule is None or not schedule.enabled:
-            self.settle(held, None)
+            self.drop(held)
             return
         held.generation = max(held.generation, schedule.generation)
         rows = ledger.load_open_rows([schedule.pk]).get(schedule.pk)
@@ -169,6 +192,7 @@ class Recorder:
             while items:
                 part = items[: self.broker.config.batch_size]
                 replies = self.broker.settle(place, [settlement for _, settlement in part])
+                failpoints.reach("after_settle")
                 self.keeper.discard(held for held, _ in part)
                 del items[: len(part)]
                 self._tell(place, [settlement for _, settlement in part], replies)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -55,4 +56,17 @@ class Trouble:
         """Note a failure, and connect anew the next time."""
         if self._database.failed(time.monotonic()):
             logger.error("The database cannot be used now: %s. Trying again; nothing is lost.", str(error).strip())
+        forget_frames(error)
         connections[ledger.database()].close()
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of what the frames of an error hold: its cursors.
+
+    Django's database errors are part of a reference cycle, and SQLite keeps a closed connection open for as long as one
+    of its cursors exists: left to the garbage collector, an outage would cost descriptors with each try.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__

@@ -10,14 +10,18 @@ from collections.abc import Callable, Sequence
 from django.db import DatabaseError, connections
 
 from .. import ledger, mirror
-from ..broker import Broker, Place
-from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout
+from ..broker import Broker, JobBroker, Place
+from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
+from . import probe
 from .backoff import Backoff
+from .trouble import forget_frames
 
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
-FULL_SECONDS = 600.0
+#: A full sweep by one worker is due so long after the last one; see `mirror.turn`, Note [Turns].
+FULL_SECONDS = mirror.FULL_SECONDS
+#: Each worker says so often that it lives, and looks whether a full sweep is due: also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
 HINT_TIMEOUT_SECONDS = 1.0
 
@@ -44,6 +48,11 @@ class Upkeep:
         self._rebuild = threading.Event()
         self._check_layout = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._due = dict.fromkeys(("delta", "beat"), 0.0)  # monotonic seconds
+        self._started = round(time.time())
+        self._beat_ms = 0  # the server's clock at the last heartbeat
+        self._said: set[str] = set()  # what was warned of
+        self._examined: str | None = None  # the run ids of the servers that were found fit
 
     # -- life
 
@@ -54,7 +63,8 @@ class Upkeep:
 
         Raises:
             ForeignLayout: The prefix is somebody else's.
-            BrokerError: Redis would evict our keys; or, in burst mode, does not answer.
+            UnfitServer: See `probe.py`.
+            BrokerError: The login is refused; or, in burst mode, Redis does not answer.
         """
         backoff = Backoff()
         while not stopping():
@@ -80,23 +90,18 @@ class Upkeep:
                 thread.start()
 
     def _prepare(self, burst: bool) -> None:
-        policy = self.broker.info("memory").get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            raise BrokerError(
-                f"Redis has maxmemory-policy {policy!r} and would evict schedules. "
-                "Set it to noeviction (redis.conf or CONFIG SET maxmemory-policy noeviction), or use another server."
-            )
+        self._examined = probe.examine(self.broker, self._said)
         ledger.check_tables()
         mirror.check_layout(self.broker)
         self._rebuild_missing()
-        if burst:  # nobody sweeps later
-            mirror.full_sweep(self.broker)
-        else:
-            mirror.delta_sweep(self.broker)
+        JobBroker(self.broker).counts(self.places)  # raises where a key of jobs is damaged
+        mirror.delta_sweep(self.broker)
+        if burst:  # there is no thread that does it later
+            mirror.sweep_in_turn(self.broker)
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
-        return json.dumps({"queues": sorted({place.queue for place in self.places}), "started": round(time.time())})
+        return json.dumps({"queues": sorted({place.queue for place in self.places}), "started": self._started})
 
     def end(self) -> None:
         """Stop the threads."""
@@ -120,18 +125,17 @@ class Upkeep:
         self._nudge.set()
 
     def redis_is_back(self) -> None:
-        """Redis was away: it may be another server, or an older snapshot. Compare everything."""
+        """Redis was away: it may be another server, with older data. Look at once, not at the next heartbeat."""
         self._check_layout.set()
         self._nudge.set()
 
     # -- the sweeping thread
 
     def _run(self) -> None:
-        now = time.monotonic()
-        due = {"delta": now + DELTA_SECONDS, "full": now, "beat": now + HEARTBEAT_SECONDS}
+        self._due["delta"] = time.monotonic() + DELTA_SECONDS
         backoff = Backoff()
         while not self._stop.is_set():
-            self._nudge.wait(max(0.0, max(backoff.until, min(due.values())) - time.monotonic()))
+            self._nudge.wait(max(0.0, max(backoff.until, min(self._due.values())) - time.monotonic()))
             self._nudge.clear()
             if self._stop.is_set():
                 break
@@ -139,46 +143,72 @@ class Upkeep:
                 self._stop.wait(backoff.until - time.monotonic())
                 continue
             try:
-                self._round(due)
+                self._round()
                 backoff.worked()
             except DamagedKeys as error:
                 self._repair(error)
                 backoff.failed(time.monotonic())
-            except ForeignLayout as error:
+            except (ForeignLayout, UnfitServer) as error:
                 self._fail(error)
                 break
             except (BrokerError, DatabaseError) as error:
+                forget_frames(error)
                 connections.close_all()
+                self._due["beat"] = 0.0  # what failed may have been the look or the full sweep
                 if backoff.failed(time.monotonic()):
                     logger.warning("The mirror could not be swept: %s", str(error).strip())
             except Exception:
+                self._due["beat"] = 0.0
                 backoff.failed(time.monotonic())
                 logger.exception("The mirror could not be swept")
         connections.close_all()
 
-    def _round(self, due: dict[str, float]) -> None:
-        now = time.monotonic()
+    def _round(self) -> None:
         if self._check_layout.is_set():
             mirror.check_layout(self.broker)
             self._check_layout.clear()
-            due["full"] = now
+            self._due["beat"] = 0.0
+            self._examined = self._examined or None  # servers that do not say who they are may be others
         if self._rebuild.is_set():
             mirror.check_layout(self.broker)
             self._rebuild.clear()
             self._rebuild_missing()
+            self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
             self._wake()
-        if now >= due["beat"]:
-            self.broker.heartbeat(self.broker.now_ms())
-            due["beat"] = now + HEARTBEAT_SECONDS
-        if now >= due["delta"]:
-            mirror.delta_sweep(self.broker)
-            due["delta"] = now + DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
-        if now >= due["full"]:
-            mirror.check_layout(self.broker)
-            report = mirror.full_sweep(self.broker)
-            for line in report.lines[:20]:
+        look = time.monotonic() >= self._due["beat"]
+        self._small_chores()
+        if look:
+            run_ids = self.broker.run_ids()
+            if run_ids != self._examined:
+                self._examined = probe.examine(self.broker, self._said)
+            report = mirror.sweep_in_turn(
+                self.broker,
+                every_seconds=FULL_SECONDS,
+                go_on=self._between_pages,
+                now_ms=self._beat_ms,
+                run_ids=run_ids,
+            )
+            for line in report.lines[:20] if report else ():
                 logger.info("Mirror mended: %s", line)
-            due["full"] = now + FULL_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
+
+    def _small_chores(self) -> None:
+        """Say that this worker lives, and mirror what the fast path missed, where it is time."""
+        now = time.monotonic()
+        if now >= self._due["beat"]:
+            self._beat_ms = self.broker.now_ms()
+            self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
+            self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
+        if now >= self._due["delta"]:
+            more = mirror.delta_sweep(self.broker) >= mirror.PAGE
+            wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
+            self._due["delta"] = now + wait
+
+    def _between_pages(self) -> bool:
+        """Do the small chores; say whether the full sweep goes on: not if this worker stops or a shard was flushed."""
+        if self._stop.is_set() or self._rebuild.is_set():
+            return False
+        self._small_chores()
+        return True
 
     def _rebuild_missing(self) -> None:
         epochs = self.broker.epochs(self.places)

@@ -37,7 +37,13 @@ DELAYQ = {
     "REDIS": "default",  # the alias in CACHES
     "PREFIX": "shop",  # every key in Redis begins with this: one for each project and database
     "QUEUES": ["default", "mail"],  # what schedules can choose; a worker serves all of them or some
+    "SYNC_AFTER_MIGRATE": True,  # `migrate` brings what @periodic declares in shop/tasks.py into the database
     "DRAIN_SECONDS": 10,  # how long a worker that is told to stop lets running tasks finish
+}
+
+# What is enqueued, `confirm_order.enqueue(…)`, goes to the same workers.
+TASKS = {
+    "default": {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": ["default", "mail"]},
 }
 
 if "DATABASE_URL" in os.environ:

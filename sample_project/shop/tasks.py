@@ -1,4 +1,5 @@
-"""The shop's tasks: ordinary `@task` functions. When they run is decided in the admin, not here.
+"""The shop's tasks: ordinary `@task` functions. When they run is decided in the admin; one of them begins with what
+stands here.
 
 Each can be repeated without harm, because a run whose worker dies is executed again.
 """
@@ -16,6 +17,8 @@ from django.core.mail import EmailMessage, send_mail
 from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import Greatest
 from django.utils import timezone as tz
+
+from django_delayq import periodic
 
 from . import outside
 from .mail import send_all
@@ -49,7 +52,8 @@ def simulate_shoppers(visitors: int = 2) -> int:
         cart = Cart(customer_name=name, email=email, product=product, quantity=random.randint(1, 3))
         if random.random() < 1 / 3:
             cart.status = Cart.Status.ORDERED
-            Order.objects.create(email=email, total=product.current_price * cart.quantity)
+            order = Order.objects.create(email=email, total=product.current_price * cart.quantity)
+            confirm_order.enqueue(order.pk)
             Product.objects.filter(pk=product.pk).update(stock=Greatest(F("stock") - cart.quantity, 0))
         cart.save()
     for model in (Cart, Order):
@@ -58,6 +62,20 @@ def simulate_shoppers(visitors: int = 2) -> int:
     return Cart.objects.filter(status=Cart.Status.OPEN).count()
 
 
+@task(queue_name="mail")
+def confirm_order(order_id: int) -> str:
+    """Write to who has ordered. Enqueued for each order: a job, beside the schedules and on the same workers."""
+    order = Order.objects.get(pk=order_id)
+    send_mail("Thank you for your order", f"Order {order.pk}: {order.total} EUR\n", None, [order.email])
+    return order.email
+
+
+@periodic(
+    "*/3 * * * * *",
+    name="Abandoned carts",
+    kwargs={"idle_seconds": 10},
+    description="Declared in the code, beside its task. What is changed here stays; the page shows the difference.",
+)
 @task
 def flag_abandoned_carts(idle_seconds: int = 1800) -> int:
     """Mark carts that nobody has touched for a while as abandoned.
@@ -178,13 +196,20 @@ async def ask_suppliers(suppliers: list[str], timeout_seconds: float = 2.0) -> d
 
 @task
 def start_flash_sale(sku: str, percent: int, *, minutes: int = 1) -> str:
-    """Put one product on sale. The end of the sale is only announced, not scheduled."""
+    """Put one product on sale, and enqueue the end of the sale for its time."""
     if not 0 < percent < 100:
         raise ValueError(f"A discount is between 1 and 99 percent, not {percent}.")
     Product.objects.filter(sku=sku).update(discount_percent=percent)
     until = datetime.now(ZoneInfo("UTC")) + timedelta(minutes=minutes)
+    end_flash_sale.using(run_after=until).enqueue(sku)
     send_mail("Flash sale", f"{percent} % off {sku} until {until:%H:%M} UTC\n", None, ["everybody@example.org"])
     return f"{sku} -{percent} %"
+
+
+@task
+def end_flash_sale(sku: str) -> None:
+    """Sell one product at its own price again."""
+    Product.objects.filter(sku=sku).update(discount_percent=0)
 
 
 @task

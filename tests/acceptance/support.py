@@ -6,15 +6,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from django.conf import settings
 from django.db import connection
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def command_environment(environment: Mapping[str, str] | None = None, **options: Any) -> dict[str, str]:
+    """Return the environment of a command on the test database; `options` are keys of DELAYQ, `environment` wins."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DELAYQ_REDIS_URL": settings.CACHES["default"]["LOCATION"],
+        "DELAYQ_TEST_CACHE_OPTIONS": json.dumps(settings.CACHES["default"].get("OPTIONS", {})),
+        "DELAYQ_TEST_DATABASE": str(connection.settings_dict["NAME"]),
+        "DELAYQ_TEST_OPTIONS": json.dumps({**settings.DELAYQ, **options}),
+        **(environment or {}),
+    }
+
+
+def start_worker(
+    *arguments: str, output: IO[bytes], environment: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start `delayq_worker` on the test database; `options` are keys of DELAYQ, `environment` wins over all else."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "django", "delayq_worker", *arguments],
+        env=command_environment(environment, **options),
+        cwd=ROOT,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+    )
 
 
 @contextmanager
@@ -23,22 +50,8 @@ def worker(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]
 
     What it printed is printed again at the end, so that a failing test shows it.
     """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "DELAYQ_REDIS_URL": settings.CACHES["default"]["LOCATION"],
-        "DELAYQ_TEST_DATABASE": str(connection.settings_dict["NAME"]),
-        "DELAYQ_TEST_OPTIONS": json.dumps({**settings.DELAYQ, **options}),
-    }
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
-    process = subprocess.Popen(
-        [sys.executable, "-m", "django", "delayq_worker", *arguments],
-        env=environment,
-        cwd=ROOT,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-    )
+    process = start_worker(*arguments, output=output, **options)
     process.stdout_file = output  # type: ignore[attr-defined]  # read by tests while it runs
     try:
         yield process

@@ -15,6 +15,7 @@ from django_delayq.embedded import EmbeddedServer
 from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import from_ms, to_ms
+from django_delayq.worker.agenda import WORKERS_FIRST_SECONDS
 from tests.acceptance.support import lines, wait_until, worker
 from tests.support import HOURLY_CRON, make_due
 
@@ -170,7 +171,7 @@ def test_an_idle_worker_hardly_talks_to_redis(own_server, tmp_path):
     broker = own_server.broker
     with worker("--queues", "default"):
         wait_until(lambda: broker.workers())
-        time.sleep(2)  # the sweeps at its start
+        time.sleep(4 * WORKERS_FIRST_SECONDS)  # the sweeps at its start; at first it asks more often who lives
         broker.client.config_resetstat()
         seconds = 12
         time.sleep(seconds)  # what is measured

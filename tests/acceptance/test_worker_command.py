@@ -34,6 +34,17 @@ def output_of(process):
     return os.pread(process.stdout_file.fileno(), 1_000_000, 0).decode()  # moves no offset that the worker writes at
 
 
+def taken_over(broker):
+    """Flush the prefix and make it another database's, in one step, so that no worker rebuilds it in between."""
+    prefix = broker.config.prefix
+    flush = broker.client.pipeline()
+    flush.delete(*broker.client.scan_iter(match=f"*{prefix}*"))
+    flush.set(keys.layout_key(prefix), FOREIGN)
+    for place in broker.places():
+        flush.set(keys.shard_keys(prefix, place)[keys.PARTS.index("epoch")], "theirs")
+    flush.execute()
+
+
 def test_burst_runs_what_is_due_and_exits_with_readable_or_json_lines(broker):
     make_due(broker, noop("first"))
     with worker("--burst") as process:
@@ -73,7 +84,12 @@ def test_unknown_queues_and_numbers_are_refused():
     for arguments, words in (
         (["--queues", "default,nope"], "'nope'"),
         (["--threads", "0"], "--threads"),
-        (["--max-runs", "0"], "--max-runs"),
+        (["--max-runs", "0"], "--max-runs must be at least 1, not 0"),
+        (["--processes", "0"], "--processes must be from 1 to 200, not 0"),
+        (["--processes", "201"], "--processes must be from 1 to 200, not 201"),
+        (["--max-runs-per-process", "0"], "--max-runs-per-process must be at least 1"),
+        (["--max-memory-per-process", "0"], "--max-memory-per-process must be at least 1"),
+        (["--max-memory-per-process", "5"], r"is 5 MiB, but a process holds \d+ MiB before its first run"),
     ):
         with pytest.raises(CommandError, match=words):
             call_command("delayq_worker", *arguments, stdout=io.StringIO())
@@ -109,10 +125,8 @@ def test_a_prefix_taken_over_by_another_database_after_a_flush_stops_the_worker(
     with worker(IDLE_CAP_SECONDS=0.2) as process:
         wait_until(lambda: broker.workers())
         time.sleep(1)  # the sweeps at its start
-        broker.purge()
-        broker.write_layout(FOREIGN)
-        assert broker.swap_epoch(place, None, "theirs")
-        broker.enqueue(place, [("s424242", 1, 1, "")])
+        taken_over(broker)
+        broker.enqueue(place, [("s424242", 1, 1)])
         assert process.wait(20) == 1
         assert "belongs to another database" in output_of(process)
     assert broker.views([("s424242", "default")])[0].score_ms is not None
@@ -156,11 +170,10 @@ def test_garbage_written_while_it_runs_does_not_end_the_worker(broker):
     noop(kind="every", cron="", every=timedelta(seconds=1))
     place = broker.places()[0]
     names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place), strict=True))
-    with worker() as process:
+    with worker(LEASE_SECONDS=2) as process:  # what is settled at that very moment comes back when its lease has ended
         wait_until(lambda: Run.objects.finished().exists(), 15)
         for part in ("due", "point", "lease", "epoch"):
-            broker.client.delete(names[part])
-            broker.client.rpush(names[part], "garbage")
+            broker.client.pipeline().delete(names[part]).rpush(names[part], "garbage").execute()
             count = Run.objects.count()
             wait_until(lambda count=count: Run.objects.count() > count + 1, 20, part)
         assert process.poll() is None
@@ -176,9 +189,16 @@ def test_a_slow_tasks_lease_is_renewed(broker, tmp_path):
     assert path.read_text().count("start") == 1
 
 
-def test_burst_and_reload_exclude_each_other_and_no_queue_is_no_queue():
-    with pytest.raises(CommandError, match="--reload"):
-        call_command("delayq_worker", "--burst", "--reload", stdout=io.StringIO())
+def test_options_that_exclude_each_other_are_refused_and_no_queue_is_no_queue():
+    for arguments, words in (
+        (["--burst", "--reload"], "--reload"),
+        (["--processes", "2", "--reload"], "use it without --processes"),
+        (["--processes", "1", "--max-runs", "5"], "use --max-runs-per-process"),
+        (["--max-runs", "5", "--max-runs-per-process", "5"], "use one of them"),
+        (["--processes", "2"], "not call_command"),
+    ):
+        with pytest.raises(CommandError, match=words):
+            call_command("delayq_worker", *arguments, stdout=io.StringIO())
     with pytest.raises(CommandError, match="''"):
         call_command("delayq_worker", "--queues", "", stdout=io.StringIO())
 
@@ -194,7 +214,7 @@ def test_sync_touches_no_redis_where_the_mirror_is_off(settings, broker):
 
 
 def test_missing_tables_are_told_with_the_way_out(monkeypatch):
-    monkeypatch.setattr("django_delayq.ledger.Schedule._meta.db_table", "not_migrated")
+    monkeypatch.setattr("django_delayq.models.Schedule._meta.db_table", "not_migrated")
     for command in ("delayq_worker", "delayq_sync"):
         with pytest.raises(CommandError, match="migrate"):
             call_command(command, stdout=io.StringIO())

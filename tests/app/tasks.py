@@ -1,11 +1,16 @@
 """Tasks that the tests schedule. What they did is told through files or the database, never through memory alone."""
 
 import asyncio
+import ctypes
 import os
+import threading
 import time
 from pathlib import Path
 
+from django.db import connection, transaction
+
 from django_delayq.compat import TaskContext, task
+from django_delayq.exceptions import TaskTimeout
 
 CALLS: list[tuple[object, ...]] = []
 
@@ -70,7 +75,131 @@ def remember(context: TaskContext, path: str) -> str:
     return line
 
 
+@task(takes_context=True)
+def tell_context(context: TaskContext, path: str) -> None:
+    """Write down whose context it is."""
+    with Path(path).open("a") as file:
+        file.write(f"{type(context).__name__} {context.task_result.id} {context.task_result.backend}\n")
+
+
+@task(priority=5)
+def urgent(token: str = "") -> None:
+    """Be before others, where the backend can."""
+
+
 @task
 def unserializable() -> object:
     """Return something that is not JSON."""
     return object()
+
+
+@task
+def end_process(path: str, how: str = "exit") -> None:
+    """Write a line, then end the process from within: by `os._exit`, or with a segmentation fault."""
+    with Path(path).open("a") as file:
+        file.write(f"start {how} {os.getpid()} {time.time():.6f}\n")
+    if how == "exit":
+        os._exit(3)
+    ctypes.string_at(0)
+
+
+@task
+def hold_interpreter(path: str, seconds: float) -> None:
+    """Write a line, then sleep in C without letting any other thread of this process run; only the first time."""
+    first = not Path(path).exists()
+    with Path(path).open("a") as file:
+        file.write(f"start hold {os.getpid()} {time.time():.6f}\n")
+    if first:
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
+
+@task
+def hoard(megabytes: int) -> None:
+    """Take memory and never give it back."""
+    CALLS.append((b"x" * (megabytes * 1024 * 1024),))
+
+
+@task
+def haunt(path: str) -> None:
+    """Leave a thread behind that never ends and keeps writing to the file."""
+
+    def write() -> None:
+        while True:
+            with Path(path).open("a") as file:
+                file.write(f"haunts {os.getpid()} {time.time():.6f}\n")
+            time.sleep(0.05)
+
+    threading.Thread(target=write, daemon=False).start()
+
+
+@task
+def spin(seconds: float, swallow: bool = False) -> str:
+    """Compute for so long. `swallow` catches what goes wrong at each step, as careless code does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            sum(range(100))
+        except Exception:
+            if not swallow:
+                raise
+    return "spun"
+
+
+@task
+def tidy(path: str, seconds: float) -> str:
+    """Compute for so long; when told to stop, clean up and return."""
+    try:
+        return spin.call(seconds)
+    except TaskTimeout:
+        Path(path).write_text("tidied")
+        return "stopped early"
+
+
+@task(takes_context=True)
+def stubborn(context: TaskContext, path: str, gate: str) -> str:
+    """Go on until the file `gate` is there, whatever happens. Then tell whether the lease was still held."""
+    with Path(path).open("a") as file:
+        file.write(f"start stubborn {os.getpid()}\n")
+    while not Path(gate).exists():
+        try:
+            time.sleep(0.02)
+        except BaseException:  # noqa: S112 - what this task is about
+            continue
+    with Path(path).open("a") as file:
+        file.write(f"end {'lost' if context.lease_lost else 'held'}\n")
+    return "late"
+
+
+@task
+def leave_transaction(seconds: float) -> None:
+    """Compute for so long in a transaction, and leave it open if stopped: as an exception in its own exit would do."""
+    atomic = transaction.atomic()
+    atomic.__enter__()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    spin.call(seconds)
+    atomic.__exit__(None, None, None)
+
+
+@task
+async def aspin(path: str, seconds: float) -> None:
+    """Wait for so long in an event loop, and write down how it ended."""
+    try:
+        await asyncio.sleep(seconds)
+        Path(path).write_text("slept")
+    except asyncio.CancelledError:
+        Path(path).write_text("cancelled")
+        raise
+
+
+@task
+async def ablock(path: str, seconds: float) -> None:
+    """Hold up the event loop for so long, as a coroutine must not."""
+    Path(path).write_text("began")
+    time.sleep(seconds)
+
+
+@task
+async def abroken() -> None:
+    """Fail with a TimeoutError of its own."""
+    raise TimeoutError("the bank did not answer")

@@ -54,5 +54,5 @@ def texts(response) -> list[str]:
 
 def kill_redis(settings: Any) -> None:
     """Point the alias to a port where nothing listens, until the end of the test."""
-    location = {"LOCATION": "redis://127.0.0.1:1/0"}
+    location = {"LOCATION": "redis://127.0.0.1:1/0", "OPTIONS": {}}
     settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], **location}}

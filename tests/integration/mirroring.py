@@ -2,10 +2,11 @@
 
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
+from tests.support import HOURLY_CRON
 
 
 def schedule(name="s", **values):
-    values = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 * * * *", **values}
+    values = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": HOURLY_CRON, **values}
     return Schedule.objects.create(name=name, **values)
 
 

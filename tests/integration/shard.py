@@ -10,7 +10,7 @@ from django_delayq.broker import broker as broker_module
 PLACE = Place("default", 0)
 LEASE_MS = 30_000
 SLACK_MS = 3_000
-HASHES = ("point", "gen", "lease", "attempts", "payload")
+HASHES = ("point", "gen", "lease", "attempts")
 
 
 def about(ms):
@@ -28,7 +28,7 @@ class Shard:
 
     def __init__(self, broker):
         self.broker, self.client, self.now = broker, broker.client, broker.now_ms()
-        self.names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, PLACE, broker.worker), strict=True))
+        self.names = keys.all_keys(broker.config.prefix, PLACE, broker.worker)
         self.client.set(self.names["epoch"], "e1")
 
     def seed(self, **parts):

@@ -22,11 +22,6 @@ from tests.integration.admin_pages import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def boss() -> Client:
-    return client_for(superuser=True)
-
-
 def test_run_now_orders_one_run_and_links_to_it(boss):
     schedule = make(enabled=False)
     response = boss.post(f"{LIST}{schedule.pk}/run-now/", follow=True)

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.test import Client
 
 from django_delayq.models import Schedule
 from tests.integration.admin_pages import (
@@ -15,25 +14,11 @@ from tests.integration.admin_pages import (
     client_for,
     errors,
     fields,
-    kill_redis,
     make,
     texts,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def boss() -> Client:
-    return client_for(superuser=True)
-
-
-@pytest.fixture
-def dead_redis(settings):
-    good = settings.CACHES
-    kill_redis(settings)
-    yield
-    settings.CACHES = good  # the prefix is purged after this
 
 
 def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):
@@ -94,6 +79,8 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"kwargs": "[]"}, "kwargs", "must be a JSON object"),
         ({"kwargs": '{"a": Infinity}'}, "kwargs", "Infinity"),
         ({"jitter": "-5s"}, "jitter", "is not a duration"),
+        ({"timeout": "0"}, "timeout", "longer than zero"),
+        ({"timeout": "-1m"}, "timeout", "is not a duration"),
         ({"max_attempts": "0"}, "max_attempts", "greater than or equal to 1"),
         ({"name": ""}, "name", "required"),
     ],
@@ -104,6 +91,19 @@ def test_bad_input_is_told_at_its_field_and_nothing_is_saved(boss, values, field
     assert len(found[field]) == 1  # not also what only follows from it
     assert message in found[field][0]
     assert not Schedule.objects.exists()
+
+
+def test_a_timeout_is_typed_in_words_shown_with_its_meaning_and_taken_away_again(boss):
+    boss.post(ADD, fields(timeout="10m"))
+    schedule = Schedule.objects.get()
+    assert schedule.timeout == timedelta(minutes=10)
+    page = boss.get(change_url(schedule)).content.decode()
+    assert re.search(r'<input[^>]*name="timeout"[^>]*value="10m"|<input[^>]*value="10m"[^>]*name="timeout"', page)
+    assert "takes longer" in page
+    effective_from = schedule.effective_from
+    boss.post(change_url(schedule), fields(timeout="", seen=str(schedule.generation)))
+    schedule.refresh_from_db()
+    assert (schedule.timeout, schedule.effective_from) == (None, effective_from)
 
 
 def test_opening_and_saving_a_form_changes_nothing_it_cannot_show(boss):

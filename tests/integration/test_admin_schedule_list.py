@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
@@ -13,25 +12,10 @@ from django_delayq.models import Condition, Schedule, ScheduleState
 from django_delayq.timing import to_ms
 from tests.integration.admin_pages import (
     LIST,
-    client_for,
-    kill_redis,
     make,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def boss() -> Client:
-    return client_for(superuser=True)
-
-
-@pytest.fixture
-def dead_redis(settings):
-    good = settings.CACHES
-    kill_redis(settings)
-    yield
-    settings.CACHES = good  # the prefix is purged after this
 
 
 def test_the_list_shows_state_words_next_due_and_last_outcome(boss):

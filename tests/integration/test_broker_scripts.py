@@ -23,9 +23,9 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
     claim = shard.claim(limit=2)
     assert names_of(claim) == ["s1", "s3"]
     assert [(entry.point_ms - shard.now, entry.generation) for entry in claim.entries] == [(-3000, 7), (-2000, 7)]
-    assert [(entry.attempts, entry.lapsed, entry.payload) for entry in claim.entries] == [
-        (0, False, ""),
-        (2, False, ""),
+    assert [(entry.attempts, entry.lapsed) for entry in claim.entries] == [
+        (0, False),
+        (2, False),
     ]
     assert claim.epoch == "e1"
     assert claim.head_ms == shard.now - 1000
@@ -47,12 +47,6 @@ def test_claim_of_nothing_tells_the_head_and_writes_nothing(shard):
     assert abs(claim.now_ms - shard.now) < SLACK_MS
     assert shard.state() == before
     assert not shard.client.exists(shard.names["journal"], shard.names["fence"])
-
-
-def test_only_a_job_brings_its_payload(shard):
-    shard.member("j1", payload='{"a": []}')
-    shard.member("r1", payload="not asked for")
-    assert {entry.member: entry.payload for entry in shard.claim().entries} == {"j1": '{"a": []}', "r1": ""}
 
 
 def test_a_repeated_request_gets_the_same_members_and_renews_them(shard):
@@ -183,6 +177,15 @@ def test_renew_extends_own_leases_and_creates_nothing(shard):
     }
 
 
+def test_what_was_claimed_after_a_lapsed_lease_is_handed_back_as_such(shard):
+    """Rule R6: who was perhaps executed before is a suspect for its next claimer too."""
+    shard.held("s1", "s2")
+    assert shard.broker.release(PLACE, [Lease("s1", "f", 0)], lapsed=True) == [1]
+    assert shard.broker.release(PLACE, [Lease("s2", "f", 0)]) == [1]
+    assert shard.broker.renew(PLACE, [Lease("s1", "f")], lease_ms=LEASE_MS) == {"s1"}, "its lease is over"
+    assert {entry.member: entry.lapsed for entry in shard.claim().entries} == {"s1": True, "s2": False}
+
+
 @pytest.mark.parametrize(("command", "attempts"), [("release", {"s1": "1"}), ("retry", {"s1": "2", "s2": "1"})])
 def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(shard, command, attempts):
     shard.held("s1", "s2", "s3")
@@ -218,7 +221,7 @@ SETTLED = [
                          ids=[row[0] for row in SETTLED])  # fmt: skip
 def test_settle(shard, stored, used, point, reply, after):
     shard.held("s1")
-    shard.seed(attempts={"s1": 3}, payload={"s1": "x"})
+    shard.seed(attempts={"s1": 3})
     if stored is None:
         shard.client.hdel(shard.names["gen"], "s1")
     else:
@@ -226,7 +229,7 @@ def test_settle(shard, stored, used, point, reply, after):
     target = None if point is None else shard.now + point
     item = Settlement("s1", "f", used, target, 0 if target is None else target + 5000)
     assert shard.broker.settle(PLACE, [item]) == [reply]
-    wanted = {part: {"s1": value} for part, value in after.items()} | ({"payload": {"s1": "x"}} if after else {})
+    wanted = {part: {"s1": value} for part, value in after.items()}
     assert shard.state() == wanted
     assert shard.broker.settle(PLACE, [item]) == [0]
     assert shard.state() == wanted
@@ -245,17 +248,16 @@ def test_settle_under_a_foreign_fence_changes_nothing(shard):
 
 def test_enqueue_adds_what_is_not_there_and_repeats_nothing(shard):
     shard.held("r1")
-    members = [("r1", shard.now, shard.now, ""), ("j1", shard.now + 10, shard.now + 20, '{"a": []}')]
+    members = [("r1", shard.now, shard.now), ("r2", shard.now + 10, shard.now + 20)]
     assert shard.broker.enqueue(PLACE, members) == [False, True]
     after = {
-        "due": {"r1": LEASE_MS, "j1": 20},
-        "point": {"r1": LEASE_MS, "j1": 10},
-        "gen": {"r1": "7", "j1": "0"},
+        "due": {"r1": LEASE_MS, "r2": 20},
+        "point": {"r1": LEASE_MS, "r2": 10},
+        "gen": {"r1": "7", "r2": "0"},
         "lease": {"r1": "f"},
-        "payload": {"j1": '{"a": []}'},
     }
     assert shard.state() == after
-    assert shard.broker.enqueue(PLACE, [("j1", 1, 1, "other")]) == [False]
+    assert shard.broker.enqueue(PLACE, [("r2", 1, 1)]) == [False]
     assert shard.state() == after
 
 
@@ -306,6 +308,6 @@ def test_every_script_takes_a_whole_batch(shard, size):
     assert broker.settle(PLACE, [Settlement(name, fourth.fence, 1, None) for name in members]) == [1] * size
     assert shard.state() == {}
     ahead = shard.now + 60_000
-    assert broker.enqueue(PLACE, [(f"r{n}", ahead, ahead, "") for n in range(size)]) == [True] * size
+    assert broker.enqueue(PLACE, [(f"r{n}", ahead, ahead) for n in range(size)]) == [True] * size
     assert broker.remove(PLACE, [(f"r{n}", 1, "") for n in range(size)]) == ["REMOVED"] * size
     assert shard.state() == {}

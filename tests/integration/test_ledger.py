@@ -7,7 +7,7 @@ from django.db import IntegrityError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
-from django_delayq.ledger import Outcome, Won, version_of
+from django_delayq.ledger import Outcome, Won, recording, version_of
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 
 pytestmark = pytest.mark.django_db
@@ -132,18 +132,18 @@ def test_a_lost_commit_reply_of_an_update_counts_once():
 def test_after_an_exception_nothing_is_written_and_the_call_may_be_repeated(monkeypatch):
     owner = schedule()
     outcome = Outcome(row_of(owner), owner)
-    real = ledger._advance
+    real = recording._advance
 
     def fail(*args):
         real(*args)
         raise RuntimeError("the connection broke")
 
-    monkeypatch.setattr(ledger, "_advance", fail)
+    monkeypatch.setattr(recording, "_advance", fail)
     with pytest.raises(RuntimeError):
         ledger.record([outcome])
     assert not Run.objects.exists()
     assert not ScheduleState.objects.exists()
-    monkeypatch.setattr(ledger, "_advance", real)
+    monkeypatch.setattr(recording, "_advance", real)
     assert ledger.record([outcome]) == [Won.YES]
     assert state_of(owner).run_count == 1
 

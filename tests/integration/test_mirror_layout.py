@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_delayq import mirror
+from django_delayq import conf, mirror
 from django_delayq.broker import Broker
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.models import Schedule
@@ -30,7 +30,7 @@ def sync(*options):
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
     broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
-    broker.enqueue(broker.places()[0], [("s777", 1, 1, "")])
+    broker.enqueue(broker.places()[0], [("s777", 1, 1)])
     return broker
 
 
@@ -72,9 +72,21 @@ def test_another_number_of_shards_is_refused_with_the_way_out(broker, settings, 
     before = changed.layout()
     with pytest.raises(ForeignLayout) as caught:
         mirror.check_layout(changed)
-    for part in ("'default'", "1 shards", "3 in DELAYQ['SHARDS']", "delayq_sync --purge"):
+    for part in ("'default'", "1 shards", "3 in DELAYQ['SHARDS']", "delayq_sync --reshard"):
         assert part in str(caught.value)
     assert changed.layout() == before
+
+
+@pytest.mark.parametrize("number", [conf.MAX_SHARDS + 1, 10**12, True, 1.0])
+@pytest.mark.parametrize("of", ["shards", "former"])
+def test_a_number_of_shards_that_nobody_can_set_is_garbage(broker, number, of):
+    """A reshard would look at each of them, until the memory of whoever called it is full."""
+    mirror.check_layout(broker)
+    right = broker.layout()
+    broker.write_layout(json.dumps({**stored(broker), of: {"default": number, "mail": 1}}))
+    assert mirror.reshard(broker, say=print) == {}
+    mirror.check_layout(broker)
+    assert broker.layout() == right
 
 
 def test_a_new_queue_joins_and_a_process_with_fewer_queues_is_no_stranger(broker, settings):
@@ -87,7 +99,10 @@ def test_a_new_queue_joins_and_a_process_with_fewer_queues_is_no_stranger(broker
     assert stored(broker)["shards"] == {"default": 1, "mail": 1, "bulk": 4}
 
 
-GARBAGE = ["", "garbage", "null", "[]", "5", '{"database": 5, "shards": {}}', '{"database": "x", "shards": []}', "{}"]
+GARBAGE = [
+    "", "garbage", "null", "[]", "5", '{"database": 5, "shards": {}}', '{"database": "x", "shards": []}', "{}",
+    r'{"database": "x", "shards": {"\ud800": 1}}', r'{"database": "x", "shards": {}, "former": {"\u0000": 1}}',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", GARBAGE)
@@ -104,10 +119,10 @@ def test_adopting_takes_the_prefix_over(foreign):
 
 
 def test_a_dry_run_compares_without_taking_the_prefix(broker):
-    mirror.check_layout(broker, dry_run=True)
+    mirror.check_layout(broker, claim=False)
     assert broker.layout() is None
     broker.write_layout("garbage")
-    mirror.check_layout(broker, dry_run=True)
+    mirror.check_layout(broker, claim=False)
     assert broker.layout() == "garbage"
 
 
@@ -147,6 +162,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(broker):
 
 def test_purge_removes_what_is_ours_and_says_how_much(broker):
     schedule()
+    sync()
     theirs = f"somebody-else-{broker.config.prefix}"
     broker.client.set(theirs, "x")
     count = broker.count_keys()
@@ -162,6 +178,7 @@ def test_purge_removes_what_is_ours_and_says_how_much(broker):
 
 def test_purge_lets_a_new_number_of_shards_in(broker, settings):
     row = schedule()
+    sync()
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
     with pytest.raises(CommandError, match="SHARDS"):
         sync()

@@ -6,12 +6,13 @@ import pytest
 from django.db import connection
 
 from django_delayq import mirror
+from django_delayq.broker import keys
 from django_delayq.fields import utcnow
-from django_delayq.mirror import sweep
+from django_delayq.mirror import compare, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
-from django_delayq.timing import to_ms
+from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
-from tests.support import make_due
+from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,39 +50,67 @@ def test_one_row_that_cannot_be_mirrored_does_not_hold_up_the_others(built):
     assert mirrored(built, last)
 
 
-DAMAGES = [
-    ("nothing", lambda b, row: None, ""),
-    ("entry lost", lambda b, row: b.remove(b.places()[0], [(f"s{row.pk}", 10**15, "")]), "added"),
-    ("point is garbage", lambda b, row: set_due(b, row, "point", "garbage"), "repaired"),
-    ("generation is garbage", lambda b, row: set_due(b, row, "gen", "garbage"), "repaired"),
-    ("generation is endless", lambda b, row: set_due(b, row, "gen", "inf"), "repaired"),
-    ("generation ahead", lambda b, row: set_due(b, row, "gen", row.generation + 10**9), "set back"),
-    ("generation behind", lambda b, row: set_due(b, row, "gen", 5), "updated"),
-    ("point ahead", lambda b, row: set_due(b, row, "point", to_ms(utcnow()) + 10**9), "rewound"),
-    ("score far ahead", lambda b, row: set_due(b, row, "due", 9 * 10**15), ""),
-    ("score endless", lambda b, row: set_due(b, row, "due", float("inf")), ""),
-    ("score lost", lambda b, row: b.client.zrem(f"{{{b.config.prefix}:default:0}}:due", f"s{row.pk}"), "repaired"),
-]
-
-
-@pytest.mark.parametrize(("damage", "word"), [row[1:] for row in DAMAGES], ids=[row[0] for row in DAMAGES])
-def test_a_full_sweep_mends_what_differs_says_so_and_finds_nothing_the_next_time(built, damage, word):
-    row, other = schedule("a"), schedule("b")
-    score = view(built, row).score_ms
-    damage(built, row)
-    damaged = view(built, row)
-    dry = mirror.full_sweep(built, dry_run=True)
-    assert view(built, row) == damaged, "a dry run changes nothing"
-    report = mirror.full_sweep(built)
-    assert report.lines == dry.lines
-    assert report.checked == 2
-    if word:
-        assert len(report.lines) == 1
-        assert report.lines[0].startswith(f"a: {word}")
-    assert mirrored(built, row)
-    assert mirrored(built, other)
-    assert view(built, row).score_ms == score
+def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built):
+    due, retrying, edited, leased, stepped = (
+        schedule(name, max_attempts=3) for name in ("due", "retrying", "edited", "leased", "stepped")
+    )
+    for row in (due, retrying, edited, leased):
+        make_due(built, row)
+    place = built.places()[0]
+    for row in (retrying, stepped):  # for the second one the server's clock stepped back: its point is to come again
+        Run.objects.create(
+            schedule_id=row.pk, schedule_name="x", task="x", queue="default", generation=1, attempt=1, fence="f",
+            due_at=from_ms(view(built, row).point_ms), status=Status.RETRYING, worker="w",
+        )  # fmt: skip
+        set_due(built, row, "attempts", "1")
+        set_due(built, row, "due", built.now_ms() + 3_600_000)
+    edited.refresh_from_db()
+    edited.cron = "0 0 1 1 *"
+    edited.save()
+    before = {row.name: view(built, row) for row in (due, retrying, edited, stepped)}
+    set_due(built, leased, "lease", "f")
+    set_due(built, leased, "due", built.now_ms() + 30_000)
     assert mirror.full_sweep(built).lines == []
+    assert {row.name: view(built, row) for row in (due, retrying, edited, stepped)} == before
+    assert built.stats(place).leased == 1
+
+
+def test_what_its_holder_is_about_to_drop_is_no_difference(built):
+    """Recorded, then switched off, and not settled yet."""
+    row = schedule()
+    point = make_due(built, row)
+    place = built.place_of(f"s{row.pk}", "default")
+    assert len(built.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
+    ScheduleState.objects.update(last_due_at=point)
+    Schedule.objects.update(enabled=False)
+    assert mirror.full_sweep(built).lines == []
+    assert view(built, row).leased
+
+
+def test_a_move_of_what_runs_waits_for_its_end_also_in_a_full_sweep(built):
+    row = schedule()
+    make_due(built, row)
+    place = built.place_of(f"s{row.pk}", "default")
+    assert len(built.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
+    Schedule.objects.update(queue="mail")
+    for _ in range(2):
+        mirror.full_sweep(built)
+        assert absent(built, row, "mail")
+    assert Schedule.objects.unmirrored().exists()
+
+
+def test_a_page_costs_a_fixed_number_of_queries(built, django_assert_num_queries):
+    """Fields that are not read with the others would each be read row by row."""
+    kinds = [{}, {"kind": "every", "cron": "", "every": timedelta(hours=1), "every_from": "finish", "max_runs": 9},
+             {"kind": "once", "cron": "", "at": utcnow() + timedelta(days=1), "jitter": timedelta(minutes=1)},
+             {"start_at": utcnow(), "overlap": "allow", "missed": "all", "grace": timedelta(minutes=1)}]  # fmt: skip
+    for n in range(12):
+        schedule(f"s{n}", **kinds[n % 4])
+    mirror.full_sweep(built)
+    report = mirror.Report()
+    with django_assert_num_queries(3):  # keys, definitions with their states, open rows
+        assert next(sweep._sweep_parts(built, report, dry_run=False)) == []
+    assert report.checked == 12
 
 
 def test_a_dry_run_writes_to_neither_side(broker):
@@ -101,19 +130,20 @@ def test_ghosts_are_removed(built):
     kept = schedule()
     place, later = built.places()[0], built.now_ms() + 10**6
     ghosts = ["s999", "r999", "litter", f"s{kept.pk}x", f"S{kept.pk}"]
-    built.enqueue(place, [(name, later, later, "") for name in ghosts])
-    built.enqueue(place, [("jABC", later, later, "{}")])
+    built.enqueue(place, [(name, later, later) for name in ghosts])
+    built.client.zadd(keys.all_keys(built.config.prefix, place)["due"], {keys.POINTER: later})  # there are jobs
     dry = mirror.full_sweep(built, dry_run=True)
     report = mirror.full_sweep(built)
     assert report.lines == dry.lines
     assert len(report.lines) == 5
-    assert set().union(*built.scan(place)) == {f"s{kept.pk}", "jABC"}
+    assert set().union(*built.scan(place)) == {f"s{kept.pk}"}
+    assert built.client.zscore(keys.all_keys(built.config.prefix, place)["due"], keys.POINTER) == later
     assert mirrored(built, kept)
 
 
 def test_a_member_in_a_place_that_is_not_its_own_is_removed_there(built):
     row, later = schedule(), built.now_ms() + 10**6
-    built.enqueue(built.place_of(f"s{row.pk}", "mail"), [(f"s{row.pk}", later, later, "")])
+    built.enqueue(built.place_of(f"s{row.pk}", "mail"), [(f"s{row.pk}", later, later)])
     assert mirror.full_sweep(built)
     assert absent(built, row, "mail")
     assert mirrored(built, row)
@@ -160,6 +190,27 @@ def test_an_open_row_that_nobody_can_finish_any_more_is_closed(built, end):
 # -- a flush
 
 
+ENDS = [
+    ("paused", {"enabled": False}, ("skipped", "paused")),
+    ("ended by its number of runs", {"max_runs": 0}, ("succeeded", "")),
+    ("ended by its end", {"end_at": utcnow() - timedelta(days=3)}, ("succeeded", "")),
+]
+
+
+@pytest.mark.parametrize(("edit", "outcome"), [row[1:] for row in ENDS], ids=[row[0] for row in ENDS])
+def test_a_point_that_was_due_when_its_schedule_ended_is_not_lost_by_a_flush(built, edit, outcome):
+    row = schedule()
+    point = make_due(built, row)
+    Schedule.objects.update(**edit)
+    built.purge()
+    run_burst()
+    run = Run.objects.get(due_at=point)
+    assert (run.status, run.reason) == outcome
+    assert absent(built, row)
+    assert mirror.full_sweep(built).lines == []
+    assert mirror.drift(built).total == 0
+
+
 def test_a_flushed_shard_is_rebuilt_once(built, monkeypatch):
     monkeypatch.setattr(sweep, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
@@ -181,8 +232,9 @@ def test_a_rebuild_restarts_at_the_first_missing_point(built):
 
 
 def flush_at(monkeypatch, broker, name, call):
-    """Flush when `name` of the sweep is called for the n-th time, before it does its work."""
-    real, count = getattr(sweep, name), [0]
+    """Flush when a function of the sweep is called for the n-th time, before it does its work."""
+    module = {"write_wanted": compare}.get(name, sweep)
+    real, count = getattr(module, name), [0]
 
     def flushing(*args, **kwargs):
         count[0] += 1
@@ -190,11 +242,11 @@ def flush_at(monkeypatch, broker, name, call):
             broker.purge()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(sweep, name, flushing)
+    monkeypatch.setattr(module, name, flushing)
     return count
 
 
-@pytest.mark.parametrize(("name", "call"), [("write_wanted", 1), ("write_wanted", 2), ("_open_runs", 1)])
+@pytest.mark.parametrize(("name", "call"), [("write_wanted", 1), ("write_wanted", 2), ("open_pages", 1)])
 def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
     monkeypatch.setattr(sweep, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
@@ -207,7 +259,7 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
     assert all(mirrored(built, row) for row in rows)
 
 
-@pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("_remove_ghosts", 1), ("_open_runs", 1)])
+@pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("remove_ghosts", 1), ("open_pages", 1)])
 def test_a_flush_in_the_middle_of_a_sweep_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
     monkeypatch.setattr(sweep, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]

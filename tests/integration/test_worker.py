@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import mirror
-from django_delayq.broker import Settlement
+from django_delayq.broker import Broker, Definition, Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions
@@ -114,6 +114,42 @@ def test_a_decided_point_is_not_run_again_and_the_chain_goes_on(broker):
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
     assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+
+
+def test_after_a_decided_point_the_next_one_keeps_its_jitter(broker):
+    row = schedule()
+    point = make_due(broker, row)
+    run_burst()
+    row.refresh_from_db()
+    row.jitter = timedelta(minutes=30)
+    row.save()
+    wake = view(broker, row).score_ms
+    place = broker.place_of(f"s{row.pk}", "default")
+    broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {f"s{row.pk}": 1})
+    broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", to_ms(point))
+    run_burst()
+    assert statuses() == [Status.SUCCEEDED]
+    assert to_ms(row.recurrence.next_after(row.effective_from)) < wake == view(broker, row).score_ms
+
+
+def test_what_is_about_to_move_to_another_shard_is_not_executed_where_it_was(settings, prefix):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 2}
+    broker = Broker(timeout_seconds=5)
+    row = schedule()
+    point = make_due(broker, row)
+    home = broker.place_of(f"s{row.pk}", "default")
+    (other,) = set(broker.places(["default"])) - {home}
+    broker.remove(home, [(f"s{row.pk}", 10**15, "")], gone=True)
+    broker.upsert(other, [Definition(f"s{row.pk}", 1, to_ms(point), to_ms(point))])
+    worker = Worker(WorkerOptions(queues=("default",), threads=1))
+    assert worker.claims.claim(other, 5)
+    (entry,) = worker.broker.claim(other, limit=5, lease_ms=1000, request=9).entries or (None,)
+    worker.broker.close()
+    assert entry is None, "it comes back a second later"
+    assert not Run.objects.exists()
+    stats = broker.stats(other)
+    assert (stats.members, stats.due, stats.leased) == (1, 0, 0), "there, and free to be moved"
+    broker.close()
 
 
 def test_a_point_ahead_of_a_missing_one_goes_back_to_it(broker):
@@ -307,6 +343,19 @@ def test_a_task_that_nobody_knows_is_released_with_a_delay(broker, caplog):
     assert "tests.app.tasks.gone" in caplog.text
 
 
+def test_a_task_that_was_corrected_does_not_wait_out_its_delay(broker):
+    row = schedule()
+    point = make_due(broker, row)
+    Schedule._base_manager.filter(pk=row.pk).update(task="tests.app.tasks.gone")
+    run_burst()
+    assert view(broker, row).score_ms > broker.now_ms()
+    row.refresh_from_db()
+    row.task = "tests.app.tasks.add"
+    row.save()
+    run_burst()
+    assert (Run.objects.get().status, Run.objects.get().due_at) == (Status.SUCCEEDED, point)
+
+
 def test_a_recurrence_that_cannot_be_computed_parks_the_schedule(broker):
     row = schedule()
     make_due(broker, row)
@@ -408,7 +457,7 @@ def test_what_waits_behind_stalled_slots_is_handed_back(broker):
     row = schedule()
     make_due(broker, row)
     worker = waiting_worker()
-    worker.slots._running = 1
+    worker.slots._busy += 1  # something else runs in its only slot
     worker.tick()
     assert not view(broker, row).leased
     assert worker.slots.capacity() == 0

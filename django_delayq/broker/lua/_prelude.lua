@@ -1,7 +1,5 @@
--- Prelude of every script. KEYS is the same list everywhere, see broker/keys.py; no key name is built in Lua.
+-- Prelude of every script, after the KEYS of its kind.
 -- Integers leave through int(): tostring() loses digits above 2^53's decimals. The server's TIME is the only clock.
-local DUE, POINT, GEN, LEASE, FENCE, ATTEMPTS, PAYLOAD, JOURNAL, EPOCH =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local call = redis.call
 
 local function int(number) return string.format('%.0f', number) end
@@ -17,6 +15,9 @@ local function server_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- No lease and no backoff reaches so far ahead: such a score was damaged, and is not that of a lease.
+local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
+
 local function head() return call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or '' end
 
 -- Tell sleeping workers of an earlier head: the message is '<place> <score>', so that they need not ask.
@@ -25,9 +26,4 @@ local function hint(before, channel, place)
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
     call('PUBLISH', channel, place .. ' ' .. after)
   end
-end
-
-local function drop(members)
-  call('ZREM', DUE, unpack(members))
-  for _, key in ipairs({POINT, GEN, LEASE, ATTEMPTS, PAYLOAD}) do call('HDEL', key, unpack(members)) end
 end

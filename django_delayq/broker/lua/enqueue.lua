@@ -1,16 +1,15 @@
--- PURPOSE  Add members that are not there yet: run members, later jobs. Repeating it changes nothing.
+-- PURPOSE  Add run members that are not there yet. Repeating it changes nothing.
 -- KEYS     the constant list
--- ARGV     channel, place, then per member: member, point_ms, wake_ms, payload | ''
+-- ARGV     channel, place, then per member: member, point_ms, wake_ms
 -- RETURNS  per member: 1 added, 0 already there
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the point must never be there without the member, nor be overwritten under a lease.
 local before, replies = head(), {}
-for i = 3, #ARGV, 4 do
-  local member, point, wake, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+for i = 3, #ARGV, 3 do
+  local member, point, wake = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if call('ZADD', DUE, 'NX', wake, member) == 1 then
     call('HSET', POINT, member, point)
     call('HSET', GEN, member, '0')
-    if payload ~= '' then call('HSET', PAYLOAD, member, payload) end
     replies[#replies + 1] = 1
   else
     replies[#replies + 1] = 0

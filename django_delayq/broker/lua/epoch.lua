@@ -4,6 +4,9 @@
 -- RETURNS  1 set, 0 the epoch is another
 -- COST     O(1)
 -- ATOMIC BECAUSE a flush during a rebuild must not leave an empty shard that is marked as built.
-if (call('GET', EPOCH) or '') ~= ARGV[1] then return 0 end
+local epoch = call('GET', EPOCH) or ''
+-- A mark that never ends was damaged: nobody holds it.
+if string.find(epoch, '^building:') and call('PTTL', EPOCH) == -1 then epoch = '' end
+if epoch ~= ARGV[1] then return 0 end
 if ARGV[3] == '0' then call('SET', EPOCH, ARGV[2]) else call('SET', EPOCH, ARGV[2], 'PX', ARGV[3]) end
 return 1

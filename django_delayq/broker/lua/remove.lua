@@ -1,29 +1,37 @@
 -- PURPOSE  Mirror the end of definitions: disabled, exhausted ('' mode), deleted or moved away ('gone' mode).
 -- KEYS     the constant list
--- ARGV     mode ('' | 'gone'), then per member: member, generation, expected ('' | see upsert)
+-- ARGV     mode ('' | 'gone'), then per member (in '' mode at most once): member, generation, expected ('' | see upsert)
 -- RETURNS  per member: REMOVED, GONE (was not there), OLD (a newer definition is known),
 --          LEASED or DUE (only the generation was stored: the holder or next claimer records it and drops it);
---          in 'gone' mode nobody has anything to record: only a live lease keeps the member
+--          in 'gone' mode nobody has anything to record: only a live lease keeps the member, LEASED, as it is
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE a claim may come between the look and the removal.
-local now, replies = server_ms(), {}
-for i = 2, #ARGV, 3 do
-  local member, generation, expected = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
-  local known, stored = whole(call('HGET', GEN, member)), whole(call('HGET', POINT, member))
-  local score = tonumber(call('ZSCORE', DUE, member) or '')
-  local leased = score and call('HEXISTS', LEASE, member) == 1
+local now, mode, members = server_ms(), ARGV[1], {}
+for i = 2, #ARGV, 3 do members[#members + 1] = ARGV[i] end
+if #members == 0 then return {} end
+local scores, holders = call('ZMSCORE', DUE, unpack(members)), call('HMGET', LEASE, unpack(members))
+local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
+local replies, generations, gone = {}, {}, {}
+for i, member in ipairs(members) do
+  local generation, expected = tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
+  local known, stored, score = whole(known_now[i]), whole(stored_now[i]), tonumber(scores[i] or '')
+  local leased = score and not unsound(score, now) and holders[i]
   local result
   if known and generation < known and not (expected ~= '' and whole(expected) == known) then
     result = 'OLD'
-  elseif leased and (ARGV[1] == '' or score > now) then
+  elseif leased and (mode == '' or score > now) then
     result = 'LEASED'
-  elseif score and stored and stored <= now and ARGV[1] == '' then
+  elseif score and stored and stored <= now and mode == '' then
     result = 'DUE'
   else
     result = (score or stored) and 'REMOVED' or 'GONE'
-    drop({member})
+    gone[#gone + 1] = member
   end
-  if result == 'LEASED' or result == 'DUE' then call('HSET', GEN, member, int(generation)) end
-  replies[#replies + 1] = result
+  if mode == '' and (result == 'LEASED' or result == 'DUE') then
+    generations[#generations + 1], generations[#generations + 2] = member, int(generation)
+  end
+  replies[i] = result
 end
+if #generations > 0 then call('HSET', GEN, unpack(generations)) end
+if #gone > 0 then drop(gone) end
 return replies

@@ -4,6 +4,10 @@
 -- RETURNS  the members whose lease is gone or somebody else's; nothing is created for them
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE a lease must not change hands between the comparison and the new score.
+-- Note [Out of memory]
+-- A full Redis refuses commands that may need memory, unless the script has written something before. So the scripts
+-- that prolong or end a lease begin with a write that needs none; the claim does not, and starts nothing new there.
+call('HDEL', ATTEMPTS, '') -- see Note [Out of memory]
 local now, members, fences = server_ms(), {}, {}
 for i = 2, #ARGV, 2 do
   members[#members + 1], fences[#fences + 1] = ARGV[i], ARGV[i + 1]

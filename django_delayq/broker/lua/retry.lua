@@ -4,6 +4,7 @@
 -- RETURNS  per member: 1 will be retried, 0 not the caller's any more
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE only the holder of the lease may move the score and count.
+call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
 local now, before, members = server_ms(), head(), {}
 for i = 3, #ARGV, 3 do members[#members + 1] = ARGV[i] end
 if #members == 0 then return {} end

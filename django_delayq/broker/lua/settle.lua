@@ -4,6 +4,7 @@
 -- RETURNS  per member: 1 applied, 2 applied but edited meanwhile (score = now, point kept), 0 not the caller's any more
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
+call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
 local now, before, members = server_ms(), head(), {}
 for i = 3, #ARGV, 5 do members[#members + 1] = ARGV[i] end
 if #members == 0 then return {} end

@@ -1,53 +1,67 @@
 -- PURPOSE  Mirror definitions: their generation, next due point and wake-up. Never disturbs what is leased or due.
 -- KEYS     the constant list
--- ARGV     channel, place, mode ('' | 'sweep'), then per member: member, generation, point_ms, wake_ms,
+-- ARGV     channel, place, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
+--          each at most once: member, generation, point_ms, wake_ms,
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down)
--- RETURNS  per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored),
---          FIXED (a lost point restored under a lease), REWOUND (sweep: the ledger is behind Redis),
---          RESET (sweep: the score was damaged)
+-- RETURNS  per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored;
+--          one that was handed back with a delay comes due at once),
+--          FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
+--          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
-local now, before, replies = server_ms(), head(), {}
-local LONGEST_DELAY_MS = 2 * 3600 * 1000 -- twice the longest backoff: no sound entry that is due waits longer
-for i = 4, #ARGV, 5 do
-  local member, generation, point, wake, expected = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local known, stored = whole(call('HGET', GEN, member)), whole(call('HGET', POINT, member))
-  local leased, score = call('HEXISTS', LEASE, member) == 1, tonumber(call('ZSCORE', DUE, member) or '')
+local now, before, members = server_ms(), head(), {}
+for i = 4, #ARGV, 5 do members[#members + 1] = ARGV[i] end
+if #members == 0 then return {} end
+local scores_now, holders = call('ZMSCORE', DUE, unpack(members)), call('HMGET', LEASE, unpack(members))
+local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
+local attempts = call('HMGET', ATTEMPTS, unpack(members))
+local replies, scores, points, generations, fresh = {}, {}, {}, {}, {}
+local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
+for i, member in ipairs(members) do
+  local at = 5 * i - 1
+  local generation, point, wake, expected = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local known, stored, score = whole(known_now[i]), whole(stored_now[i]), tonumber(scores_now[i] or '')
+  local leased = holders[i] and not (score and unsound(score, now))
   local newer = not known or generation > known or (expected ~= '' and whole(expected) == known)
-  local pending = stored and (stored <= now or call('HEXISTS', ATTEMPTS, member) == 1)
   local result, place = nil, nil
   if not newer and generation < known then
     result = 'OLD'
   elseif leased and score and not stored then
-    call('HSET', POINT, member, point)
+    append(points, member, point)
     result = 'FIXED'
   elseif not stored or not (score or leased) then
-    drop({member})
     result, place, newer = 'NEW', wake, true
   elseif leased then
-    if not score then call('ZADD', DUE, int(now), member) end
+    if not score then append(scores, int(now), member) end
     result = newer and 'LEASED' or 'SAME'
-  elseif ARGV[3] == 'sweep' and tonumber(point) < stored then
-    result, place = 'REWOUND', wake
-  elseif pending then
+  elseif ARGV[3] == 'reset' and stored <= now and stored <= tonumber(point) then
+    append(scores, int(now), member)
+    result = 'RESET'
+  elseif ARGV[3] == 'reset' then
+    result, place = tonumber(point) < stored and 'REWOUND' or 'RESET', wake
+  elseif stored <= now or attempts[i] then
     result = newer and 'DUE' or 'SAME'
-    if ARGV[3] == 'sweep' and score > math.max(now, tonumber(wake)) + LONGEST_DELAY_MS then
-      call('ZADD', DUE, int(now), member)
-      result = 'RESET'
+    if newer and not attempts[i] and score > now then -- handed back with a delay: this edit may be what it waits for
+      local soon = math.max(now, tonumber(point) == stored and tonumber(wake) or now)
+      append(scores, int(math.min(score, soon)), member)
     end
-  elseif newer then
-    result, place = 'MOVED', wake
-  elseif ARGV[3] == 'sweep' and tonumber(point) == stored and score ~= tonumber(wake) then
-    result, place = 'RESET', wake
   else
-    result = 'SAME'
+    result, place = newer and 'MOVED' or 'SAME', newer and wake
   end
   if place then
-    call('HSET', POINT, member, point)
-    call('ZADD', DUE, place, member)
+    append(points, member, point)
+    append(scores, place, member)
+    if holders[i] or attempts[i] then fresh[#fresh + 1] = member end
   end
-  if newer then call('HSET', GEN, member, int(generation)) end
-  replies[#replies + 1] = result
+  if newer then append(generations, member, int(generation)) end
+  replies[i] = result
 end
+if #fresh > 0 then
+  call('HDEL', LEASE, unpack(fresh))
+  call('HDEL', ATTEMPTS, unpack(fresh))
+end
+if #points > 0 then call('HSET', POINT, unpack(points)) end
+if #generations > 0 then call('HSET', GEN, unpack(generations)) end
+if #scores > 0 then call('ZADD', DUE, unpack(scores)) end
 hint(before, ARGV[1], ARGV[2])
 return replies

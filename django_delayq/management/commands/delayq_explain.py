@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django_delayq import explain, ledger
 from django_delayq.fields import utcnow
 from django_delayq.models import Schedule
+from django_delayq.plain import plain
 from django_delayq.timing.zone import get_zone
 
 MOST_SHOWN = 1000
@@ -47,7 +48,7 @@ class Command(BaseCommand):
         except (ValueError, OverflowError) as error:  # InvalidRecurrence is one
             raise CommandError(str(error)) from error
         for line in lines:
-            self.stdout.write(line)
+            self.stdout.write(plain(line))
 
 
 def _find(text: str) -> Schedule:

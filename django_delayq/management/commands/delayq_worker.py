@@ -1,10 +1,11 @@
-"""`manage.py delayq_worker`: parse, check, and run one worker. No logic of its own."""
+"""`manage.py delayq_worker`: parse, check, and run one worker, or a supervisor of several. No logic of its own."""
 
 import logging
-import signal
+import os
+import subprocess
 import sys
 from argparse import ArgumentParser
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
@@ -12,44 +13,121 @@ from django.utils import autoreload
 
 from django_delayq import conf, registry
 from django_delayq.exceptions import DelayQError
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker import Worker, WorkerOptions, status
 from django_delayq.worker.collector import calm_collector
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
+from django_delayq.worker.recycling import resident_mb
+from django_delayq.worker.supervision import (
+    MARGIN_SECONDS,
+    Line,
+    Orders,
+    Supervisor,
+    SupervisorOptions,
+    become_fresh,
+    command_line,
+)
+
+MAX_PROCESSES = 200
+#: What Django's reloader takes as a wish to be started again.
+RELOAD = 3
+
+logger = logging.getLogger("django_delayq.worker")
 
 
 class Command(BaseCommand):
     """Runs what is due, until stopped. SIGTERM and SIGINT drain; a second one ends at once."""
 
     help = "Run due schedules. Start as many as you like, on as many machines; all are equal."
+    #: Set by Django. Whoever calls this command from his own program does not want that program started again.
+    _called_from_command_line: bool
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--queues", help="Comma-separated; by default all of DELAYQ['QUEUES'].")
         parser.add_argument("--threads", type=int, default=8, help="Tasks run at the same time (default 8).")
+        parser.add_argument("--processes", type=int, help="So many workers, each with its own threads, supervised.")
         parser.add_argument("--burst", action="store_true", help="Run what is due now, then exit.")
         parser.add_argument("--max-runs", type=int, help="Exit after this many runs.")
+        parser.add_argument(
+            "--max-runs-per-process", type=int, metavar="RUNS", help="Replace a process by a fresh one after so many."
+        )
+        parser.add_argument(
+            "--max-memory-per-process", type=int, metavar="MIB", help="Replace a process that holds more memory."
+        )
         parser.add_argument("--reload", action="store_true", help="Restart when the code changes. For development.")
         parser.add_argument("--json-logs", action="store_true", help="Log one JSON object per line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with the worker's status."""
-        self._log(options)
-        worker_options = _worker_options(options)
+        line = Line.found_in(os.environ)
+        self._log(options, line)
+        worker_options = _worker_options(options, line)
         if options["reload"]:
-            autoreload.run_with_reloader(self._run, worker_options, signals=False)
+            autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
-        status = self._run(worker_options, signals=True)
-        if status:
-            sys.exit(status)
+        if options["processes"] is not None and line is None:
+            exit_status = self._supervise(options["processes"], worker_options)
+        else:
+            exit_status = self._run(worker_options, line)
+        if exit_status:
+            sys.exit(exit_status)
 
-    def _run(self, worker_options: WorkerOptions, *, signals: bool) -> int:
-        logger = logging.getLogger("django_delayq.worker")
+    def _supervise(self, processes: int, worker_options: WorkerOptions) -> int:
+        if not self._called_from_command_line:
+            raise CommandError(
+                "--processes starts the command line of this program once more for each process. "
+                "Start manage.py delayq_worker itself, not call_command()."
+            )
+        config = conf.get_config()
+        supervisor = Supervisor(
+            SupervisorOptions(
+                processes,
+                command_line(),
+                drain_seconds=config.drain_seconds,
+                lease_seconds=config.lease_seconds,
+                burst=worker_options.burst,
+            )
+        )
+        exit_status = supervisor.run()
+        if supervisor.failure:
+            raise CommandError(supervisor.failure)
+        return exit_status
+
+    def _run(self, worker_options: WorkerOptions, line: Line | None) -> int:
+        worker = self._worker(worker_options)
+        orders = Orders(worker, supervised=line is not None)
+        orders.obey()
+        if line is not None:
+            config = conf.get_config()
+            line.watch(
+                orders.drain,
+                beat_seconds=min(5.0, config.lease_seconds / 6),
+                last_seconds=config.drain_seconds + MARGIN_SECONDS,
+            )
+        exit_status = self._work(worker)
+        replaces_itself = line is None and worker_options.max_runs is None and self._called_from_command_line
+        if exit_status != status.RECYCLE or not replaces_itself:
+            if worker.slots.running and self._called_from_command_line:
+                _end_at_once(exit_status)
+            return exit_status
+        logger.info("This process starts afresh.")
+        if orders.hold_back():
+            try:
+                become_fresh()
+            except OSError as error:
+                raise CommandError(f"{sys.executable} cannot be started again: {error}. All is drained.") from error
+        return status.OK  # told to stop meanwhile, and all is drained
+
+    def _run_reloaded(self, worker_options: WorkerOptions) -> None:
+        """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
+        if self._work(self._worker(worker_options)) == status.RECYCLE:
+            sys.stdout.flush()
+            os._exit(RELOAD)
+
+    def _worker(self, worker_options: WorkerOptions) -> Worker:
         tasks = len(registry.get_tasks())
         worker = Worker(worker_options)
         calm_collector()
-        if signals:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: worker.stop())
         logger.info(
             "Worker %s: queues %s, %d threads, %d tasks known.",
             worker_options.name,
@@ -57,41 +135,97 @@ class Command(BaseCommand):
             worker_options.threads,
             tasks,
         )
+        return worker
+
+    def _work(self, worker: Worker) -> int:
         try:
             return worker.run()
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
-    def _log(self, options: dict[str, Any]) -> None:
+    def _log(self, options: dict[str, Any], line: Line | None) -> None:
         """Log to standard output, unless the project has configured our loggers itself."""
-        logger = logging.getLogger("django_delayq")
-        if logger.handlers:
+        ours = logging.getLogger("django_delayq")
+        if ours.handlers:
             return
         handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(JsonFormatter() if options["json_logs"] else LineFormatter())
-        logger.addHandler(handler)
-        logger.propagate = False
+        process = None if line is None else line.number
+        handler.setFormatter(JsonFormatter(process) if options["json_logs"] else LineFormatter(process))
+        ours.addHandler(handler)
+        ours.propagate = False
         levels = {0: logging.WARNING, 1: logging.INFO}
-        logger.setLevel(levels.get(options["verbosity"], logging.DEBUG))
+        ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
 
 
-def _worker_options(options: dict[str, Any]) -> WorkerOptions:
+def _worker_options(options: dict[str, Any], line: Line | None) -> WorkerOptions:
     config = conf.get_config()
     queues = config.queues
-    if options["burst"] and options["reload"]:
-        raise CommandError("--burst ends by itself and --reload never does: use one of them.")
+    _check_together(options)
     if options["queues"] is not None:
         queues = tuple(dict.fromkeys(name.strip() for name in options["queues"].split(",")))
         for name in queues:
             if name not in config.queues:
                 known = ", ".join(config.queues)
                 raise CommandError(f"No setting names the queue {name!r}; DELAYQ['QUEUES'] has {known}.")
-    if not 1 <= options["threads"] <= 1000:
-        raise CommandError(f"--threads must be from 1 to 1000, not {options['threads']}.")
-    if options["max_runs"] is not None and options["max_runs"] < 1:
-        raise CommandError(f"--max-runs must be at least 1, not {options['max_runs']}.")
+    _check_range(options, "threads", 1000)
+    _check_range(options, "processes", MAX_PROCESSES)
+    for name in ("max_runs", "max_runs_per_process", "max_memory_per_process"):
+        _check_range(options, name)
+    _check_memory(options["max_memory_per_process"])
     if not config.mirror:
         raise CommandError("DELAYQ['MIRROR'] is False, so nothing reaches Redis and there is nothing to run.")
     return WorkerOptions(
-        queues=queues, threads=options["threads"], burst=options["burst"], max_runs=options["max_runs"]
+        queues=queues,
+        threads=options["threads"],
+        burst=options["burst"],
+        max_runs=options["max_runs"],
+        max_runs_per_process=options["max_runs_per_process"],
+        max_memory_per_process_mb=options["max_memory_per_process"],
+        tell=None if line is None else line.tell,
     )
+
+
+def _end_at_once(exit_status: int) -> NoReturn:
+    """End although tasks run. Python would wait for the thread of an `async def` task, however long that takes, and
+    meanwhile another worker takes its point over.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_status)
+
+
+def _check_together(options: dict[str, Any]) -> None:
+    if options["burst"] and options["reload"]:
+        raise CommandError("--burst ends by itself and --reload never does: use one of them.")
+    if options["processes"] is not None and options["reload"]:
+        raise CommandError("--reload is for one process, to develop with: use it without --processes.")
+    if options["max_runs"] is not None and options["processes"] is not None:
+        raise CommandError(
+            "--max-runs ends the only process of a worker. With --processes, use --max-runs-per-process: each process "
+            "is replaced by a fresh one after so many runs."
+        )
+    if options["max_runs"] is not None and options["max_runs_per_process"] is not None:
+        raise CommandError("--max-runs ends the worker and --max-runs-per-process has it go on: use one of them.")
+
+
+def _check_range(options: dict[str, Any], name: str, most: int | None = None) -> None:
+    value, flag = options[name], "--" + name.replace("_", "-")
+    if value is None or 1 <= value <= (most or value):
+        return
+    wanted = "at least 1" if most is None else f"from 1 to {most}"
+    raise CommandError(f"{flag} must be {wanted}, not {value}.")
+
+
+def _check_memory(max_mb: int | None) -> None:
+    if max_mb is None:
+        return
+    try:
+        used = resident_mb()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CommandError(f"--max-memory-per-process cannot be used here: {error}") from error
+    if used >= max_mb:
+        raise CommandError(
+            f"--max-memory-per-process is {max_mb} MiB, but a process holds {used:.0f} MiB before its first run. "
+            "Allow more, with room for what its tasks need."
+        )

@@ -34,7 +34,7 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-#: By name. The defaults of `Schedule` do for all that is not said here.
+#: By name; another one is declared in shop/tasks.py. The defaults of `Schedule` do for all that is not said here.
 SCHEDULES: dict[str, dict[str, Any]] = {
     "Shoppers (simulation)": {
         "task": "shop.tasks.simulate_shoppers",
@@ -48,13 +48,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
         "kind": "every",
         "every": seconds(2),
         "kwargs": {"threshold": 5},
-    },
-    "Abandoned carts": {
-        "task": "shop.tasks.flag_abandoned_carts",
-        "kind": "cron",
-        "cron": "*/3 * * * * *",
-        "kwargs": {"idle_seconds": 10},
-        "description": "Cron with six fields, seconds first.",
     },
     "Reminder mails": {
         "task": "shop.tasks.send_reminders",

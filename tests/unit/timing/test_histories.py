@@ -110,6 +110,7 @@ class Histories(RuleBasedStateMachine):
             return
         if self.chain.running:
             self.chain.finish(self.now)
+        self.now += self.chain.policies.jitter  # what fell due before an edit may still wait for its wake-up
         self.claim_as_long_as_something_is_due()
         self.chain.check()
         assert self.chain.nominal() == self.chain.decided

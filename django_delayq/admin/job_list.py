@@ -1,0 +1,156 @@
+"""The list of jobs in one state: one question to Redis, whose size does not grow with the number of jobs."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.options import ModelAdmin
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext
+
+from .. import conf, mirror
+from ..backend.listing import LISTED, JobState, Listing, SeenJob, count_jobs, list_jobs, places_of
+from ..broker import Broker, JobCounts
+from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
+from ..models import RedisJob
+from ..plain import plain
+
+#: What the address of the list may have beside filters.
+OWN_PARAMETERS = ("state", "after")
+
+
+def state_of(request: HttpRequest) -> JobState:
+    """Return the state whose jobs a request's address asks for."""
+    wanted = request.GET.get("state")
+    return next((state for state in LISTED if state == wanted), JobState.WAITING)
+
+
+def state_label(state: JobState) -> str:
+    """Return what people call a state."""
+    return {
+        JobState.WAITING: pgettext("job", "waiting"),
+        JobState.READY: pgettext("job", "ready"),
+        JobState.RUNNING: pgettext("job", "running"),
+        JobState.DEAD: pgettext("job", "dead"),
+        JobState.ENDED: pgettext("job", "ended"),
+    }[state]
+
+
+def as_row(seen: SeenJob) -> RedisJob:
+    """Return a job as a row of the admin, with what was `seen` of it."""
+    row = RedisJob(id=seen.result_id or plain(f"{seen.place.queue}.{seen.member}")[:200])
+    row.title = row.id if seen.call is None else f"{plain(seen.call.task)} {row.id}"
+    row.seen = seen  # type: ignore[attr-defined]
+    return row
+
+
+def failure(error: Exception) -> str:
+    """Return what a page says first where Redis could not be asked; why stands in the error itself."""
+    if isinstance(error, ForeignLayout):
+        return _("These are another project's jobs.")
+    if isinstance(error, BrokerUnavailable):
+        return _("Redis does not answer.")
+    return _("Redis answers with an error.")
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """The jobs of one queue."""
+
+    title = gettext_lazy("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        """Return every queue where there are several."""
+        queues = conf.get_config().queues
+        return [(queue, queue) for queue in queues] if len(queues) > 1 else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Leave it to the list."""
+        return queryset
+
+
+class JobChangeList(ChangeList):
+    """A page of jobs. `error` says why Redis was not read, `details` whether the reader may know that."""
+
+    state = JobState.WAITING
+    counts: JobCounts | None = None
+    listing = Listing([])
+    error = ""
+    reason = ""
+    details = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = _("Jobs")
+
+    def get_filters_params(self, params: Any = None) -> dict[str, Any]:
+        """Leave out what is no filter."""
+        found: dict[str, Any] = super().get_filters_params(params)
+        return {name: value for name, value in found.items() if name not in OWN_PARAMETERS}
+
+    def get_query_string(self, new_params: Mapping[str, Any] | None = None, remove: Any = None) -> str:
+        """Begin at the first page whatever changes."""
+        return super().get_query_string(new_params, [*(remove or []), "after"])  # type: ignore[arg-type]
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Ask Redis for a page and the counts. A POST shows nothing and asks nothing."""
+        self.state = state_of(request)
+        self.details = self.model_admin.has_change_permission(request)
+        if request.method != "POST":
+            self._ask(request)
+        rows = [as_row(seen) for seen in self.listing.jobs]
+        self.result_list: Any = rows
+        self.result_count = len(rows)
+        self.full_result_count, self.show_full_result_count = None, False
+        self.show_admin_actions = bool(rows)
+        self.can_show_all = self.multi_page = False
+        self.paginator = Paginator(rows, self.list_per_page)
+
+    def _ask(self, request: HttpRequest) -> None:
+        config = conf.get_config()
+        wanted = request.GET.get("queue")
+        queues = (wanted,) if wanted in config.queues else config.queues
+        if not config.mirror:
+            self.error, self.reason = _("DELAYQ['MIRROR'] is False: this process asks Redis nothing."), ""
+            return
+        try:
+            question = partial(self._read, queues, request.GET.get("after", ""))
+            self.counts, self.listing = mirror.ask(question)
+        except (BrokerError, ForeignLayout) as error:
+            self.error, self.reason = failure(error), str(error)
+
+    def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobCounts, Listing]:
+        places = places_of(broker, queues)
+        counts = count_jobs(broker, places)
+        return counts, list_jobs(broker, places, self.state, size=self.list_per_page, after=after)
+
+    @property
+    def tabs(self) -> list[dict[str, Any]]:
+        """The states with their numbers, each with its address."""
+        counts: Any = self.counts or (None, None, None, None)
+        queue = {name: self.params[name] for name in ("queue",) if name in self.params}
+        return [
+            {
+                "label": state_label(state),
+                "count": count,
+                "address": f"?{urlencode({**queue, 'state': state.value})}",
+                "current": state == self.state,
+            }
+            for state, count in zip(LISTED, counts, strict=True)
+        ]
+
+    @property
+    def next_page(self) -> str:
+        """The address of the next page, '' where there is none."""
+        return self.get_query_string({"after": self.listing.after}) if self.listing.after else ""
+
+    @property
+    def first_page(self) -> str:
+        """The address of the first page, '' where this is it."""
+        return self.get_query_string() if self.params.get("after") else ""

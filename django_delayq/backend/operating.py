@@ -1,0 +1,149 @@
+"""What people do to jobs by their ids: cancel, run now, revive, delete. Signs only what it found signed.
+
+Works also where this code does not know a job's task or its backend. Where it does, the backend itself is asked.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from ..broker import Broker, JobBroker, JobView, Place
+from ..compat import TaskResultDoesNotExist, task_backends
+from ..exceptions import ForgedJob, JobCancelled, JobHeld
+from ..fields import utcnow
+from ..jobs import Call, Options, State, decode, encode
+from ..timing import from_ms, to_ms
+from .backend import DelayQBackend
+from .listing import locate
+
+
+class Outcome(StrEnum):
+    """What became of an order. Only after `DONE` something is another way than before."""
+
+    DONE = "done"
+    #: A worker holds it: it runs, or is about to.
+    HELD = "held"
+    #: It has ended, was deleted, or never was.
+    GONE = "gone"
+    #: It is dead, but would have to wait.
+    DEAD = "dead"
+    #: It waits or runs, but would have to be dead.
+    NOT_DEAD = "not_dead"
+    #: Its turn comes without that.
+    READY = "ready"
+    #: It cannot be revived without being read.
+    UNREADABLE = "unreadable"
+
+
+_REPLIES = {"OK": Outcome.DONE, "HELD": Outcome.HELD, "DEAD": Outcome.DEAD, "WAITING": Outcome.NOT_DEAD}
+
+
+def cancel(broker: Broker, wanted: str) -> Outcome:
+    """Cancel a job that waits. Where it can be read, its result is then failed, with the error `JobCancelled`.
+
+    Raises:
+        BrokerError: Redis does not answer, or with an error. After a `BrokerUnavailable` it may be cancelled or not.
+        ForeignLayout: The prefix belongs to another database.
+    """
+    found = _look(broker, wanted)
+    if isinstance(found, Outcome):
+        return found
+    jobs, place, member, view = found
+    if view.died_ms is not None:
+        return Outcome.DEAD
+    line, call = _line(member, view)
+    told = _by_backend(call, wanted, lambda backend: backend.cancel(wanted))
+    if told is not None:
+        return told
+    text = ""
+    if call is not None:
+        error = f"{JobCancelled.__module__}.{JobCancelled.__qualname__}"
+        now = to_ms(utcnow())
+        text = encode(member, line, State("FAILED", finished=now, errors=[(error, "Cancelled before it started.")]))
+    return _told(jobs.change(place, member, "cancel", int(Options().result_ttl * 1000), text))
+
+
+def run_now(broker: Broker, wanted: str) -> Outcome:
+    """Let a job that waits for a time wait for its turn instead. Raises what `cancel` does."""
+    found = _look(broker, wanted)
+    if isinstance(found, Outcome):
+        return found
+    jobs, place, member, view = found
+    if view.died_ms is not None:
+        return Outcome.DEAD
+    if " " in view.holder:
+        return Outcome.HELD
+    now = from_ms(broker.clocks_ms([place])[0])  # by the clock of this process it might have to wait
+    if view.waits_until_ms is None or view.waits_until_ms <= to_ms(now):
+        return Outcome.READY  # moving it would put it behind all others
+    told = _by_backend(_line(member, view)[1], wanted, lambda backend: backend.reschedule(wanted, now))
+    return _told(jobs.change(place, member, "move", 0)) if told is None else told
+
+
+def revive(broker: Broker, wanted: str) -> Outcome:
+    """Let a dead job start anew, as it was enqueued: with all its attempts, and without its unique key.
+
+    Raises what `cancel` does.
+    """
+    found = _look(broker, wanted)
+    if isinstance(found, Outcome):
+        return found
+    jobs, place, member, view = found
+    if view.died_ms is None:
+        return Outcome.NOT_DEAD
+    line, call = _line(member, view)
+    if call is None:
+        return Outcome.UNREADABLE
+    return _told(jobs.change(place, member, "revive", call.priority, encode(member, line)))
+
+
+def delete(broker: Broker, wanted: str) -> Outcome:
+    """Forget a dead job, and with it its result. Raises what `cancel` does."""
+    found = _look(broker, wanted)
+    if isinstance(found, Outcome):
+        return found
+    jobs, place, member, view = found
+    if view.died_ms is None:
+        return Outcome.NOT_DEAD
+    return _told(jobs.change(place, member, "bury"))
+
+
+def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str, JobView]:
+    found = locate(broker, wanted)
+    if found is None:
+        return Outcome.GONE
+    place, member = found
+    jobs = JobBroker(broker)
+    view = jobs.view(place, member)
+    if not view.payload:
+        return Outcome.GONE
+    return jobs, place, member, view
+
+
+def _line(member: str, view: JobView) -> tuple[str, Call | None]:
+    """Return the line of a job's call and what it says; None where it is not of this project."""
+    try:
+        line, call, _ = decode(member, view.payload)
+    except ForgedJob:
+        return "", None
+    return line, call
+
+
+def _by_backend(call: Call | None, wanted: str, order: Callable[[DelayQBackend], bool]) -> Outcome | None:
+    """Let a job's own backend do it; None where this process has none that knows it."""
+    try:
+        backend: Any = None if call is None else task_backends[call.backend]
+    except Exception:  # no such alias here, or its settings are wrong, which the checks report
+        return None
+    if not isinstance(backend, DelayQBackend):
+        return None
+    try:
+        return Outcome.DONE if order(backend) else Outcome.GONE
+    except JobHeld:
+        return Outcome.HELD
+    except TaskResultDoesNotExist:
+        return None
+
+
+def _told(reply: str) -> Outcome:
+    return _REPLIES.get(reply, Outcome.GONE)

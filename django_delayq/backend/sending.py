@@ -1,0 +1,141 @@
+"""From this process into Redis: which shard, and again where a reply was lost. Knows no task.
+
+Note [Sent twice]
+A job whose enqueueing got no reply may be in Redis, or not. It is sent once more under the same name: where it is
+there, or was there and its result stands, nothing is added. If that fails too, the caller is told, and cannot know.
+
+Note [The shards that stand]
+A job's shard follows from its name and the number of shards. While that number changes, settings differ between
+processes; what stands in Redis counts. It is read at first, and whenever a shard has another epoch than the one that
+this process knows: after a flush, or where the number of shards changes.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from django.core.signals import setting_changed
+
+from ..broker import Broker, JobBroker, JobView, NewJob, Place
+from ..exceptions import BrokerUnavailable
+from .late import mirror
+
+#: Whoever enqueues waits at most so long for Redis, twice.
+TIMEOUT_SECONDS = 2.0
+#: So often the shards may change under one call before it is given up.
+MOST_ROUNDS = 5
+
+
+class Sender:
+    """Safe to share between threads. Opens no connection before it is used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: JobBroker | None = None
+        self._epochs: dict[Place, str] = {}
+        self._shards: dict[str, int] = {}
+
+    @property
+    def jobs(self) -> JobBroker:
+        """The jobs of this project's prefix."""
+        with self._lock:
+            if self._jobs is None:
+                self._jobs = JobBroker(Broker(timeout_seconds=TIMEOUT_SECONDS))
+            return self._jobs
+
+    def forget(self) -> None:
+        """Connect anew at the next use, and read anew how many shards there are."""
+        with self._lock:
+            if self._jobs is not None:
+                self._jobs.broker.close()
+            self._jobs, self._epochs, self._shards = None, {}, {}
+
+    def send(self, items: Sequence[tuple[str, NewJob]]) -> list[str]:
+        """Add (queue, job) each; return per job '' or the member that stands for it already.
+
+        Raises:
+            BrokerUnavailable: Redis does not answer. Some may have been added.
+            ForeignLayout: The prefix belongs to another database; nothing was added.
+        """
+        found: dict[str, str] = {}
+        left = items
+        for _ in range(MOST_ROUNDS):
+            left = self._round(left, found)
+            if not left:
+                return [found[job.member] for _, job in items]
+        raise BrokerUnavailable(
+            "The shards in Redis change all the time, so that nothing can be added. Try again later."
+        )
+
+    def _round(self, items: Sequence[tuple[str, NewJob]], found: dict[str, str]) -> list[tuple[str, NewJob]]:
+        """Send what can be sent; return what belongs elsewhere by now."""
+        groups: dict[Place, list[tuple[str, NewJob]]] = {}
+        for item in items:
+            groups.setdefault(self._place(item[0], item[1].member), []).append(item)
+        left = []
+        for place, epoch, jobs, replies in self._exchange(groups):
+            if replies is None:
+                self._learn(place, epoch)
+                left += jobs
+            else:
+                for (_, job), reply in zip(jobs, replies, strict=True):
+                    found[job.member] = reply
+        return left
+
+    def _exchange(
+        self, groups: dict[Place, list[tuple[str, NewJob]]]
+    ) -> list[tuple[Place, str, list[tuple[str, NewJob]], list[str] | None]]:
+        parts = [(place, jobs[at : at + 100]) for place, jobs in groups.items() for at in range(0, len(jobs), 100)]
+        calls = [(place, [job for _, job in jobs]) for place, jobs in parts]
+        try:
+            replies = self.jobs.enqueue_each(calls, self._epochs, again=False)
+        except BrokerUnavailable:  # see Note [Sent twice]
+            replies = self.jobs.enqueue_each(calls, self._epochs, again=True)
+        return [(place, epoch, jobs, reply) for (place, jobs), (epoch, reply) in zip(parts, replies, strict=True)]
+
+    def _place(self, queue: str, member: str) -> Place:
+        return self.jobs.place_of(member, queue, self._shards)
+
+    def _learn(self, place: Place, epoch: str) -> None:
+        """See Note [The shards that stand]."""
+        self._shards = mirror().standing_shards(self.jobs.broker)
+        self._epochs[place] = epoch
+
+    # -- one job that is there
+
+    def view(self, queue: str, member: str) -> tuple[Place, JobView]:
+        """Read one job; where it is not found, also by the numbers of shards that stand in Redis now.
+
+        Raises:
+            BrokerError: Redis does not answer, or with an error.
+        """
+        place = self._place(queue, member)
+        view = self.jobs.view(place, member)
+        if not (view.payload or view.result):
+            self._shards = mirror().standing_shards(self.jobs.broker)
+            if self._place(queue, member) != place:
+                place = self._place(queue, member)
+                view = self.jobs.view(place, member)
+        return place, view
+
+
+_shared = Sender()
+
+
+def shared() -> Sender:
+    """Return this process' sender."""
+    return _shared
+
+
+def take_over(sender: Sender) -> Sender:
+    """Let this one send for this process from now on; return the one that did. For tests."""
+    global _shared
+    before, _shared = _shared, sender
+    return before
+
+
+def _forget(*, setting: str, **kwargs: object) -> None:
+    if setting in ("DELAYQ", "CACHES"):
+        _shared.forget()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_delayq.backend")

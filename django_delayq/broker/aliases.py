@@ -1,0 +1,61 @@
+"""What the cache aliases of the project say, read without a connection."""
+
+from typing import Any
+
+from django.core.cache import caches
+from django_redis.pool import ConnectionFactory
+from redis.connection import parse_url
+
+from .. import conf
+from .cluster import ClusterConnectionFactory
+
+
+def is_cluster() -> bool:
+    """Say whether our alias connects to a Redis Cluster."""
+    return isinstance(_client().connection_factory, ClusterConnectionFactory)
+
+
+def ignores_sentinels() -> bool:
+    """Say whether our alias names SENTINELS to a connection factory that asks none."""
+    client = _client()
+    ours = type(client.connection_factory) in (ConnectionFactory, ClusterConnectionFactory)
+    return ours and bool(client._options.get("SENTINELS"))
+
+
+def sharing() -> list[str]:
+    """Return the other aliases whose keys are in the database of ours: their clear() empties it."""
+    own = conf.get_config().redis
+    database = _databases(caches[own])
+    return [name for name in conf.cache_aliases() if name != own and database & _databases(_cache(name))]
+
+
+def _client() -> Any:
+    cache: Any = caches[conf.get_config().redis]
+    return cache.client
+
+
+def _cache(name: str) -> Any:
+    try:
+        return caches[name]
+    except Exception:  # another alias may be broken in any way: Django says it where it is used
+        return None
+
+
+def _databases(cache: Any) -> set[tuple[object, ...]]:
+    """Return what tells the databases of a cache from others; nothing where it is no Redis."""
+    try:
+        client = getattr(cache, "client", None)  # django-redis; Django's own backend has `_servers`
+        urls = client._server if client is not None else cache._servers
+        options = client._options if client is not None else cache._options
+    except Exception:
+        return set()
+    found: set[tuple[object, ...]] = set()
+    for url in urls:
+        try:
+            parts = dict(parse_url(url))  # type: ignore[no-untyped-call]
+        except ValueError:  # the address of something else
+            continue
+        where = parts.get("path") or (parts.get("host", "localhost"), parts.get("port", 6379))
+        kwargs = options.get("CONNECTION_POOL_KWARGS") or options
+        found.add((where, parts.get("db", kwargs.get("db", 0)), str(options.get("SENTINELS", ""))))
+    return found

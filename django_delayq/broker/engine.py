@@ -1,0 +1,135 @@
+"""What the servers tell of themselves, and how they behave: INFO, TIME, a script tried. Facts only; judges nothing."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions as errors
+
+from ..exceptions import BrokerError, BrokerUnavailable
+from . import keys
+from .cluster import node_of, primaries
+from .connection import translated
+from .replies import text
+from .types import Trial
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+#: A clock that shows the same microsecond twice gets so long to move.
+MOVE_SECONDS = 0.02
+#: What a server says that cannot write to its disk: it is fit, but not now.
+NOT_NOW = "MISCONF"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One server; of a cluster, one primary. `name` is its address there, and empty for the only server.
+
+    `about` is INFO, empty where it is refused. Its clock minus this machine's lies within `ahead_seconds`, as far as
+    the time of a round trip allows to say; `clock_us` is TIME just before and after the trial. `trial` is None where no
+    shard of ours is on this server. `refusal` says why it came to none of these.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    ahead_seconds: tuple[float, float] | None = None
+    clock_us: tuple[int, int] = (0, 0)
+    trial: Trial | None = None
+    refusal: str = ""
+
+
+def told(client: Any, section: str, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section of one server's INFO; empty where the server refuses to tell.
+
+    Raises:
+        BrokerUnavailable: It does not answer.
+        BrokerError: It refuses the login.
+    """
+    try:
+        with translated():
+            return dict(client.info(section, **target))
+    except BrokerError as error:
+        if not _is_refusal(error):
+            raise
+        return {}
+
+
+def run_ids(abouts: Iterable[Mapping[str, Any]]) -> str:
+    """Return what names these servers by their INFO; empty where none tells."""
+    return " ".join(sorted(str(about["run_id"]) for about in abouts if about.get("run_id")))
+
+
+def look(broker: "Broker") -> list[Look]:
+    """Look at each server. Costs INFO, TIME twice and one script each, and leaves nothing behind.
+
+    Raises:
+        BrokerUnavailable: One does not answer.
+        BrokerError: The login is refused, or the server cannot write to its disk.
+    """
+    with translated():
+        targets = primaries(broker.client)
+        places = {_name(node_of(broker.client, _key(broker, place))): place for place in reversed(broker.places())}
+    return [_look(broker, target, places.get(_name(target))) for target in targets]
+
+
+def keeps_nothing(broker: "Broker") -> bool:
+    """Say whether a server is known to have neither an append-only file nor snapshots; where CONFIG is refused, no."""
+    client = broker.client
+    with translated():
+        targets = primaries(client)
+    for target in targets:
+        if told(client, "persistence", target).get("aof_enabled") == 0:
+            try:
+                with translated():
+                    found = client.config_get("save", **target)
+            except BrokerError as error:
+                if not _is_refusal(error):
+                    raise
+                continue
+            if [text(value) for value in found.values()] == [""]:
+                return True
+    return False
+
+
+def _look(broker: "Broker", target: Mapping[str, Any], place: keys.Place | None) -> Look:
+    name, about = _name(target), told(broker.client, "default", target)
+    try:
+        before_us, before = _clock(broker.client, target)
+        trial = None if place is None else broker.probe(place)
+        after_us, after = _clock(broker.client, target)
+        if after_us == before_us:
+            time.sleep(MOVE_SECONDS)
+            after_us, after = _clock(broker.client, target)
+    except BrokerError as error:
+        if not _is_refusal(error):
+            raise
+        return Look(name, about, refusal=str(error))
+    both = max(before[0], after[0]), min(before[1], after[1])
+    # Where both samples do not fit together one of the clocks was stepped between them: the later one counts.
+    return Look(name, about, both if both[0] <= both[1] else after, (before_us, after_us), trial)
+
+
+def _is_refusal(error: BrokerError) -> bool:
+    """Say whether a server that answers will not do something, as long as nobody changes it."""
+    passing = isinstance(error, BrokerUnavailable) or NOT_NOW in str(error)
+    return isinstance(error.__cause__, errors.ResponseError) and not passing
+
+
+def _clock(client: Any, target: Mapping[str, Any]) -> tuple[int, tuple[float, float]]:
+    """Return the server's clock in µs, and by how many seconds at least and at most it is ahead of this machine's."""
+    begin = time.time()
+    with translated():
+        seconds, micros = client.time(**target)
+    end = time.time()
+    clock_us = int(seconds) * 1_000_000 + int(micros)
+    return clock_us, (clock_us / 1e6 - end, clock_us / 1e6 - begin)
+
+
+def _key(broker: "Broker", place: keys.Place) -> str:
+    return keys.shard_keys(broker.config.prefix, place)[0]
+
+
+def _name(target: Mapping[str, Any]) -> str:
+    return str(target["target_nodes"].name) if target else ""

@@ -1,0 +1,168 @@
+"""Jobs in pages, for people to look at: plain reads whose number and size do not grow with the number of jobs.
+
+Note [A page of many shards]
+Each shard has its own order, and a page is the first of all of them together. So from each a few are read, and more
+only from those whose last one read belongs on the page. A page begins after a place in that common order (score, shard,
+how many of that score in that shard were shown), which ZCOUNT turns into a rank: a page far behind costs what the first
+one does. What comes, goes or moves between two pages may be seen twice or not at all.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from . import keys
+from .broker import Broker
+from .connection import translated
+from .keys import Place
+from .prefix import SCAN_PAGE
+from .replies import text, wire
+
+#: One step of priority in ms of waiting: PATIENCE of `_jobs.lua`.
+PATIENCE_MS = 60_000
+Part = Literal["jobs", "ready", "dead"]
+
+_AFTER = re.compile(r"(-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|inf))~([A-Za-z0-9_.-]{1,64}):([0-9]{1,4})~([0-9]{1,9})")
+
+
+class Ranked(NamedTuple):
+    """A job and its score: of `jobs` and `dead` ms since the epoch, of `ready` its turn in µs."""
+
+    place: Place
+    member: str
+    score: float
+
+
+class After(NamedTuple):
+    """Where the next page begins. See Note [A page of many shards]."""
+
+    score: float
+    place: Place
+    shown: int
+
+    def __str__(self) -> str:
+        return f"{self.score!r}~{self.place}~{self.shown}"
+
+    @classmethod
+    def parse(cls, value: str) -> "After | None":
+        """Return what `str` wrote; None for anything else."""
+        found = _AFTER.fullmatch(value)
+        try:
+            return found and cls(float(found[1]), Place(found[2], int(found[3])), int(found[4]))
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs in their order; `after` is None where there are no more."""
+
+    rows: list[Ranked]
+    after: After | None
+
+
+class JobPages:
+    """Reads of the jobs of a prefix. Raises what `Broker` does; no method retries."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def ordered(
+        self, part: Part, places: Sequence[Place], size: int, *, after: After | None = None, newest_first: bool = False
+    ) -> Page:
+        """Return the next jobs of these places in the order of their scores; see Note [A page of many shards]."""
+        if not places:
+            return Page([], None)
+        order = {place: index for index, place in enumerate(places)}
+        if after is not None and after.place not in order:
+            after = None
+        starts = self._starts(part, order, after, newest_first)
+        rows: dict[Place, list[Ranked]] = {place: [] for place in places}
+        pending, count = list(places), min(size + 1, 4 + 2 * size // len(places))
+        sign = -1 if newest_first else 1
+        merged: list[tuple[float, int, int]] = []
+        while pending:
+            spans = [(place, starts[place] + len(rows[place]), count) for place in pending]
+            found = self._ranks(part, spans, newest_first)
+            for place, more in zip(pending, found, strict=True):
+                rows[place] += more
+            merged = sorted(
+                (sign * row.score, order[place], at) for place in places for at, row in enumerate(rows[place])
+            )[: size + 1]
+            pending = [
+                place
+                for place, more in zip(pending, found, strict=True)
+                if len(more) == count
+                and (len(merged) <= size or (sign * more[-1].score, order[place], len(rows[place])) < merged[-1])
+            ]
+            count = size + 1
+        shown = [rows[places[index]][at] for _, index, at in merged[:size]]
+        return Page(shown, _after(shown, after) if len(merged) > size else None)
+
+    def held(self, places: Sequence[Place], most: int) -> list[tuple[Place, str, str]]:
+        """Return (place, member, holder) of jobs that workers hold, in no order: all of them, or about `most`."""
+        found: list[tuple[Place, str, str]] = []
+        cursors: Mapping[Place, Any] = dict.fromkeys(places, 0)
+        while cursors and len(found) < most:
+            with translated():
+                pipe = self.broker.client.pipeline(transaction=False)
+                for place, cursor in cursors.items():
+                    pipe.hscan(self._names(place)["held"], cursor, count=max(10, min(SCAN_PAGE, most) // len(cursors)))
+                replies = pipe.execute()
+            seen = list(zip(cursors, replies, strict=True))
+            found += [
+                (place, text(member), text(holder)) for place, (_, page) in seen for member, holder in page.items()
+            ]
+            cursors = {place: cursor for place, (cursor, _) in seen if int(cursor)}
+        return found
+
+    def turn_us(self, place: Place, member: str) -> int | None:
+        """Return the turn of a job that is ready, in µs; None where it is not."""
+        with translated():
+            score = self.broker.client.zscore(self._names(place)["ready"], wire(member))
+        return None if score is None or not math.isfinite(score) else int(score)
+
+    # -- inside
+
+    def _starts(
+        self, part: Part, order: Mapping[Place, int], after: After | None, newest_first: bool
+    ) -> dict[Place, int]:
+        """Return for each place the rank of its first job that was not shown yet."""
+        if after is None:
+            return dict.fromkeys(order, 0)
+        with translated():
+            pipe = self.broker.client.pipeline(transaction=False)
+            for place, index in order.items():
+                bound = f"{'' if index < order[after.place] else '('}{after.score!r}"
+                span = (bound, "+inf") if newest_first else ("-inf", bound)
+                pipe.zcount(self._names(place)[part], *span)
+            counts = pipe.execute()
+        starts = {place: int(count) for place, count in zip(order, counts, strict=True)}
+        starts[after.place] += after.shown
+        return starts
+
+    def _ranks(self, part: Part, spans: Sequence[tuple[Place, int, int]], newest_first: bool) -> list[list[Ranked]]:
+        with translated():
+            pipe = self.broker.client.pipeline(transaction=False)
+            for place, start, count in spans:
+                first, last = (-start - count, -start - 1) if newest_first else (start, start + count - 1)
+                pipe.zrange(self._names(place)[part], first, last, withscores=True)
+            replies = pipe.execute()
+        found = []
+        for (place, _, _), reply in zip(spans, replies, strict=True):
+            page = [Ranked(place, text(member), float(score)) for member, score in reply]
+            found.append(page[::-1] if newest_first else page)
+        return found
+
+    def _names(self, place: Place) -> dict[str, str]:
+        return keys.all_keys(self.broker.config.prefix, place)
+
+
+def _after(shown: Sequence[Ranked], before: After | None) -> After:
+    last = shown[-1]
+    count = sum(row.place == last.place and row.score == last.score for row in shown)
+    if before is not None and (before.score, before.place) == (last.score, last.place):
+        count += before.shown
+    return After(last.score, last.place, count)

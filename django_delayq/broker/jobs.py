@@ -1,0 +1,292 @@
+"""One typed method per script on jobs, and their plain reads. Knows no payload's meaning, and takes no decision."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import keys, scripts
+from .broker import JOURNAL_GRACE_MS, SCRIPT_PART, Broker
+from .connection import translated
+from .keys import Place, member_place
+from .prefix import SCAN_PAGE
+from .replies import head_ms, number, text, wire
+
+
+class NewJob(NamedTuple):
+    """A job to be added. `wake_ms` 0 is at once; `unique` a hash of its unique key, '' for none."""
+
+    member: str
+    wake_ms: int
+    priority: int
+    unique: str
+    payload: str
+
+
+class JobEntry(NamedTuple):
+    """A claimed job. `reclaims` counts the executions that were begun after somebody else's lease had run out."""
+
+    member: str
+    payload: str
+    lapsed: bool
+    reclaims: int
+
+
+class JobClaim(NamedTuple):
+    """The reply to a claim of jobs; see `Claim`. `holder` is what every lease of it is called."""
+
+    now_ms: int
+    head_ms: int | None
+    epoch: str | None
+    holder: str
+    entries: tuple[JobEntry, ...]
+
+
+class JobSettlement(NamedTuple):
+    """A held job and what becomes of it, in the words of job_settle.lua."""
+
+    member: str
+    holder: str
+    what: str
+    ms: int = 0
+    text: str = ""
+
+
+class JobView(NamedTuple):
+    """What Redis holds of one job at about one moment. Empty and None where absent."""
+
+    payload: str
+    holder: str
+    waits_until_ms: int | None
+    died_ms: int | None
+    result: str
+
+    @property
+    def held_by(self) -> tuple[str, int | None]:
+        """The worker that has it, and the ms of its claim, None for garbage; where the holder has a space."""
+        fence, _, worker = self.holder.partition(" ")
+        claimed = number(fence.partition(".")[0])
+        return worker, None if claimed is None else claimed // 1024
+
+
+class JobCounts(NamedTuple):
+    """Jobs of one shard: waiting for a time, waiting for their turn, held by workers, dead."""
+
+    waiting: int
+    ready: int
+    held: int
+    dead: int
+
+
+class JobStats(NamedTuple):
+    """Counts of one shard, and for how long the next one of those that could run has waited for a worker; else None."""
+
+    counts: JobCounts
+    overdue_ms: int | None
+
+
+class JobBroker:
+    """The jobs of a prefix. Raises what `Broker` does; no method retries. Safe to share between threads."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def place_of(self, member: str, queue: str, shards: Mapping[str, int] | None = None) -> Place:
+        """Return where a job lives, by these numbers of shards, or by those of the settings."""
+        config = self.broker.config
+        count = (shards and shards.get(queue)) or config.shards_of(queue)
+        return Place(queue, 0) if count == 1 else member_place(member, queue, count)
+
+    # -- whoever wants something done
+
+    def enqueue_each(
+        self, items: Sequence[tuple[Place, Sequence[NewJob]]], epochs: Mapping[Place, str], *, again: bool
+    ) -> list[tuple[str, list[str] | None]]:
+        """Add jobs, in parts of SCRIPT_PART and in one round trip; return a reply per part.
+
+        A reply is the shard's epoch and, per job, '' or the member that stands for it already; None instead where the
+        epoch is not the one given: nothing was added. `again`: it was sent before, without a reply.
+        """
+        calls = []
+        for place, jobs in items:
+            for at in range(0, len(jobs), SCRIPT_PART):
+                part = jobs[at : at + SCRIPT_PART]
+                args: list[Any] = [
+                    self.broker._channel,
+                    str(place),
+                    wire(epochs.get(place, "")),
+                    "again" if again else "",
+                ]
+                for member, wake_ms, priority, unique, payload in part:
+                    args += (
+                        member.encode(), b"%d" % wake_ms, b"%d" % priority, unique.encode(), payload.encode(),
+                    )  # fmt: skip
+                names = self._with_results(place, [job.member for job in part]) if again else self._keys(place)
+                calls.append((names, args))
+        with translated():
+            replies = scripts.run_each(self.broker.client, "job_enqueue", calls)
+        return [
+            (text(epoch), None if not found and len(args) > 4 else [text(item) for item in found])
+            for (_, args), (epoch, *found) in zip(calls, replies, strict=True)
+        ]
+
+    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "") -> str:
+        """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
+        args = [self.broker._channel, str(place), wire(member), what, ms, wire(value)]
+        return text(self._run("job_change", place, args, self._with_results(place, [member])))
+
+    def view(self, place: Place, member: str) -> JobView:
+        """Read one job. A job that ends meanwhile is seen before or after its end."""
+        return self.views(place, [member])[0]
+
+    def views(self, place: Place, members: Sequence[str]) -> list[JobView]:
+        """Read jobs of one place, in one round trip; see `view`."""
+        return self.views_of([(place, member) for member in members])
+
+    def views_of(self, items: Sequence[tuple[Place, str]]) -> list[JobView]:
+        """Read jobs of any places, in one round trip; see `view`."""
+        if not items:
+            return []
+        with translated():
+            pipe = self.broker.client.pipeline(transaction=False)
+            for place, member in items:  # the payload before the result: one of the two is there at each moment
+                names = self._names(place)
+                pipe.hget(names["payload"], wire(member))
+                pipe.hget(names["held"], wire(member))
+                pipe.zscore(names["jobs"], wire(member))
+                pipe.zscore(names["dead"], wire(member))
+                pipe.get(self._result(place, member))
+            replies = pipe.execute()
+        found = []
+        for at in range(0, len(replies), 5):
+            payload, holder, waits, died, result = replies[at : at + 5]
+            found.append(
+                JobView(text(payload or ""), text(holder or ""), number(waits), number(died), text(result or ""))
+            )
+        return found
+
+    def present(self, place: Place, members: Sequence[str]) -> list[bool]:
+        """Say which of these wait or are held. One that is being moved may seem absent."""
+        names, wired = self._names(place), [wire(member) for member in members]
+        with translated():
+            pipe = self.broker.client.pipeline(transaction=False)
+            pipe.zmscore(names["jobs"], wired)
+            pipe.zmscore(names["ready"], wired)
+            scores = pipe.execute()
+        return [waits is not None or turn is not None for waits, turn in zip(*scores, strict=True)]
+
+    def counts(self, places: Sequence[Place]) -> list[JobCounts]:
+        """Count the jobs of each place, in one round trip."""
+        return [stats.counts for stats in self.stats(places)]
+
+    def stats(self, places: Sequence[Place]) -> list[JobStats]:
+        """Count the jobs of each place and say how late they are, in one round trip."""
+        with translated():
+            replies = scripts.run_each(self.broker.client, "job_stats", [(self._keys(place), []) for place in places])
+        found = []
+        for now, *counts, due in replies:
+            since = head_ms(due)
+            late = None if since is None else max(0, int(now) - since)
+            found.append(JobStats(JobCounts(*(max(0, int(value)) for value in counts)), late))
+        return found
+
+    # -- while the number of shards changes
+
+    def waiting(self, place: Place) -> Iterator[list[tuple[str, int]]]:
+        """Yield the jobs of a place in pages, as (member, ms at which it comes due, 0 where it is ready).
+
+        One that changes meanwhile may come twice, or with an old time; none is left out that is there all the time.
+        """
+        names = self._names(place)
+        for part in ("jobs", "ready"):
+            for page in self._pages(names[part]):
+                yield [(member, int(score) if part == "jobs" else 0) for member, score in page]
+
+    def dead(self, place: Place) -> Iterator[list[tuple[str, int]]]:
+        """Yield the dead jobs of a place in pages, as (member, ms of its death)."""
+        yield from self._pages(self._names(place)["dead"])
+
+    def _pages(self, key: str) -> Iterator[list[tuple[str, int]]]:
+        cursor = None
+        while cursor != 0:
+            with translated():
+                cursor, page = self.broker.client.zscan(key, cursor or 0, count=SCAN_PAGE)
+            yield [(text(name), number(max(0.0, score)) or 0) for name, score in page]
+
+    def entomb(self, place: Place, member: str, died_ms: int, payload: str) -> None:
+        """Put a dead job of another place among those of this one."""
+        names = self._names(place)
+        with translated():
+            self.broker.client.hset(names["payload"], wire(member), wire(payload))
+            self.broker.client.zadd(names["dead"], {wire(member): died_ms})
+
+    def results(self, queue: str) -> Iterator[tuple[int, str]]:
+        """Yield (shard, member) of the results of a queue that stand in Redis."""
+        pattern = re.compile(rf"\{{{re.escape(self.broker.config.prefix)}:{re.escape(queue)}:(\d+)\}}:result:(.+)")
+        match = keys.result_key(self.broker.config.prefix, Place(queue, 0), "*").replace(":0}", ":*}")
+        with translated():
+            names = list(self.broker.client.scan_iter(match=match, count=SCAN_PAGE))
+        for name in names:
+            found = pattern.fullmatch(text(name))
+            if found:
+                yield int(found[1]), found[2]
+
+    def move_result(self, member: str, old: Place, new: Place) -> None:
+        """Give a result another place, for as long as it would have been kept."""
+        source, target = self._result(old, member), self._result(new, member)
+        with translated():
+            value, left = self.broker.client.get(source), self.broker.client.pttl(source)
+            if value is not None and left > 0:
+                self.broker.client.set(target, value, px=left, nx=True)
+                self.broker.client.unlink(source)
+
+    # -- what a worker does
+
+    def claim(self, place: Place, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+        """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
+        worker = self.broker.worker
+        args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
+        now, head, epoch, fence, *rest = self._run("job_claim", place, args, self._keys(place, worker))
+        entries = tuple(
+            JobEntry(text(rest[at]), text(rest[at + 1]), rest[at + 2] in (b"1", "1"), number(rest[at + 3]) or 0)
+            for at in range(0, len(rest), 4)
+        )
+        return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", entries)
+
+    def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
+        """Extend these (member, holder); return the members that are no longer ours.
+
+        `start`: an execution of each begins after somebody else's lease had run out. It is counted; where a result
+        stands already, the job is forgotten and counts as not ours.
+        """
+        args: list[Any] = [lease_ms, "start" if start else ""]
+        for member, holder in leases:
+            args += (wire(member), holder)
+        names = self._with_results(place, [member for member, _ in leases]) if start else self._keys(place)
+        return {text(member) for member in self._run("job_renew", place, args, names)}
+
+    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> list[bool]:
+        """Give jobs back; say per job whether it still was ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
+        args: list[Any] = [self.broker._channel, str(place), dead_ms, dead_most]
+        for member, holder, what, ms, value in settlements:
+            args += (wire(member), holder.encode(), what.encode(), b"%d" % ms, value.encode())
+        names = self._with_results(place, [item.member for item in settlements])
+        return [bool(reply) for reply in self._run("job_settle", place, args, names)]
+
+    # -- inside
+
+    def _names(self, place: Place) -> dict[str, str]:
+        return keys.all_keys(self.broker.config.prefix, place)
+
+    def _keys(self, place: Place, worker: str = "-") -> tuple[bytes, ...]:
+        return keys.job_keys(self.broker.config.prefix, place, worker)
+
+    def _result(self, place: Place, member: str) -> bytes:
+        return wire(keys.result_key(self.broker.config.prefix, place, member))
+
+    def _with_results(self, place: Place, members: Sequence[str]) -> tuple[bytes, ...]:
+        stem = keys.result_key(self.broker.config.prefix, place, "").encode()
+        return (*self._keys(place), *[stem + wire(member) for member in members])
+
+    def _run(self, name: str, place: Place, args: list[Any], names: Sequence[bytes]) -> Any:
+        with translated():
+            return scripts.run(self.broker.client, name, names, args)

@@ -1,0 +1,8 @@
+-- Prelude of the scripts on points: their KEYS, always the same list, see broker/keys.py. No key name is built in Lua.
+local DUE, POINT, GEN, LEASE, FENCE, ATTEMPTS, JOURNAL, EPOCH =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+
+local function drop(members)
+  redis.call('ZREM', DUE, unpack(members))
+  for _, key in ipairs({POINT, GEN, LEASE, ATTEMPTS}) do redis.call('HDEL', key, unpack(members)) end
+end

@@ -1,0 +1,59 @@
+-- PURPOSE  Give jobs back: done, dead, to be tried again, or unstarted.
+-- KEYS     the constant list of jobs, then each job's result
+-- ARGV     channel, place, dead_ms (how long dead jobs are kept), dead_most (how many of them),
+--          then per job: member, holder (fence, space, worker), what, ms, text, where `what` is
+--          'done'    forget it; text, unless empty, is its result, for ms
+--          'dead'    keep text as its payload, among the dead
+--          'retry'   keep text as its payload and let it wait for ms
+--          'release' it did not start: let it wait for ms; text 'lapsed': the next claim shall see, as this one did,
+--                    that a lease ran out before; 'begun': so too, and the take-over that was counted did not begin
+-- RETURNS  per job: 1 applied, 0 not the caller's any more
+-- COST     O(jobs · log N)
+-- ATOMIC BECAUSE the fence must hold for the whole move, and a job must not be there beside its result.
+call('HDEL', RECLAIMS, '') -- see Note [Out of memory] in renew.lua
+local us, before, members = server_us(), head(), {}
+local now = math.floor(us / 1000)
+for i = 5, #ARGV, 5 do members[#members + 1] = ARGV[i] end
+if #members == 0 then return {} end
+local replies, gone, dead, died, waiting, wakes, lapsed = {}, {}, {}, {}, {}, {}, {}
+for i, holder in ipairs(call('HMGET', HELD, unpack(members))) do
+  local member, at = members[i], 5 * i
+  local what, ms, text = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  replies[i] = 1
+  if holder ~= ARGV[at + 1] then
+    replies[i] = 0
+  elseif what == 'done' then
+    gone[#gone + 1] = member
+    if text ~= '' then call('SET', KEYS[COMMON + i], text, 'PX', ms) end
+  elseif what == 'dead' then
+    dead[#dead + 1], died[#died + 1], died[#died + 2] = member, int(now), member
+    call('HSET', PAYLOAD, member, text)
+  else
+    waiting[#waiting + 1], wakes[#wakes + 1] = member, now + tonumber(ms)
+    if what == 'retry' then
+      call('HSET', PAYLOAD, member, text)
+      call('HDEL', RECLAIMS, member)
+    end
+    if text == 'begun' and what == 'release' then
+      call('HSET', RECLAIMS, member, int(math.max(0, (whole(call('HGET', RECLAIMS, member)) or 0) - 1)))
+    end
+    if what == 'release' and text ~= '' then lapsed[#lapsed + 1] = member end
+    take_key_again(member)
+  end
+end
+-- The lease is given up last: where a key is damaged, the caller can settle once more after its repair.
+if #gone > 0 then forget(gone) end
+if #dead > 0 then
+  call('ZADD', DEAD, unpack(died))
+  forget(dead, true)
+  bury(now, tonumber(ARGV[3]), tonumber(ARGV[4]), 100 + #dead) -- more than came, so that it ends
+end
+if #waiting > 0 then
+  await(waiting, wakes, us)
+  call('HDEL', HELD, unpack(waiting))
+  -- A holder that nobody is: not the caller, whom a late renewal would still find.
+  for _, member in ipairs(lapsed) do call('HSET', HELD, member, '-') end
+end
+point(false, now)
+hint(before, ARGV[1], ARGV[2])
+return replies

@@ -1,0 +1,72 @@
+"""Where a schedule differs from what the code last declared, and the way back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from ..models import Declaration, Schedule
+from .merge import merge
+from .shown import shown
+from .values import FIELDS, RECURRENCE, SWITCH, from_json, values_of
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A field that a person changed, in words: what it is here and in the code. Secrets are hidden."""
+
+    label: str
+    here: str
+    code: str
+
+
+def declaration_of(schedule: Schedule) -> Declaration | None:
+    """Return what the code last declared of a schedule, None where it was made by hand."""
+    try:
+        return schedule.declaration
+    except Declaration.DoesNotExist:
+        return None
+
+
+def overrides(schedule: Schedule, duration: Callable[[timedelta], str] = str) -> list[Override]:
+    """Return what a person changed; nothing for what was made by hand, or is gone from the code."""
+    declaration = declaration_of(schedule)
+    if declaration is None or declaration.gone_at is not None:
+        return []
+    declared, current = from_json(declaration.values), values_of(schedule)
+    return [
+        Override(_label(unit.name), shown(unit, current, duration), shown(unit, declared, duration))
+        for unit in merge(declared, current, declared).stay
+    ]
+
+
+def reset(schedule: Schedule) -> bool:
+    """Set every field to what the code last declared; False where there was nothing to set.
+
+    Raises:
+        ValidationError: That cannot be saved any more, such as a time that has passed.
+    """
+    using = schedule._state.db
+    with transaction.atomic(using=using):
+        rows = Declaration._base_manager.using(using).select_for_update()
+        declaration = rows.filter(pk=schedule.pk, gone_at=None).first()
+        row = Schedule._base_manager.using(using).select_for_update().filter(pk=schedule.pk).first()
+        if declaration is None or row is None:
+            return False
+        declared = from_json(declaration.values)
+        changes = {
+            name: declared[name] for unit in merge(declared, values_of(row), declared).stay for name in unit.fields
+        }
+        for name, value in changes.items():
+            setattr(row, name, value)
+        if changes.keys() - SWITCH.fields:
+            row.full_clean()
+        if changes:
+            row.save(using=using, update_fields=list(changes))
+        return bool(changes)
+
+
+def _label(name: str) -> str:
+    return _("recurrence") if name == RECURRENCE.name else str(FIELDS[name].verbose_name)

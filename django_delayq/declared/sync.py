@@ -1,0 +1,154 @@
+"""One sync: compares what the code declares with the database and writes what differs. See Note [Who syncs]."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connections, transaction
+
+from .. import ledger
+from ..decorators import Declared
+from ..fields import utcnow
+from ..models import Declaration
+from .collect import Collected, collect
+from .rows import Rows
+from .step import NameTaken, Step, plan, plan_gone
+from .values import Values, declared_schedule, values_of
+
+#: Each attempt but the last one ends because somebody else has written the same schedule.
+MOST_ATTEMPTS = 5
+logger = logging.getLogger("django_delayq.declared")
+
+
+@dataclass(slots=True)
+class Report:
+    """`checked` counts what the code declares, `changed` the schedules that were changed, or would be in a dry run:
+    `lines` tell how. `notes` tell what people have changed and stays, `problems` what could not be written, each of
+    them about one schedule: the others are written.
+    """
+
+    checked: int = 0
+    changed: int = 0
+    lines: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.checked or self.lines)
+
+    def add(self, step: Step) -> None:
+        """Count and tell a step that was done."""
+        self.changed += bool(step.lines)
+        self.lines += step.lines
+        self.notes += step.notes
+
+
+def sync(*, dry_run: bool = False) -> Report:
+    """Bring what the code declares into the database; disable what it no longer declares. Several at once are safe.
+
+    Where nothing differs, nothing is written. Each schedule has a transaction of its own.
+
+    Raises:
+        ImportError: A task module cannot be imported; nothing is written, as nothing may be called gone.
+        DatabaseError: The database does not answer, or has not our tables; what was written stays.
+    """
+    found, using = collect(), ledger.database()
+    report = Report(checked=len(found.declared) + len(found.twice))
+    wanted = _wanted(found, report)
+    rows = Rows.read_all(using, [values["name"] for _declared, values in wanted])
+    kept: set[int | None] = set()
+    for declared, values in wanted:
+        try:
+            step = plan(declared, values, rows, found.keys, utcnow())
+            if dry_run:
+                step.apply()
+            elif step.declaration is not None:
+                step = _write(using, declared, values, found)
+            report.add(step)
+            if step.schedule is not None:
+                kept.add(step.schedule.pk)
+        except NameTaken as error:
+            report.problems.append(str(error))
+        except ValidationError as error:
+            report.problems.append(f"{values['name']}: {said(error)}")
+    for key, declaration in sorted(rows.declarations.items()):
+        if key not in found.keys and declaration.gone_at is None and declaration.pk not in kept:
+            step = plan_gone(rows.schedules[declaration.pk], declaration, utcnow())
+            report.add(step if dry_run else _write_gone(using, key))
+    return report
+
+
+def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
+    """Sync after a migration of the database that holds the schedules, if it has our tables. Never fails `migrate`.
+
+    What could not be written is logged as an error, and `delayq_sync` would fail because of it.
+    """
+    tables = connections[using].introspection.table_names()
+    if using != ledger.database() or Declaration._meta.db_table not in tables:
+        return
+    try:
+        report = sync()
+    except Exception:  # also whatever the import of a task module raises
+        logger.exception("The declared schedules were not synced. Correct it and run: manage.py delayq_sync")
+        return
+    for line in report.lines:
+        say(line)
+    for problem in report.problems:
+        logger.error("A declared schedule was not synced: %s", problem)
+
+
+def said(error: ValidationError) -> str:
+    """Return what a form would say, in one line."""
+    if not hasattr(error, "error_dict"):
+        return " ".join(error.messages)
+    return " ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())
+
+
+def _wanted(found: Collected, report: Report) -> list[tuple[Declared, Values]]:
+    wanted: list[tuple[Declared, Values]] = []
+    for declared in found.declared:
+        try:
+            wanted.append((declared, values_of(declared_schedule(declared))))
+        except ValidationError as error:
+            report.problems.append(f"{declared.values['name']}: {said(error)}")
+    report.problems += [
+        f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
+    ]
+    return wanted
+
+
+def _write(using: str, declared: Declared, values: Values, found: Collected) -> Step:
+    """Plan again with locked rows, and write. Who comes second finds what the first has written, and has less to do."""
+
+    def write() -> Step:
+        rows = Rows.lock(using, declared.key, [values["name"]])
+        step = plan(declared, values, rows, found.keys, utcnow())
+        step.write(using)
+        return step
+
+    return _try_again(using, write)
+
+
+def _write_gone(using: str, key: str) -> Step:
+    def write() -> Step:
+        rows = Rows.lock(using, key, [])
+        declaration = rows.declarations.get(key)
+        if declaration is None or declaration.gone_at is not None:
+            return Step()
+        step = plan_gone(rows.schedules[declaration.pk], declaration, utcnow())
+        step.write(using)
+        return step
+
+    return _try_again(using, write)
+
+
+def _try_again(using: str, write: Callable[[], Step]) -> Step:
+    """Write in a transaction; again where another sync or a person was faster, which leaves less to do each time."""
+    for _attempt in range(MOST_ATTEMPTS - 1):
+        with suppress(IntegrityError), transaction.atomic(using=using):
+            return write()
+    with transaction.atomic(using=using):
+        return write()

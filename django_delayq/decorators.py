@@ -1,0 +1,183 @@
+"""`@periodic`: a schedule that stands beside its task in the code. Notes what is declared; writes and imports nothing.
+
+Usable while apps are still being loaded: it knows neither models nor settings. `declared` brings it into the database.
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+from . import registry
+from .compat import AnyTask, Task
+from .exceptions import InvalidRecurrence
+from .timing import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
+from .validators import validate_json
+
+T = TypeVar("T", bound=AnyTask)
+LONGEST_NAME = 200
+#: An anchor and a zone for a rule that is made only to see whether it can be.
+_SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class ScheduleFields(TypedDict, total=False):
+    """What `@periodic` takes by keyword: `key`, and every field of a schedule that a person can edit."""
+
+    key: str
+    name: str
+    description: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    every: timedelta
+    every_from: Literal["due", "finish"]
+    at: datetime
+    timezone: str
+    dst_gap: Literal["run_after", "skip"]
+    dst_overlap: Literal["once", "twice"]
+    start_at: datetime | None
+    end_at: datetime | None
+    max_runs: int | None
+    jitter: timedelta
+    enabled: bool
+    pause_reason: str
+    queue: str
+    priority: int
+    backend: str
+    overlap: Literal["skip", "queue_one", "queue_all", "allow"]
+    missed: Literal["latest", "all", "skip"]
+    grace: timedelta | None
+    catch_up_window: timedelta | None
+    max_catch_up: int
+    timeout: timedelta | None
+    max_attempts: int
+    backoff: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One schedule as the code declares it: fields of `Schedule` that are not in `values` have their defaults.
+
+    `key` tells it from every other, across releases; `module` is where it is declared.
+    """
+
+    key: str
+    task: str
+    module: str
+    values: Mapping[str, Any]
+    func: Callable[..., Any] = field(repr=False, compare=False)
+
+
+#: By module, task and key: a module that is loaded again replaces its own.
+_made: dict[tuple[str, str, str], Declared] = {}
+
+
+def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], T]:
+    """Declare a schedule for a task: `@periodic("0 9 * * 1-5", timezone="Europe/Riga")` above `@task`.
+
+    Exactly one of `cron`, `every` (a timedelta) and `at` (an aware datetime) says when; the other keywords are the
+    fields of `Schedule`. The task is returned as it is, so several declarations may stand above each other. Nothing is
+    scheduled until `manage.py delayq_sync`.
+
+    `key` tells this schedule from every other, by default its `name`, by default the path of the task. As long as the
+    key stays, everything else may be changed in the code, also the function's name; another key is another schedule.
+
+    Raises:
+        InvalidRecurrence: The recurrence or a policy is none; names the field.
+        InvalidArguments: `args` and `kwargs` do not fit the signature of the task, or are no plain JSON.
+        TypeError: An unknown keyword, or this stands below `@task` or without parentheses.
+        ValueError: This task has a schedule of that key already; or key or name are no text of 1 to 200 characters.
+    """
+    if not isinstance(cron, str):
+        raise TypeError('@periodic needs to be told when: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
+    if strangers := sorted(fields.keys() - ScheduleFields.__annotations__.keys()):
+        near = difflib.get_close_matches(strangers[0], ScheduleFields.__annotations__, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"periodic() has no argument {strangers[0]!r}.{hint}")
+    values: dict[str, Any] = {**_recurrence(cron, fields), **_rest(fields)}
+
+    def declare(task: T) -> T:
+        if not isinstance(task, Task):
+            raise TypeError(
+                f"@periodic got {task!r}, which is no task: write @periodic above @task, so that it gets what @task "
+                "makes of the function."
+            )
+        _declare(task, _module(), values, fields.get("key"))
+        return task
+
+    return declare
+
+
+def made() -> list[Declared]:
+    """Return everything that was declared in the modules imported so far, in no particular order."""
+    return list(_made.values())
+
+
+def forget(declared: Declared) -> None:
+    """Take a declaration back. For tests."""
+    del _made[declared.module, declared.task, declared.key]
+
+
+def _declare(task: AnyTask, module: str, values: Mapping[str, Any], key: str | None) -> None:
+    path = task.module_path
+    name = _text("name", values.get("name", key or path))
+    key = _text("key", key or values.get("name", path))
+    found = Declared(key, path, module, {**values, "name": name, "task": path}, task.func)
+    _check_rule(found.values)
+    registry.check_call(task, found.values.get("args", []), found.values.get("kwargs", {}))
+    known = _made.get((module, path, key))
+    if known is not None and known.func is task.func:
+        raise ValueError(f"The task {path} has a schedule {key!r} already: give each a name of its own, name='…'.")
+    _made[module, path, key] = found
+
+
+def _recurrence(cron: str, fields: ScheduleFields) -> dict[str, Any]:
+    """Return kind, cron, every and at."""
+    every, at = fields.get("every"), fields.get("at")
+    if (bool(cron), every is not None, at is not None).count(True) != 1:
+        raise InvalidRecurrence('Give exactly one of cron, every and at: @periodic("0 9 * * 1-5").')
+    if cron and (interval := parse_every(cron)) is not None:
+        cron, every = "", interval
+    kind = "cron" if cron else "every" if every is not None else "once"
+    return {"kind": kind, "cron": cron, "every": every, "at": at}
+
+
+def _rest(fields: ScheduleFields) -> dict[str, Any]:
+    """Return the other fields, arguments as JSON gives them back."""
+    values: dict[str, Any] = {name: value for name, value in fields.items() if name != "key"}
+    if isinstance(values.get("args"), tuple):
+        values["args"] = list(values["args"])
+    validate_json(values.get("args", []), values.get("kwargs", {}))
+    for name in values.keys() & {"args", "kwargs"}:
+        values[name] = json.loads(json.dumps(values[name]))
+    return values
+
+
+def _check_rule(values: Mapping[str, Any]) -> None:
+    """See that recurrence and policies can be made. What depends on settings or the clock is for the model to say."""
+    rule: Recurrence
+    if values["kind"] == "cron":
+        options = {name: values[name] for name in ("timezone", "dst_gap", "dst_overlap") if name in values}
+        rule = Cron(values["cron"], key=values["name"], **options)
+    elif values["kind"] == "every":
+        rule = Every(values["every"], anchor=_SOME_DAY)
+    else:
+        rule = Once(values["at"])
+    Windowed(rule, values.get("start_at"), values.get("end_at"))
+    Policies(**{name: values[name] for name in ("overlap", "missed") if name in values})
+
+
+def _module() -> str:
+    """Return the name of the module that is being imported, whatever functions the call came through."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_name != "<module>" and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
+        raise ValueError(f"The {name} of a schedule is a text of 1 to {LONGEST_NAME} characters, not {value!r}.")
+    return value

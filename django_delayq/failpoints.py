@@ -1,0 +1,80 @@
+"""Named places at which the fault suite ends, stops or delays a process. Does nothing unless DELAYQ_FAILPOINTS is set.
+
+`DELAYQ_FAILPOINTS="after_ledger=kill@3,before_settle=sleep:2"`: the third time this process passes `after_ledger` it is
+killed; the first time it passes `before_settle` it sleeps for 2 s. Actions: `kill` (SIGKILL), `stop` (SIGSTOP, until
+somebody sends SIGCONT), `exit` (`os._exit(1)`), `sleep:<seconds>`, `raise` (a RuntimeError). Read once, at import.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+VARIABLE = "DELAYQ_FAILPOINTS"
+#: Every place that calls `reach`.
+NAMES = frozenset(
+    (
+        "before_claim",  # the worker is about to ask for due members
+        "after_claim",  # the reply is there, nothing was judged
+        "after_judge",  # definitions and rows are loaded, nothing was started
+        "before_ledger",  # outcomes are there, nothing was written
+        "after_ledger",  # the ledger's transaction is committed, Redis was not settled
+        "after_settle",  # Redis has the next points
+        "before_mirror",  # a web process has committed an edit, Redis does not know yet
+        "during_rebuild",  # a page of a rebuild or full sweep is written
+    )
+)
+
+
+class _Failpoint:
+    def __init__(self, text: str) -> None:
+        name, _, rest = text.strip().partition("=")
+        action, _, nth = rest.partition("@")
+        self.action, _, value = action.partition(":")
+        if name not in NAMES or self.action not in ("kill", "stop", "exit", "sleep", "raise"):
+            raise ValueError(f"{VARIABLE} has {text!r}; known names: {', '.join(sorted(NAMES))}.")
+        self.name, self.nth, self.seconds = name, int(nth or 1), float(value or 0)
+        self.passed = 0
+        self._lock = threading.Lock()
+
+    def reach(self) -> None:
+        with self._lock:
+            self.passed += 1
+            if self.passed != self.nth:
+                return
+        if self.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.action == "exit":
+            os._exit(1)
+        elif self.action == "sleep":
+            time.sleep(self.seconds)
+        else:
+            raise RuntimeError(f"failpoint {self.name}")
+
+
+def _nothing(name: str) -> None:
+    """Pass by."""
+
+
+def prepare(text: str) -> Callable[[str], None]:
+    """Return the function to call at each place.
+
+    Raises:
+        ValueError: An unknown name or action.
+    """
+    points = [_Failpoint(item) for item in text.split(",") if item.strip()]
+    if not points:
+        return _nothing
+
+    def reach(name: str) -> None:
+        for point in points:
+            if point.name == name:
+                point.reach()
+
+    return reach
+
+
+reach = prepare(os.environ.get(VARIABLE, ""))

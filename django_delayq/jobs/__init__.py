@@ -1,0 +1,40 @@
+"""What a job is: its name, its task, its options, and its text in Redis. Reads no server and no database."""
+
+from .context import JobContext
+from .ids import MAX_QUEUE, key_hash, new_members, parse_id, result_id
+from .options import Options, Retries
+from .record import (
+    IN_DATABASE,
+    Call,
+    CallLine,
+    State,
+    decode,
+    decode_lines,
+    encode,
+    encode_state,
+    member_payload,
+)
+from .results import as_result
+from .task import DelayQTask
+
+__all__ = [
+    "IN_DATABASE",
+    "MAX_QUEUE",
+    "Call",
+    "CallLine",
+    "DelayQTask",
+    "JobContext",
+    "Options",
+    "Retries",
+    "State",
+    "as_result",
+    "decode",
+    "decode_lines",
+    "encode",
+    "encode_state",
+    "key_hash",
+    "member_payload",
+    "new_members",
+    "parse_id",
+    "result_id",
+]

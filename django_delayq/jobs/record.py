@@ -1,0 +1,154 @@
+"""The text of a job in Redis: a signature, what is to be called, and what has become of it, one line each.
+
+The second line never changes, so that it is encoded once. All instants are ms since the epoch.
+"""
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..exceptions import InvalidArguments, UnreadableJob
+from ..validators import MAX_ARGUMENT_BYTES
+from .signing import sign, verify
+
+#: Stands in Redis for the result of a job that is a row of the database.
+IN_DATABASE = "row"
+
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is to be called, as it was enqueued. Where options are None, those of the task or of the backend count."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    backend: str
+    enqueued: int
+    priority: int = 0
+    run_after: int | None = None
+    unique: str = ""
+    max_attempts: int | None = None
+    backoff: float | None = None
+    timeout: float | None = None
+    durable: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """What has become of a job. `errors` are (exception class path, traceback); `status` is empty until it ended."""
+
+    status: str = ""
+    started: int | None = None
+    attempted: int | None = None
+    finished: int | None = None
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)
+    value: Any = None
+
+
+_CALL = tuple((item.name, item.default) for item in fields(Call))
+
+
+class CallLine:
+    """The line of a call whose arguments are still to come: the same for all jobs of one task with the same options."""
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self, call: Call) -> None:
+        """Take everything but the arguments and the time from this call."""
+        left = ("args", "kwargs", "task", "enqueued")
+        rest = {
+            name: value for name, default in _CALL if name not in left and (value := getattr(call, name)) != default
+        }
+        self._head = f'{{"task":{_dumps(call.task)},"args":'
+        self._tail = f",{_dumps(rest)[1:]}"
+
+    def encode(self, args: list[Any], kwargs: dict[str, Any], enqueued: int) -> str:
+        """Return the line of the call with these arguments, enqueued at that time.
+
+        Raises:
+            InvalidArguments: They are no plain JSON, or too large.
+        """
+        try:
+            shown = (_dumps(args) if args else "[]"), (_dumps(kwargs) if kwargs else "{}")
+            text = f'{self._head}{shown[0]},"kwargs":{shown[1]},"enqueued":{enqueued}{self._tail}'
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(
+                f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
+                "lists and objects."
+            ) from None
+        if len(text) > MAX_ARGUMENT_BYTES:
+            raise InvalidArguments(
+                f"The arguments are {len(text):,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
+                "Store large values elsewhere and pass a key."
+            )
+        return text
+
+
+def encode(member: str, line: str, state: State | None = None) -> str:
+    """Return the signed text of a job with this call's line.
+
+    Raises:
+        ValueError, TypeError: The state's value is no plain JSON.
+    """
+    text = line if state is None else f"{line}\n{encode_state(state)}"
+    return f"{sign(member, text)}\n{text}"
+
+
+def encode_state(state: State) -> str:
+    """Return the line of a state: ASCII, so that every database stores it.
+
+    Raises:
+        ValueError, TypeError: Its value is no plain JSON.
+    """
+    values = {
+        "status": state.status,
+        "started": state.started,
+        "attempted": state.attempted,
+        "finished": state.finished,
+        "workers": state.workers,
+        "value": state.value,
+    }
+    if state.errors:
+        values["errors"] = state.errors
+    return _dumps(values)
+
+
+def member_payload(member: str, payload: str) -> tuple[str, str]:
+    """Check a text's signature; return the lines of its call and its state.
+
+    Raises:
+        ForgedJob: The signature is not ours.
+    """
+    signature, _, text = payload.partition("\n")
+    verify(member, text, signature)
+    line, _, state = text.partition("\n")
+    return line, state
+
+
+def decode(member: str, payload: str) -> tuple[str, Call, State]:
+    """Return a job's line, its call and its state.
+
+    Raises:
+        ForgedJob: The text is not ours.
+        UnreadableJob: It is ours, but of a version that this code does not know.
+    """
+    line, rest = member_payload(member, payload)
+    return line, *decode_lines(member, line, rest)
+
+
+def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:
+    """Return the call and the state of a job from their lines, wherever they stood.
+
+    Raises:
+        UnreadableJob: They are of a version that this code does not know, or damaged.
+    """
+    try:
+        call = Call(**json.loads(line))
+        state = State(**json.loads(rest)) if rest else State()
+        state.errors = [(str(path), str(trace)) for path, trace in state.errors]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UnreadableJob(f"The text of the job {member!r} is of a later version: {error}.") from error
+    return call, state

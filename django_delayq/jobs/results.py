@@ -1,0 +1,35 @@
+"""Django's `TaskResult` of a job. Reads nothing."""
+
+from datetime import UTC, datetime
+
+from .. import conf
+from ..compat import AnyResult, AnyTask, TaskError, TaskResult, TaskResultStatus
+from .record import Call, State
+
+STATUSES = {"SUCCESSFUL": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED}
+
+
+def instant(ms: int | None) -> datetime | None:
+    """Return ms since the epoch as Django's `timezone.now()` would: aware, or local where the project is naive."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC if conf.use_tz() else None)
+
+
+def as_result(task: AnyTask, result_id: str, call: Call, state: State, *, running: bool = False) -> AnyResult:
+    """Return what stands of a job as Django shows it."""
+    unfinished = TaskResultStatus.RUNNING if running else TaskResultStatus.READY
+    result: AnyResult = TaskResult(
+        task=task,
+        id=result_id,
+        status=STATUSES.get(state.status, unfinished),
+        enqueued_at=instant(call.enqueued),
+        started_at=instant(state.started),
+        finished_at=instant(state.finished),
+        last_attempted_at=instant(state.attempted),
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=call.backend,
+        errors=[TaskError(exception_class_path=path, traceback=trace) for path, trace in state.errors],
+        worker_ids=list(state.workers),
+    )
+    object.__setattr__(result, "_return_value", state.value)
+    return result

@@ -1,0 +1,90 @@
+"""Django's `Task` with the options of our jobs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..compat import AnyResult, AnyTask, InvalidTask, Task
+from .options import Retries, seconds, whole
+
+_EXTRA = ("max_attempts", "backoff", "timeout", "unique_key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayQTask(Task):  # type: ignore[type-arg]
+    """What `@task` makes where its backend is ours.
+
+    `max_attempts`: how often it is tried in all; `backoff`: the delay after the first failure, doubling; `timeout`: how
+    long an attempt may take (seconds or timedelta). None: as the backend's options say. `unique_key`: while a job of
+    this task with the same key waits in the same queue, enqueueing another one returns that one's result.
+    """
+
+    max_attempts: int | None = None
+    backoff: float | timedelta | None = None
+    timeout: float | timedelta | None = None
+    unique_key: str | None = None
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | timedelta | None = None,
+        backend: str | None = None,
+        **options: Any,
+    ) -> "DelayQTask":
+        """Return a copy with other values, as Django's method does; also of `max_attempts`, `backoff`, ... ."""
+        given = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend, **options}
+        unknown = given.keys() - {"priority", "queue_name", "run_after", "backend", *_EXTRA}
+        if unknown:
+            raise TypeError(f"using() got an unexpected keyword argument {sorted(unknown)[0]!r}")
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+    def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> list[AnyResult]:
+        """Enqueue one job for each (args, kwargs), in few round trips; return their results in the same order."""
+        backend: Any = self.get_backend()
+        return list(backend.enqueue_many((self, args, kwargs) for args, kwargs in calls))
+
+
+def as_enqueued(task: AnyTask, **values: Any) -> AnyTask:
+    """Return a copy with the values that it was enqueued with, without validating it.
+
+    It was valid then. What the settings say now, such as fewer queues, must hide no result and stop no job.
+    """
+    made: AnyTask = object.__new__(type(task))
+    for item in fields(task):
+        object.__setattr__(made, item.name, values.get(item.name, getattr(task, item.name)))
+    return made
+
+
+def retries_of(task: Any) -> Retries:
+    """Return what a task says of its retries; nothing, where it is not of our class.
+
+    Raises:
+        InvalidTask: One of the values is wrong.
+    """
+    if not isinstance(task, DelayQTask):
+        return Retries()
+    try:
+        return Retries(
+            None if task.max_attempts is None else whole("max_attempts", task.max_attempts),
+            None if task.backoff is None else seconds("backoff", task.backoff),
+            None if task.timeout is None else seconds("timeout", task.timeout),
+        )
+    except ValueError as error:
+        raise InvalidTask(str(error)) from None
+
+
+def unique_key_of(task: Any) -> str:
+    """Return a task's unique key, '' for none.
+
+    Raises:
+        InvalidTask: It is no text, or too long.
+    """
+    key = getattr(task, "unique_key", None)
+    if key is None:
+        return ""
+    if not isinstance(key, str) or not 0 < len(key) <= 255:
+        raise InvalidTask(f"unique_key must be a text of 1 to 255 characters, not {key!r}.")
+    return key

@@ -1,0 +1,69 @@
+"""The ledger: reads what is decided, writes outcomes and states. Never touches Redis.
+
+See `rows.py`, Note [Compare and set].
+"""
+
+from .closing import close_abandoned, close_orphan
+from .database import check_tables, database
+from .jobs import (
+    JobOutcome,
+    JobRow,
+    add_jobs,
+    change_job,
+    find_job,
+    give_up_keys,
+    load_jobs,
+    note_mirrored,
+    open_jobs,
+    prune_jobs,
+    record_jobs,
+    start_jobs,
+    store_results,
+    undo_job_starts,
+    unmirrored_jobs,
+)
+from .outcome import Outcome, Version, Won, version_of
+from .reading import find, load_abandoned, load_open_rows, load_runs, load_schedules, open_apart, open_chains
+from .recording import record, start
+from .rows import undo_start
+from .states import STATE_FIELDS, advance, save_states, settle_state
+
+__all__ = [
+    "STATE_FIELDS",
+    "JobOutcome",
+    "JobRow",
+    "Outcome",
+    "Version",
+    "Won",
+    "add_jobs",
+    "advance",
+    "change_job",
+    "check_tables",
+    "close_abandoned",
+    "close_orphan",
+    "database",
+    "find",
+    "find_job",
+    "give_up_keys",
+    "load_abandoned",
+    "load_jobs",
+    "load_open_rows",
+    "load_runs",
+    "load_schedules",
+    "note_mirrored",
+    "open_apart",
+    "open_chains",
+    "open_jobs",
+    "prune_jobs",
+    "record",
+    "record_jobs",
+    "save_states",
+    "settle_state",
+    "start",
+    "start_jobs",
+    "store_results",
+    "undo_job_starts",
+    "undo_start",
+    "unmirrored_jobs",
+    "version_of",
+]

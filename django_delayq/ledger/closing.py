@@ -1,0 +1,31 @@
+"""Closes open rows that nobody will come back to."""
+
+from collections.abc import Sequence
+
+from ..fields import utcnow
+from ..models import Run, Status
+from ..models.run import OPEN
+from .database import database
+from .outcome import Outcome, version_of
+from .reading import load_schedules
+from .recording import record
+
+
+def close_orphan(run: Run, reason: str) -> None:
+    """Close an open run whose schedule is gone: nobody is left to execute it for."""
+    rows = Run._base_manager.using(database()).filter(pk=run.pk, status__in=sorted(OPEN))
+    rows.update(status=Status.LOST, reason=reason, finished_at=utcnow())
+
+
+def close_abandoned(runs: Sequence[Run]) -> None:
+    """Close open rows of chains that will not come back: their schedule is gone or switched off, Redis forgot them."""
+    schedules = load_schedules({run.schedule_id for run in runs})
+    for run in runs:
+        schedule = schedules.get(run.schedule_id)
+        if schedule is None:
+            close_orphan(run, "the schedule was deleted")
+            continue
+        seen = version_of(run)
+        run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
+        run.reason, run.finished_at = "paused", utcnow()
+        record([Outcome(run, schedule, seen)])

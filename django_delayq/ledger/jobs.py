@@ -1,0 +1,272 @@
+"""Jobs in the database: read, added, recorded, pruned. Never touches Redis.
+
+Note [One row, one outcome]
+As with due points the row comes first and Redis after it, and only who still finds the row as it was read may write it:
+rows are locked, compared (status, attempt, fence; for equality only), and written in one statement for the whole batch.
+A row that carries the new outcome under my own fence is mine: the reply to an earlier COMMIT was lost. A row that has
+its outcome is never written again.
+
+Note [Unique keys in the database]
+A durable job's key is guarded by a unique constraint, not by Redis: whoever enqueues has to know before the commit
+which job stands, and a flush must not let a second one in. The row gives its key up when a worker takes the job for the
+first time, before that one starts: from then on a change that another caller makes may come too late for it. While that
+caller's transaction is open it locks the row that it was told of, and the worker hands the job back for a moment
+instead of waiting: so what the caller writes is there when the job starts. Once given up, a key is not taken again: for
+that a worker would have to wait for whoever is just inserting the same key.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import RawSQL
+
+from ..fields import utcnow
+from ..models import OPEN_JOBS, Job, JobStatus
+from .database import database
+from .outcome import Won
+
+#: As in the index of open jobs, see `reading._OPEN`.
+_OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
+    f"{Job._meta.db_table}.status IN ('READY', 'RUNNING')", [], output_field=BooleanField()
+)
+#: Rows that one statement writes.
+_BATCH = 1000
+#: How often it is asked which job stands for a key before that is given up.
+_ROUNDS = 5
+_OUTCOME_FIELDS = [
+    "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "expires_at", "state",
+]  # fmt: skip
+
+
+class JobRow(NamedTuple):
+    """What a worker reads of a job."""
+
+    pk: int
+    member: str
+    status: str
+    attempt: int
+    fence: str
+    reclaims: int
+    unique: str
+    wakes_at: datetime
+    state: str
+
+    @property
+    def is_open(self) -> bool:
+        """True while there is no outcome."""
+        return self.status in OPEN_JOBS
+
+
+class JobOutcome(NamedTuple):
+    """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open."""
+
+    row: JobRow
+    fence: str
+    status: str
+    attempt: int
+    state: str
+    wakes_at: datetime
+    finished_at: datetime | None
+    expires_at: datetime | None
+
+
+def _jobs(using: str | None = None) -> QuerySet[Job]:
+    return Job._base_manager.using(using or database())
+
+
+def _locked(rows: QuerySet[Job], *, skip: bool = False) -> QuerySet[Job]:
+    """Lock rows where the database can; `skip` those that somebody else has locked. SQLite has one writer anyway."""
+    features: Any = connections[rows.db].features
+    how: dict[str, Any] = {}
+    if skip and features.has_select_for_update_skip_locked:
+        how["skip_locked"] = True
+    if connections[rows.db].vendor == "postgresql":
+        how["no_key"] = True
+    return rows.select_for_update(**how)
+
+
+# -- reading
+
+
+def load_jobs(members: Iterable[str]) -> dict[str, JobRow]:
+    """Return what stands of these jobs, in one query on the primary database."""
+    rows = _jobs().filter(member__in=list(members)).order_by().values_list(*JobRow._fields)
+    return {row[1]: JobRow(*row) for row in rows}
+
+
+def find_job(member: str) -> Job | None:
+    """Return the row of a job, None where there is none or it has expired."""
+    row = _jobs().filter(member=member).first()
+    expired = row is not None and row.expires_at is not None and row.expires_at <= utcnow()
+    return None if expired else row
+
+
+def open_jobs() -> QuerySet[Job]:
+    """Return durable jobs that have no outcome, by an index of their own."""
+    return _jobs().filter(_OPEN)
+
+
+def unmirrored_jobs() -> QuerySet[Job]:
+    """Return those that no sweep has seen to yet, by an index of their own."""
+    return _jobs().filter(mirrored=False)
+
+
+# -- whoever enqueues
+
+
+def add_jobs(jobs: Sequence[Job]) -> dict[str, str]:
+    """Insert jobs in the current transaction; return, for each that was not added, which member stands for its key.
+
+    See Note [Unique keys in the database].
+    """
+    using = database()
+    standing: dict[str, str] = {}
+    with transaction.atomic(using=using, savepoint=False):
+        plain = [job for job in jobs if not job.unique]
+        _jobs(using).bulk_create(plain, batch_size=_BATCH)
+        for job in jobs:
+            if job.unique:
+                other = _add_unique(job, using)
+                if other:
+                    standing[job.member] = other
+    return standing
+
+
+def _add_unique(job: Job, using: str) -> str:
+    for _ in range(_ROUNDS):
+        try:
+            with transaction.atomic(using=using):
+                job.pk = None
+                job.save(using=using, force_insert=True)
+            return ""
+        except IntegrityError:
+            rows = _jobs(using).filter(queue=job.queue, unique=job.unique)
+            other = _locked(rows).values_list("member", flat=True).first()
+            if other is not None:
+                return str(other)
+    job.unique = ""  # the others start as fast as they come: it is as if each was enqueued after the start of the last
+    job.save(using=using, force_insert=True)
+    return ""
+
+
+def give_up_keys(members: Iterable[str]) -> set[str]:
+    """Give up the unique keys of jobs that are about to start; return those whose rows nobody has locked.
+
+    See Note [Unique keys in the database].
+    """
+    using = database()
+    with transaction.atomic(using=using):
+        rows = _locked(_jobs(using).filter(member__in=list(members)).order_by("pk"), skip=True)
+        mine = dict(rows.values_list("member", "pk"))
+        _jobs(using).filter(pk__in=mine.values()).update(unique="")
+    return set(mine)
+
+
+# -- what people do to a job
+
+
+def change_job(job: Job, **values: Any) -> bool:
+    """Write these values if the job still waits as it was read; the row stays locked until the transaction's end."""
+    rows = _jobs(job._state.db).filter(pk=job.pk, status=JobStatus.READY, attempt=job.attempt, fence=job.fence)
+    return bool(rows.update(**values))
+
+
+# -- what a worker does
+
+
+def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
+    """Write outcomes in one transaction; GONE where the row is gone or has an outcome already.
+
+    See Note [One row, one outcome]. After an exception nothing is written, and the same call may be repeated.
+    """
+    if not outcomes:
+        return []
+    using = database()
+    with transaction.atomic(using=using):
+        rows = _locked(_jobs(using).filter(pk__in=[outcome.row.pk for outcome in outcomes]).order_by("pk"))
+        stand = {pk: rest for pk, *rest in rows.values_list("pk", "status", "attempt", "fence")}
+        won = [_compare(outcome, stand) for outcome in outcomes]
+        changed = [_written(item) for item, result in zip(outcomes, won, strict=True) if result is Won.YES]
+        _jobs(using).bulk_create(
+            changed, batch_size=_BATCH, update_conflicts=True, unique_fields=["id"], update_fields=_OUTCOME_FIELDS
+        )
+    return won
+
+
+def _compare(outcome: JobOutcome, stand: dict[int, list[Any]]) -> Won:
+    row, stands = outcome.row, stand.get(outcome.row.pk)
+    after = [outcome.status, outcome.attempt, outcome.fence]
+    if stands in ([row.status, row.attempt, row.fence], after):
+        stand[row.pk] = after  # after a flush one worker may have executed a job twice
+        return Won.YES
+    return Won.LOST if stands is not None and stands[0] in OPEN_JOBS else Won.GONE
+
+
+def _written(outcome: JobOutcome) -> Job:
+    return Job(
+        pk=outcome.row.pk,
+        member=outcome.row.member,
+        status=outcome.status,
+        attempt=outcome.attempt,
+        fence=outcome.fence,
+        mirrored=True,
+        wakes_at=outcome.wakes_at,
+        finished_at=outcome.finished_at,
+        expires_at=outcome.expires_at,
+        state=outcome.state,
+    )
+
+
+def start_jobs(starting: Sequence[tuple[JobRow, str]]) -> list[JobRow | None]:
+    """Write `RUNNING` under these fences before executions that may be repetitions, in one transaction.
+
+    Return the rows as they stand now; None for each that is not as it was read any more.
+    """
+    using = database()
+    started: list[JobRow | None] = []
+    with transaction.atomic(using=using):
+        for row, fence in starting:
+            new = row._replace(status=JobStatus.RUNNING.value, fence=fence, reclaims=row.reclaims + 1)
+            same = _jobs(using).filter(pk=row.pk, status=row.status, attempt=row.attempt, fence=row.fence)
+            written = same.update(status=new.status, fence=fence, reclaims=new.reclaims)
+            started.append(new if written else None)
+    return started
+
+
+def undo_job_starts(started: Iterable[tuple[JobRow, JobRow]]) -> None:
+    """Take (started, before) back, so that what did not start counts no take-over."""
+    using = database()
+    with transaction.atomic(using=using):
+        for new, before in started:
+            rows = _jobs(using).filter(pk=new.pk, status=new.status, fence=new.fence)
+            rows.update(status=before.status, fence=before.fence, reclaims=before.reclaims)
+
+
+def store_results(jobs: Sequence[Job]) -> None:
+    """Insert the results of jobs that had no row. Where one stands already, it stays."""
+    if jobs:
+        _jobs().bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
+
+
+# -- what the sweeps do
+
+
+def note_mirrored(members: Sequence[str]) -> None:
+    """Note that Redis has these; rows that somebody has locked are left to the next sweep."""
+    using = database()
+    with transaction.atomic(using=using):
+        rows = _locked(_jobs(using).filter(member__in=members).order_by("pk"), skip=True)
+        _jobs(using).filter(pk__in=list(rows.values_list("pk", flat=True))).update(mirrored=True)
+
+
+def prune_jobs(limit: int) -> int:
+    """Delete up to so many expired rows; return how many there were."""
+    using = database()
+    rows = _jobs(using).filter(Q(expires_at__isnull=False) & Q(expires_at__lt=utcnow())).order_by("expires_at")
+    pks = list(rows.values_list("pk", flat=True)[:limit])
+    if pks:
+        _jobs(using).filter(pk__in=pks).delete()
+    return len(pks)

@@ -1,0 +1,44 @@
+"""What is to be written into the ledger, and what became of it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from ..models import Run, Schedule
+
+
+class Won(Enum):
+    """What became of a write."""
+
+    YES = "yes"
+    LOST = "lost"  # somebody else decided this point: do not touch Redis
+    GONE = "gone"  # the schedule was deleted or made anew: nothing to record, drop the member
+
+
+@dataclass(slots=True)
+class Version:
+    """What was read of an existing row, to be compared when it is written."""
+
+    status: str
+    attempt: int
+    fence: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A row to be written: new where `seen` is None, else an update of the row that looked like `seen`.
+
+    `repeated` is set where an earlier call had written it, and only the reply to its COMMIT was lost.
+    After `record`, `schedule` and `next_point` hold the definition and the chain's next point as of that transaction.
+    """
+
+    run: Run
+    schedule: Schedule
+    seen: Version | None = None
+    next_point: datetime | None = None
+    repeated: bool = False
+
+
+def version_of(run: Run) -> Version:
+    """Return what identifies this state of a row."""
+    return Version(run.status, run.attempt, run.fence)

@@ -1,0 +1,112 @@
+"""Records outcomes: rows and states in one transaction.
+
+Note [Edited while it was held]
+While a point is executed, later ones may fall due, and then an edit ends the definition that had them. The next claimer
+sees only the new definition, whose points begin after the edit. So whoever records the point, and still has the
+definition that it was claimed with, records what that one left up to the edit, as one stretch (rule R8).
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import connections, transaction
+
+from .. import chain
+from ..fields import utcnow
+from ..models import Run, Schedule, ScheduleState, Status
+from .database import database
+from .outcome import Outcome, Won
+from .reading import load_schedules
+from .rows import write
+from .states import STATE_FIELDS, advance, decides, save_states, settle_state
+
+
+def record(outcomes: Sequence[Outcome]) -> list[Won]:
+    """Write rows and states in one transaction; say per outcome whether it was won. See Note [Compare and set].
+
+    After an exception nothing is written, and the same call may be repeated.
+
+    Raises:
+        IntegrityError: The table refuses a row, and not because of another one: it is of another release.
+    """
+    using = database()
+    with transaction.atomic(using=using):
+        won = write(outcomes, using)
+        _advance(outcomes, won, using)
+    return won
+
+
+def start(outcomes: Sequence[Outcome]) -> list[Won]:
+    """Write `running` rows before an execution that may be a repetition; states stay. See Note [Compare and set].
+
+    A row that the table refuses is lost: what cannot be recorded is not executed again.
+    """
+    using = database()
+    with transaction.atomic(using=using):
+        return write(outcomes, using, refused=Won.LOST)
+
+
+def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
+    """Move the states of the won outcomes on. The schedules are locked, so that a deletion or a second worker waits."""
+    pks = sorted({outcome.schedule.pk for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES})
+    if not pks:
+        return
+    current = _lock_schedules(pks, outcomes, using)
+    states = ScheduleState._base_manager.using(using).in_bulk(pks)
+    for index, outcome in enumerate(outcomes):
+        if won[index] is not Won.YES:
+            continue
+        row = current.get(outcome.schedule.pk)
+        if row is None or row.created_at != outcome.schedule.created_at:
+            if not outcome.repeated:  # else it was recorded before the schedule was deleted, and stands
+                Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
+            won[index] = Won.GONE
+            continue
+        claimed, outcome.schedule = outcome.schedule, row
+        state = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
+        if not outcome.repeated:
+            advance(state, outcome.run)
+        if decides(outcome.run):
+            if claimed.effective_from < row.effective_from:
+                _record_left(outcome, claimed, state, using)
+            outcome.next_point = settle_state(row, state)
+    save_states([states[pk] for pk in pks if pk in states and pk in current], STATE_FIELDS)
+
+
+def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, using: str) -> None:
+    """Record what the definition before an edit left, and move the state on. See Note [Edited while it was held]."""
+    run, schedule = outcome.run, outcome.schedule
+    first = chain.next_point(claimed, state)
+    if first is None or first > schedule.effective_from:
+        return
+    # Not from `first` on: there may have been other definitions meanwhile.
+    begin = max(run.last_due_at or run.due_at, claimed.effective_from)
+    left = Run.of(
+        schedule,
+        begin + timedelta(milliseconds=1),
+        last_due_at=schedule.effective_from,
+        points=0,
+        task=claimed.task,
+        queue=claimed.queue,
+        generation=claimed.generation,
+        status=Status.SKIPPED,
+        reason="edited" if schedule.enabled else "paused",
+        finished_at=run.finished_at or utcnow(),
+    )
+    left.save(using=using, force_insert=True)
+    advance(state, left)
+
+
+def _lock_schedules(pks: list[int], outcomes: Sequence[Outcome], using: str) -> dict[int, Schedule]:
+    """Lock these schedules and return them as they stand now; those that were not edited are not read again."""
+    locking: dict[str, Any] = {"of": ("self",), "no_key": True} if connections[using].vendor == "postgresql" else {}
+    rows = Schedule._base_manager.using(using).select_for_update(**locking).filter(pk__in=pks).order_by("pk")
+    generations = dict(rows.values_list("pk", "generation"))
+    current = {
+        outcome.schedule.pk: outcome.schedule
+        for outcome in outcomes
+        if generations.get(outcome.schedule.pk) == outcome.schedule.generation
+    }
+    edited = generations.keys() - current.keys()
+    return current | load_schedules(edited) if edited else current

@@ -1,0 +1,92 @@
+"""Writes rows: inserts and updates that are won or lost.
+
+Note [Compare and set]
+Redis is settled after the ledger, and only by whoever won the ledger's compare-and-set. A new row is won by the unique
+constraint on (schedule, origin, due_at); an existing one by an UPDATE that names the status, attempt and fence that
+were read, compared for equality only (fences are not ordered: a clock may step back, Redis may be flushed). A row that
+already carries my fence and worker is mine: the reply to an earlier COMMIT was lost.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from ..models import Run, Status
+from .database import database
+from .outcome import Outcome, Version, Won
+
+ROW_FIELDS = [
+    "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
+    "result", "generation", "task",
+]  # fmt: skip
+
+
+def write(outcomes: Sequence[Outcome], using: str, *, refused: Won | None = None) -> list[Won]:
+    won = _insert(outcomes, using, refused)
+    for index, outcome in enumerate(outcomes):
+        if outcome.seen is not None:
+            won[index] = _update(outcome, outcome.seen, using)
+    return won
+
+
+def _insert(outcomes: Sequence[Outcome], using: str, refused: Won | None) -> list[Won]:
+    won = [Won.LOST] * len(outcomes)
+    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None]
+    if not new:
+        return won
+    try:
+        with transaction.atomic(using=using):
+            Run._base_manager.using(using).bulk_create([outcomes[index].run for index in new])
+        for index in new:
+            won[index] = Won.YES
+    except IntegrityError:
+        for index in new:
+            won[index] = _insert_one(outcomes[index], using, refused)
+    return won
+
+
+def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
+    run = outcome.run
+    run.pk = None
+    run._state.adding = True
+    try:
+        with transaction.atomic(using=using):
+            run.save(using=using, force_insert=True)
+        return Won.YES
+    except IntegrityError:
+        key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
+        if Run._base_manager.using(using).filter(**key).exists():
+            return _mine(outcome, key, using)
+        if refused is None:
+            raise
+        return refused
+
+
+def _update(outcome: Outcome, seen: Version, using: str) -> Won:
+    run = outcome.run
+    rows = Run._base_manager.using(using).filter(pk=run.pk, status=seen.status, attempt=seen.attempt, fence=seen.fence)
+    if rows.update(**{name: getattr(run, name) for name in ROW_FIELDS}):
+        return Won.YES
+    return _mine(outcome, {"pk": run.pk}, using)
+
+
+def _mine(outcome: Outcome, key: dict[str, object], using: str) -> Won:
+    run = outcome.run
+    same = {"fence": run.fence, "worker": run.worker, "status": run.status, "attempt": run.attempt}
+    row = Run._base_manager.using(using).filter(**key, **same).exclude(fence="").first()
+    if row is None:
+        return Won.LOST
+    run.pk = row.pk
+    outcome.repeated = True
+    return Won.YES
+
+
+def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
+    """Take `running` rows of executions that did not begin back to what they were, so that no reclaim is counted."""
+    using = database()
+    with transaction.atomic(using=using):
+        for outcome, values in zip(outcomes, before, strict=True):
+            run = outcome.run
+            rows = Run._base_manager.using(using).filter(pk=run.pk, status=Status.RUNNING, fence=run.fence)
+            rows.update(**values)

@@ -1,0 +1,59 @@
+"""`manage.py delayq_status`: how the whole thing stands, and for probes whether it is well. No logic of its own."""
+
+import json
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+
+from django_delayq import conf, status
+from django_delayq.plain import plain
+
+
+class Command(BaseCommand):
+    """Reads Redis and the database; changes nothing. Exits with 0 where all is well, else 1 or 2, see `--help`."""
+
+    help = (
+        "Show workers, shards, drift and schedules, and say what is wrong. Exit status: 0 all is well; 1 something is "
+        "wrong; 2 Redis, the database or the settings are such that it cannot be told."
+    )
+    requires_system_checks = []  # a probe answers also where something else of the project is wrong
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+        parser.add_argument(
+            "--max-lag",
+            metavar="SECONDS",
+            type=float,
+            default=60.0,
+            help="An entry that has been due for longer is a problem (default 60).",
+        )
+        parser.add_argument(
+            "--timeout", metavar="SECONDS", type=float, default=2.0, help="Answer within so long (default 2)."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print it and exit with the status."""
+        if not options["max_lag"] >= 0:
+            raise CommandError(f"--max-lag is zero or more, not {options['max_lag']:g}.", returncode=2)
+        if not 0.1 <= options["timeout"] <= 600:
+            raise CommandError(f"--timeout is from 0.1 to 600, not {options['timeout']:g}.", returncode=2)
+        try:
+            if not conf.get_config().mirror:
+                raise CommandError("DELAYQ['MIRROR'] is False: this process touches no Redis.", returncode=2)
+            snapshot = status.look(seconds=options["timeout"])
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error), returncode=2) from error
+        problems = status.judge(snapshot, max_lag=options["max_lag"])
+        if options["json"]:
+            self.stdout.write(plain(json.dumps(status.as_dict(snapshot, problems), ensure_ascii=False)))
+        else:
+            tones = {"good": self.style.SUCCESS, "bad": self.style.ERROR}
+            for tone, line in status.as_lines(snapshot, problems):
+                self.stdout.write(tones[tone](plain(line)) if tone else plain(line))
+        code = status.exit_status(problems)
+        if code:
+            sys.exit(code)

@@ -1,0 +1,130 @@
+"""Compares what Redis holds of schedules with what it should hold, and mends what differs.
+
+Redis is read before the database: so what is newer in Redis is a restored backup, not a late read.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from .. import chain
+from ..broker import Broker, EntryView
+from .read import Wanted, read_wanted
+from .write import write_wanted
+
+#: No sound entry that is due waits longer for its score, and no lease is longer: see unsound() in the scripts' prelude.
+LONGEST_WAIT_MS = 2 * 3600 * 1000
+
+
+class Difference(Enum):
+    """What is wrong with an entry, in words; `{point}` is the point that it should have."""
+
+    NEEDLESS = "removed, it has no due point to wait for"
+    ABSENT = "added, next due {point:%Y-%m-%d %H:%M:%S} UTC"
+    TORN = "repaired, a part of its entry was missing"
+    PAST_DJANGO = "updated, it was edited past Django"
+    BEHIND = "updated, an edit was not mirrored"
+    NEWER = "set back, Redis knew a newer edit than the database"
+    AHEAD = "rewound to {point:%Y-%m-%d %H:%M:%S} UTC, which has no outcome"
+    EARLIER = "reset, it stood before its next due point"
+    WAKE = "reset, its wake-up was damaged"
+    LEASE = "reset, its lease was nobody's"
+    ATTEMPTS = "reset, attempts were left over"
+
+    @property
+    def is_damage(self) -> bool:
+        """True where the entry is to be replaced, not only brought up to date."""
+        return self in _DAMAGE
+
+    def words(self, item: Wanted) -> str:
+        """Return the line of a report."""
+        return f"{item.schedule.name}: {self.value.format(point=item.point)}"
+
+
+NOTHING = EntryView(None, None, None, leased=False)
+_DAMAGE = (
+    Difference.TORN, Difference.AHEAD, Difference.EARLIER, Difference.WAKE, Difference.LEASE, Difference.ATTEMPTS,
+)  # fmt: skip
+
+
+def compare(
+    broker: Broker, homes: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False
+) -> list[tuple[Wanted, Difference]]:
+    """Compare the schedules of these keys, which live in these queues; mend what differs, unless in a `dry_run`.
+
+    Those that moved to another queue this very moment are left to the delta sweep. `flushed`: Redis is not asked, it
+    had nothing a moment ago; what has come there since is found by the scripts, and stays.
+
+    Raises:
+        BrokerError: Redis cannot be written; the next sweep does what was not reached.
+    """
+    now_ms = 0
+    views = dict.fromkeys(homes, NOTHING)
+    if not flushed:
+        now_ms = broker.now_ms()
+        replies = broker.views([(chain.member_of(pk), queue) for pk, queue in homes.items()])
+        views = dict(zip(homes, replies, strict=True))
+    found: list[tuple[Wanted, Difference]] = []
+    update: list[Wanted] = []
+    damaged: list[Wanted] = []
+    expected: dict[str, str] = {}
+    for item in read_wanted(_keys(homes), note=not dry_run):
+        schedule = item.schedule
+        view = views.get(schedule.pk)
+        if view is None or homes[schedule.pk] != schedule.queue:
+            continue
+        difference = find_difference(item, view, now_ms)
+        if difference is None:
+            continue
+        found.append((item, difference))
+        (damaged if difference.is_damage else update).append(item)
+        if view.generation is not None and view.generation > schedule.generation:
+            expected[item.member] = str(view.generation)
+    if not dry_run:
+        for items, reset in ((update, False), (damaged, True)):
+            if items:
+                write_wanted(broker, items, reset=reset, expected=expected)
+    return found
+
+
+def _keys(homes: Mapping[int, str]) -> list[int] | range:
+    """Return the keys; as a range where that asks for few rows more, which the database answers faster."""
+    first, last = min(homes, default=0), max(homes, default=-1)
+    return range(first, last + 1) if last - first < 2 * len(homes) else list(homes)
+
+
+def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:
+    """Say what is wrong with an entry, None where nothing is."""
+    generation, score_ms = item.schedule.generation, view.score_ms
+    if item.past_django:
+        return Difference.PAST_DJANGO
+    if item.point is None:
+        return _find_needless(view, generation, now_ms)
+    if view.point_ms is None or score_ms is None or view.generation is None:
+        return Difference.ABSENT if view.point_ms is None and score_ms is None else Difference.TORN
+    if view.generation != generation:
+        return Difference.BEHIND if view.generation < generation else Difference.NEWER
+    if view.leased:
+        return Difference.LEASE if score_ms > now_ms + LONGEST_WAIT_MS else None
+    if view.point_ms > item.point_ms:
+        return Difference.AHEAD
+    if score_ms > max(now_ms, item.wake_ms) + LONGEST_WAIT_MS:
+        return Difference.WAKE
+    if item.awaited:  # waits for a retry
+        return None
+    if view.point_ms < item.point_ms:
+        return Difference.EARLIER if score_ms > now_ms else None  # else its claimer is about to see it
+    if view.point_ms > now_ms:
+        if view.retrying:
+            return Difference.ATTEMPTS
+        if score_ms != item.wake_ms:
+            return Difference.WAKE
+    return None
+
+
+def _find_needless(view: EntryView, generation: int, now_ms: int) -> Difference | None:
+    if view == NOTHING:
+        return None
+    pending = view.score_ms is not None and (view.leased or (view.point_ms is not None and view.point_ms <= now_ms))
+    if pending and view.generation == generation and (view.score_ms or 0) <= now_ms + LONGEST_WAIT_MS:
+        return None  # its holder or next claimer records the point, and drops it
+    return Difference.NEEDLESS

@@ -1,0 +1,78 @@
+"""Drift as a number: how far Redis is from the database, by counting. Compares no entry and changes nothing."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from .. import ledger
+from ..broker import Broker
+from ..fields import utcnow
+from ..models import Condition, Schedule, ScheduleState, Tombstone
+from ..timing.point import EPOCH
+from .durable import STALE, count_unmirrored
+from .turn import read_last
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How many entries differ at least; all zero where nothing is known to differ.
+
+    Counts cannot see one entry that is missing while another is too many, nor a wrong value in an entry: the full sweep
+    and `delayq_sync --dry-run` compare. While workers run, an entry may count for the moment between its commit and
+    Redis, so one look that is not zero means little, and the same number twice in some seconds means much.
+    """
+
+    #: Edits that Redis has not seen.
+    unmirrored: int
+    #: Deletions and moves that Redis has not followed.
+    tombstones: int
+    #: Entries that the database wants and Redis has not, beyond those of unmirrored edits.
+    missing: int
+    #: Members in Redis that nothing stands behind, beyond those of tombstones and unmirrored edits.
+    ghosts: int
+    #: Entries of which a part is missing or left over: score, point or generation.
+    torn: int
+    #: Shards that were flushed and are not rebuilt yet.
+    unbuilt: int
+    #: When the last full sweep ended, by Redis' clock; None where none is known.
+    swept_at: datetime | None = None
+    #: How many entries that sweep mended.
+    mended: int = 0
+    #: Durable jobs older than 30 s that no sweep has put into Redis. What Redis has lost of others, sweeps find out.
+    jobs: int = 0
+
+    @property
+    def total(self) -> int:
+        """One number for a probe: 0 where nothing is known to differ. Each differing entry counts once."""
+        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt + self.jobs
+
+
+def drift(broker: Broker) -> Drift:
+    """Count what differs, by six counts on indexes and two round trips to Redis, whatever the number of schedules.
+
+    Raises:
+        BrokerError: Redis does not answer.
+    """
+    using = ledger.database()
+    unmirrored = Schedule.objects.using(using).unmirrored().count()
+    tombstones = Tombstone._base_manager.using(using).count()
+    # A bound, not `is not null`: SQLite then counts on the index.
+    states = ScheduleState._base_manager.using(using)
+    expected = states.filter(next_due_at__gte=EPOCH).count()
+    # A parked schedule that owes a point has its entry until a worker claims it, and none afterwards.
+    parked = states.filter(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED).count()
+    expected += ledger.open_apart().count()
+    stats = broker.all_stats(broker.places())
+    members = sum(item.members for item in stats)
+    last = read_last(broker)
+    return Drift(
+        unmirrored=unmirrored,
+        tombstones=tombstones,
+        missing=max(0, expected - parked - members - unmirrored),
+        ghosts=max(0, members - expected - unmirrored - tombstones),
+        torn=sum(max(item.members, item.points, item.generations) - item.members for item in stats)
+        + sum(item.members - min(item.members, item.points, item.generations) for item in stats),
+        unbuilt=sum(item.epoch is None or item.epoch.startswith("building:") for item in stats),
+        swept_at=None if last is None else last.at,
+        mended=0 if last is None else last.mended,
+        jobs=count_unmirrored(STALE),
+    )

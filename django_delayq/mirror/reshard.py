@@ -1,0 +1,146 @@
+"""Moves a prefix to another number of shards while workers run.
+
+Note [Changing the number of shards]
+A member's shard follows from its name and the number of shards, so another number moves most members. Two workers that
+count differently would look for a member in two places; so the layout in Redis changes first, and with it each shard's
+epoch: whoever works with the former number finds out at its next claim, or with its next heartbeat, refuses and drains.
+What it still executes it records and settles where it was. Then each member leaves its former place before it enters
+its new one, as a schedule that is moved to another queue does: while it is leased it stays, so that no point is held in
+two places. Workers with the new number hand back what they find in a former place, for it to be moved
+(`worker/dispatch.py`). What is due waits for the end of its move, the work of a page.
+The layout keeps the former numbers until all is moved. A move that was interrupted is finished by the next one; until
+then what is on its way is brought back by the next full sweep of any worker, which the beginning of the move makes due,
+and `delayq_status` tells what to do.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from .. import chain, ledger
+from ..broker import Broker, Place
+from . import rows
+from .build import Build
+from .compare import compare
+from .ghosts import BEYOND
+from .jobs import move_jobs, move_results
+from .layout import other_shards, store_layout
+from .runs import put_back
+from .turn import TTL_MS, sweep_now
+
+#: Between two looks at what is still leased.
+PAUSE_SECONDS = 0.5
+#: How the mark begins that keeps sweeps away; it tells that a move is under way, and ends with who makes it.
+MARK = "reshard:"
+
+
+def reshard(
+    broker: Broker, *, say: Callable[[str], object], pause: Callable[[float], object] = time.sleep
+) -> dict[str, int]:
+    """Move everything to the number of shards that the settings say; return the members moved per queue.
+
+    Waits for what is executed at this moment by workers that count differently. `say` is told what goes on.
+    See Note [Changing the number of shards].
+
+    Raises:
+        ForeignLayout: The prefix belongs to another database, or a queue that is not ours is in use: see `layout.py`.
+        BrokerError: Redis failed on the way; the next call goes on.
+    """
+    former = other_shards(broker)
+    if not former:
+        return {}
+    build = Build(broker, broker.places(former))  # first: a new worker must not find these shards flushed
+    token = _begin(broker, former)
+    try:
+        moved = _move(broker, former, build, token, say, pause)
+        broker.drop([place for place in _places(former) if not _exists(broker, place)])
+        store_layout(broker)
+        sweep_now(broker)
+    finally:
+        broker.end_sweep(token)
+    return moved
+
+
+def under_way(broker: Broker) -> bool:
+    """Say whether a move is being made; one that was killed counts for half a minute more.
+
+    Raises:
+        BrokerError: Redis does not answer.
+    """
+    return (broker.sweep_mark() or "").startswith(MARK)
+
+
+def _begin(broker: Broker, former: Mapping[str, int]) -> str:
+    """Change the layout, so that whoever counts differently stops; return the mark that keeps sweeps away."""
+    token = MARK + secrets.token_hex(8)
+    broker.note_sweep(None)
+    broker.begin_sweep(token, ttl_ms=TTL_MS)
+    store_layout(broker, former=former)
+    broker.renew_epochs(_places(former))
+    return token
+
+
+def _places(former: Mapping[str, int]) -> list[Place]:
+    return [Place(queue, shard) for queue, count in former.items() for shard in range(count)]
+
+
+def _exists(broker: Broker, place: Place) -> bool:
+    return place.shard < broker.config.shards_of(place.queue)
+
+
+def _move(
+    broker: Broker,
+    former: Mapping[str, int],
+    build: Build,
+    token: str,
+    say: Callable[[str], object],
+    pause: Callable[[float], object],
+) -> dict[str, int]:
+    moved = dict.fromkeys(former, 0)
+    while True:
+        leased = 0
+        for place, members in _misplaced(broker, former):
+            left = _leave(broker, place, members)
+            _enter(broker, left)
+            moved[place.queue] += len(left)
+            leased += len(members) - len(left)
+            _keep(broker, build, token)
+        leased += move_jobs(broker, _places(former), moved)
+        if not leased:
+            move_results(broker, former)
+            build.finish()
+            return moved
+        say(f"{leased} are being executed where they were; waiting for their ends.")
+        pause(PAUSE_SECONDS)
+        _keep(broker, build, token)
+
+
+def _keep(broker: Broker, build: Build, token: str) -> None:
+    build.go_on()
+    if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
+        broker.begin_sweep(token, ttl_ms=TTL_MS)
+
+
+def _misplaced(broker: Broker, former: Mapping[str, int]) -> Iterator[tuple[Place, list[str]]]:
+    """Yield the members of schedules and runs that are not where they belong now, page by page."""
+    for place in _places(former):
+        known = _exists(broker, place)
+        for page in broker.scan(place):
+            members = [member for member in sorted(page) if chain.parse_member(member) is not None]
+            wrong = [member for member in members if not known or broker.place_of(member, place.queue) != place]
+            if wrong:
+                yield place, wrong
+
+
+def _leave(broker: Broker, place: Place, members: list[str]) -> list[str]:
+    """Take members out of a place; return those that have left it. What is under a live lease stays."""
+    replies = broker.remove(place, [(member, BEYOND, "") for member in members], gone=True)
+    return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
+
+
+def _enter(broker: Broker, members: list[str]) -> None:
+    """Mirror what these members stand for, where it belongs."""
+    parsed = [item for item in map(chain.parse_member, members) if item is not None]
+    compare(broker, rows.load_homes_of([pk for kind, pk in parsed if kind == "s"]))
+    runs = ledger.load_runs([pk for kind, pk in parsed if kind == "r"])
+    put_back(broker, [run for run in runs.values() if run.status in ("queued", "running", "retrying")])

@@ -1,0 +1,12 @@
+"""How the whole thing stands: workers, shards, drift, schedules; and what is wrong with it, each with what to do.
+
+Changes nothing. Works where Redis or the database is down: it then says so, and tells what the other one knows.
+"""
+
+from .judge import exit_status, judge
+from .looking import look, look_quickly
+from .report import as_dict
+from .snapshot import Problem, Snapshot
+from .text import as_lines
+
+__all__ = ["Problem", "Snapshot", "as_dict", "as_lines", "exit_status", "judge", "look", "look_quickly"]

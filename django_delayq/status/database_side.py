@@ -1,0 +1,77 @@
+"""What the database knows by itself: schedules that stand still or fail, open runs. A few counts, whatever the number
+of schedules.
+"""
+
+from typing import Any
+
+from django.db import connections
+from django.db.models import Count, QuerySet
+
+from .. import handover, ledger, registry
+from ..models import Condition, Schedule, ScheduleState
+from .snapshot import DatabaseView, Named
+
+NAMES_SHOWN = 5
+
+
+def reach_database() -> DatabaseView:
+    """Return a view with nothing counted yet, once the database answers.
+
+    Raises:
+        MissingTables: The migrations were not run.
+        DatabaseError: It does not answer.
+    """
+    ledger.check_tables()
+    using = ledger.database()
+    return DatabaseView(alias=using, vendor=connections[using].vendor)
+
+
+def count_all(view: DatabaseView) -> None:
+    """Fill in the counts one after the other: where the time is up, the rest stays None.
+
+    Raises:
+        DatabaseError: A question was refused; the tables may be of another version.
+    """
+    states = ScheduleState._base_manager.using(ledger.database())
+    view.failing = _enabled(states.filter(failing_streak__gt=0))
+    view.open_runs = _open_runs()
+    view.parked = _enabled(states.filter(condition=Condition.PARKED))
+    view.refused = _refused()
+
+
+def _enabled(states: QuerySet[Any]) -> Named:
+    """Count the enabled schedules of these states. No join: it would begin at the many that are enabled."""
+    rows = Schedule._base_manager.using(ledger.database()).filter(pk__in=states.values("pk"), enabled=True)
+    names = list(rows.values_list("name", flat=True)[: NAMES_SHOWN + 1])
+    return Named(rows.count() if len(names) > NAMES_SHOWN else len(names), tuple(names[:NAMES_SHOWN]))
+
+
+def _open_runs() -> dict[str, int]:
+    counts = dict.fromkeys(("queued", "running", "retrying"), 0)
+    for rows in (ledger.open_apart(), ledger.open_chains()):
+        for status, count in rows.order_by().values_list("status").annotate(count=Count("pk")):
+            counts[status] += count
+    return counts
+
+
+def _refused() -> Named | None:
+    """Count the enabled schedules whose TASKS backend would not take their task; None where the tasks cannot be read.
+
+    Each combination of task, backend and priority is asked about once.
+    """
+    try:
+        tasks = registry.get_tasks()
+    except Exception:  # the checks report it
+        return None
+    rows = Schedule._base_manager.using(ledger.database()).filter(enabled=True).exclude(backend="")
+    count, names = 0, list[str]()
+    combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
+    for path, backend, priority, number in combinations:
+        task = tasks.get(path)
+        if task is None or handover.find_refusal(task, backend, priority) is None:
+            continue
+        count += number
+        if len(names) < NAMES_SHOWN:
+            some = rows.filter(task=path, backend=backend, priority=priority).order_by("name")
+            names += some.values_list("name", flat=True)[: NAMES_SHOWN - len(names)]
+    return Named(count, tuple(names))

@@ -1,0 +1,96 @@
+"""What Redis knows of workers and shards: counts and plain reads in a few round trips, however many the entries."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..broker import Broker, JobBroker, JobStats, Place, Stats
+from ..exceptions import BrokerError, BrokerUnavailable
+from .snapshot import JobsView, RedisView, ServerView, ShardView, WorkerView
+
+
+def read_redis(broker: Broker, *, server: bool) -> RedisView:
+    """Return what Redis knows; with `server` also about itself.
+
+    Raises:
+        BrokerError: Redis does not answer, or with an error.
+    """
+    places = broker.places()
+    shards = broker.all_stats(places)
+    jobs = JobBroker(broker).stats(places)
+    now_ms = shards[0].now_ms
+    workers = [_worker(name, beat_ms, text, now_ms) for name, (beat_ms, text) in broker.workers().items()]
+    return RedisView(
+        workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
+        shards=tuple(_shard(place, stats) for place, stats in zip(places, shards, strict=True)),
+        servers=_servers(broker) if server else None,
+        jobs=tuple(_jobs(places, jobs)),
+    )
+
+
+def _worker(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
+    try:
+        details = json.loads(text)
+    except (ValueError, RecursionError):
+        details = None
+    if not isinstance(details, dict):  # garbage, or nothing yet: its heartbeat stands
+        details = {}
+    queues, started = details.get("queues"), _whole(details.get("started"))
+    return WorkerView(
+        name=name,
+        queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
+        heartbeat_age=max(0.0, (now_ms - beat_ms) / 1000),
+        uptime=None if started is None else max(0.0, round(now_ms / 1000 - started, 3)),
+        running=_whole(details.get("running")),
+        held=_whole(details.get("held")),
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _shard(place: Place, stats: Stats) -> ShardView:
+    epoch = "built"
+    if stats.epoch is None:
+        epoch = "absent"
+    elif stats.epoch.startswith("building:"):
+        epoch = "building"
+    waiting = None if stats.head_ms is None or stats.head_ms > stats.now_ms else (stats.now_ms - stats.head_ms) / 1000
+    return ShardView(place.queue, place.shard, stats.members, stats.due, stats.leased, waiting, epoch)
+
+
+def _jobs(places: Sequence[Place], stats: Sequence[JobStats]) -> Iterator[JobsView]:
+    queues: dict[str, list[JobStats]] = {}
+    for place, found in zip(places, stats, strict=True):
+        queues.setdefault(place.queue, []).append(found)
+    for queue, shards in queues.items():
+        late = [shard.overdue_ms for shard in shards if shard.overdue_ms is not None]
+        waiting, ready, running, dead = (
+            sum(column) for column in zip(*(shard.counts for shard in shards), strict=True)
+        )
+        yield JobsView(queue, waiting, ready, running, dead, max(late) / 1000 if late else None)
+
+
+def _servers(broker: Broker) -> tuple[ServerView, ...]:
+    try:
+        sections = [broker.info(section) for section in ("server", "memory", "persistence")]
+    except BrokerUnavailable:
+        raise
+    except BrokerError:  # a managed server that does not tell
+        return (ServerView(),)
+    return tuple(_server(*parts) for parts in zip(*sections, strict=False))
+
+
+def _server(about: Mapping[str, Any], memory: Mapping[str, Any], disk: Mapping[str, Any]) -> ServerView:
+    name = str(about.get("server_name", "redis"))
+    failed = [key for key in ("rdb_last_bgsave_status", "aof_last_write_status") if disk.get(key, "ok") != "ok"]
+    return ServerView(
+        name=name,
+        version=str(about.get(f"{name}_version", about.get("redis_version", ""))),
+        memory_policy=str(memory.get("maxmemory_policy", "")),
+        used_bytes=_whole(memory.get("used_memory")),
+        max_bytes=_whole(memory.get("maxmemory")) or None,
+        appendonly=bool(disk["aof_enabled"]) if "aof_enabled" in disk else None,
+        disk_problem=failed[0] if failed else "",
+    )

@@ -1,0 +1,167 @@
+"""What was seen, as values. Ages and delays are in seconds, by Redis' clock."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..mirror import Drift
+
+#: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
+LIVE_SECONDS = 90.0
+
+#: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
+WRONG: Final = 1
+BLIND: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong: a stable word, one line that says what to do, WRONG or BLIND, and whose queue it is."""
+
+    code: str
+    message: str
+    status: int = WRONG
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as it last described itself. `uptime`, `running` and `held` are None where it does not tell."""
+
+    name: str
+    queues: tuple[str, ...]
+    heartbeat_age: float
+    uptime: float | None = None
+    running: int | None = None
+    held: int | None = None
+
+    @property
+    def live(self) -> bool:
+        """True while its heartbeat is young enough."""
+        return self.heartbeat_age <= LIVE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """One shard. `oldest_due` is how long its head waits for a worker, None where nothing is due.
+
+    `epoch` is `built`, `building` (a worker fills it from the database) or `absent` (Redis was flushed).
+    """
+
+    queue: str
+    shard: int
+    members: int
+    due: int
+    leased: int
+    oldest_due: float | None
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobsView:
+    """The jobs of one queue. `oldest_ready` is how long the next one of those that could run waits for a worker.
+
+    `waiting` are those that wait for a time or a retry, `ready` those that wait for their turn. Which of the waiting
+    ones have come due is only looked at when a worker claims.
+    """
+
+    queue: str
+    waiting: int
+    ready: int
+    running: int
+    dead: int
+    oldest_ready: float | None
+
+    @property
+    def total(self) -> int:
+        """All jobs that are not dead."""
+        return self.waiting + self.ready + self.running
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """The Redis or Valkey itself; a field is empty or None where it does not tell."""
+
+    name: str = ""
+    version: str = ""
+    memory_policy: str = ""
+    used_bytes: int | None = None
+    max_bytes: int | None = None
+    appendonly: bool | None = None
+    #: The field of INFO that tells that it cannot write to its disk.
+    disk_problem: str = ""
+
+    @property
+    def evicts(self) -> bool:
+        """True where it removes entries when its memory is full."""
+        return self.memory_policy not in ("", "noeviction")
+
+    @property
+    def full(self) -> bool:
+        """True where there is no memory left for new entries."""
+        return self.max_bytes is not None and (self.used_bytes or 0) >= self.max_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RedisView:
+    """What Redis knows. `servers`, one for each primary, is None where it was not asked about itself."""
+
+    workers: tuple[WorkerView, ...]
+    shards: tuple[ShardView, ...]
+    servers: tuple[ServerView, ...] | None = None
+    #: For each queue.
+    jobs: tuple[JobsView, ...] = ()
+
+    @property
+    def leased(self) -> int:
+        """Entries under a lease."""
+        return sum(shard.leased for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How many schedules, and the names of the first few."""
+
+    count: int
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class DatabaseView:
+    """What the database knows. A count is None where it was not counted in time."""
+
+    alias: str
+    vendor: str
+    parked: Named | None = None
+    failing: Named | None = None
+    #: Those that no point of gets through: their TASKS backend is unknown or does not take the task.
+    refused: Named | None = None
+    open_runs: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Redis against the database. `layout` is `ours`, `foreign` or `none` (nobody has taken the prefix yet).
+
+    `foreign` says what to do; the numbers are None there. `stale_edits` are edits, deletions and moves that Redis has
+    not followed for long. `moving` are the queues whose move to another number of shards has not come to its end, and
+    `under_way` says whether somebody is at it.
+    """
+
+    layout: str
+    foreign: str = ""
+    drift: Drift | None = None
+    stale_edits: int | None = None
+    moving: tuple[str, ...] = ()
+    under_way: bool = False
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Everything that was seen. A side is None where it was not looked at; where it could not be, `blind` says why."""
+
+    alias: str
+    prefix: str
+    redis: RedisView | None = None
+    database: DatabaseView | None = None
+    comparison: Comparison | None = None
+    blind: list[Problem] = field(default_factory=list)

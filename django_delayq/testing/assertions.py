@@ -1,0 +1,193 @@
+"""What a test may say of schedules and jobs. Each failure shows what there is instead."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+from .. import chain, ledger
+from ..backend.preparing import moment
+from ..compat import AnyResult, AnyTask, TaskResultDoesNotExist, normalize_json, task_backends
+from ..jobs import as_result, decode, result_id
+from ..models import Schedule
+from ..registry import get_task
+from ..timing import Recurrence, to_ms
+
+if TYPE_CHECKING:
+    from .bench import Bench
+    from .following import Following
+
+#: So many of a kind are listed in a message.
+SHOWN = 10
+
+
+def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | None = None) -> list[datetime]:
+    """Return the first `n` due points to come, after an instant or after now; fewer where it ends before.
+
+    Of a schedule, those that are not decided yet; its database row is read. A recurrence needs `after`.
+
+    Raises:
+        ValueError: `after` is naive, or missing.
+    """
+    if isinstance(schedule, Schedule):
+        fresh = ledger.load_schedules([schedule.pk]).get(schedule.pk, schedule)
+        if not fresh.enabled:
+            return []
+        return [point.due_at for point in fresh.preview(n, after) if point.runs]
+    if after is None:
+        raise ValueError("A recurrence has no now: next_points(recurrence, n, after=…).")
+    found: list[datetime] = []
+    while len(found) < n and (point := schedule.next_after(found[-1] if found else after)) is not None:
+        found.append(point)
+    return found
+
+
+class Assertions:
+    """Part of `Runner`."""
+
+    bench: "Bench"
+    following: "Following"
+
+    # -- schedules
+
+    def assert_scheduled(
+        self,
+        name_or_task: str | AnyTask,
+        *,
+        at: datetime | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Schedule:
+        """Check that an enabled schedule of this name, or for this task, will run; return it.
+
+        `at`: its next due point; `args`, `kwargs`: what the task is called with. Not given: anything.
+
+        Raises:
+            AssertionError: There is none; shows those that there are.
+        """
+        what = name_or_task if isinstance(name_or_task, str) else name_or_task.module_path
+        rows = list(Schedule._base_manager.using(ledger.database()).select_related("state").order_by("name"))
+        named = [row for row in rows if what in (row.name, row.task)]
+        if not named:
+            raise AssertionError(f"Nothing is scheduled as {what!r}. {_listed('There are', map(_schedule, rows))}")
+        wanted = f"at {at}" if at is not None else ""
+        for row in named:
+            upcoming = next_points(row, 1)
+            right = (args is None or list(args) == row.args) and (kwargs is None or dict(kwargs) == row.kwargs)
+            if right and upcoming and (at is None or _same(at, upcoming[0])):
+                return row
+        if args is not None or kwargs is not None:
+            wanted += f" with {_call(args or [], kwargs or {})}"
+        raise AssertionError(
+            f"{what!r} is not scheduled {wanted.strip()}. {_listed('There is', map(_schedule, named))}"
+        )
+
+    def assert_not_scheduled(self, name_or_task: str | AnyTask) -> None:
+        """Check that no schedule of this name, or for this task, will run.
+
+        Raises:
+            AssertionError: One will; shows it.
+        """
+        try:
+            row = self.assert_scheduled(name_or_task)
+        except AssertionError:
+            return
+        raise AssertionError(f"There is a schedule that will run: {_schedule(row)}.")
+
+    # -- jobs
+
+    @property
+    def enqueued(self) -> list[AnyResult]:
+        """Every job that was enqueued since the beginning, in order, with what became of it."""
+        self.following.durable_jobs()
+        return [self._result(place.queue, job.member, job.payload) for place, job in self.bench.jobs.added]
+
+    def _result(self, queue: str, member: str, payload: str) -> AnyResult:
+        _, call, state = decode(member, payload)
+        backend: Any = task_backends[call.backend]
+        try:
+            found: AnyResult = backend.get_result(result_id(queue, member))
+            return found
+        except TaskResultDoesNotExist:  # kept no longer
+            task = backend._task_of(get_task(call.task), call, queue, call.run_after)
+            return as_result(task, result_id(queue, member), call, state)
+
+    def assert_enqueued(
+        self,
+        task: AnyTask | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        run_after: datetime | None = None,
+        count: int | None = None,
+    ) -> list[AnyResult]:
+        """Check that jobs of this task were enqueued since the beginning; return their results.
+
+        `args`, `kwargs`, `run_after`: as they were enqueued; not given: anything. `count`: exactly so many, 0 for none;
+        not given: at least one.
+
+        Raises:
+            AssertionError: There are others; shows the jobs of this task, or of all.
+        """
+        path = task if isinstance(task, str) else task.module_path
+        everything = self.enqueued
+        of_task = [result for result in everything if result.task.module_path == path]
+        found = [
+            result
+            for result in of_task
+            if (args is None or normalize_json(list(args)) == result.args)
+            and (kwargs is None or normalize_json(dict(kwargs)) == result.kwargs)
+            and (run_after is None or _same(run_after, result.task.run_after))
+        ]
+        if len(found) == count or (count is None and found):
+            return found
+        wanted = path if args is None and kwargs is None else f"{path}{_call(args or [], kwargs or {})}"
+        if run_after is not None:
+            wanted += f" for {run_after}"
+        was = "was not enqueued" if count is None else f"was enqueued {len(found)} times, not {count}"
+        shown = _listed("Enqueued were", map(_job, of_task or everything))
+        raise AssertionError(f"{wanted} {was}. {shown}{_waiting_for_commit()}")
+
+
+def _same(one: datetime, other: datetime | None) -> bool:
+    """Compare two instants in whole ms; naive ones are local."""
+    return other is not None and to_ms(moment(one)) == to_ms(moment(other))
+
+
+def _listed(begin: str, items: Any) -> str:
+    texts = list(items)
+    if not texts:
+        return f"{begin}: nothing."
+    more = f"\n  … and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return begin + ":" + "".join(f"\n  {text}" for text in texts[:SHOWN]) + more
+
+
+def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+    return f"({', '.join(shown)})"
+
+
+def _schedule(row: Schedule) -> str:
+    text = f"{row.name!r}: {row.task}{_call(row.args, row.kwargs)}, "
+    if not row.enabled:
+        return text + (f"paused ({row.pause_reason})" if row.pause_reason else "paused")
+    points = next_points(row, 3)
+    if not points:
+        return text + (chain.state_of(row).condition_reason or "no due point is left")
+    return text + "due " + ", ".join(f"{point:%Y-%m-%d %H:%M:%S} UTC" for point in points)
+
+
+def _job(result: AnyResult) -> str:
+    text = f"{result.task.module_path}{_call(result.args, result.kwargs)}, {result.status.lower()}"
+    return text if result.task.run_after is None else f"{text}, for {result.task.run_after}"
+
+
+def _waiting_for_commit() -> str:
+    waiting = sum(len(connection.run_on_commit) for connection in connections.all(initialized_only=True))
+    if not waiting:
+        return ""
+    return (
+        f"\n{waiting} on_commit callbacks wait for a commit that a TestCase never makes: put the code into `with "
+        "self.captureOnCommitCallbacks(execute=True):`, with pytest `django_capture_on_commit_callbacks(execute=True)`."
+    )

@@ -1,0 +1,156 @@
+"""The index of points in memory: what `Broker` keeps in Redis, by the same rules as its scripts, for one worker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..broker import Broker, Definition, Entry, Lease, Place, Settlement
+from .clock import FrozenClock
+
+WORKER = "test"
+
+
+@dataclass(slots=True)
+class Standing:
+    """One member, see `broker/lua`. `fence` is empty while nobody has it."""
+
+    point_ms: int
+    wake_ms: int
+    generation: int
+    attempts: int = 0
+    fence: str = ""
+
+
+class MemoryBroker(Broker):
+    """One shard per queue. What a worker and the mirror of a single process need; everything else is refused."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        super().__init__(timeout_seconds=0, worker=WORKER, client=object())
+        self.clock = clock
+        self.members: dict[tuple[Place, str], Standing] = {}
+        self._fence = 0
+
+    @property
+    def client(self) -> Any:
+        """There is none."""
+        raise NotImplementedError("This asks Redis, and there is none while django_delayq.testing.Runner is active.")
+
+    def place_of(self, member: str, queue: str) -> Place:
+        """Return the one shard of the queue."""
+        return Place(queue, 0)
+
+    def now_ms(self) -> int:
+        """Return the frozen instant."""
+        return self.clock.now_ms
+
+    def next_fence(self) -> str:
+        """Return what a lease is called that begins now."""
+        self._fence = max(self._fence + 1, self.clock.now_ms * 1024)
+        return f"{self._fence}.{WORKER}"
+
+    # -- what a worker does
+
+    def head(self) -> tuple[Place, str] | None:
+        """Return what comes due first of what nobody has."""
+        free = [key for key, standing in self.members.items() if not standing.fence]
+        return min(free, key=lambda key: (self.members[key].wake_ms, self.members[key].point_ms), default=None)
+
+    def lease(self, place: Place, member: str) -> tuple[Entry, str]:
+        """Lease a member; return it with its fence."""
+        standing = self.members[place, member]
+        standing.fence = self.next_fence()
+        entry = Entry(member, standing.point_ms, standing.generation, standing.attempts, lapsed=False)
+        return entry, standing.fence
+
+    def renew(self, place: Place, leases: Sequence[Lease], *, lease_ms: int) -> set[str]:
+        """Return those that are no longer the caller's."""
+        return {lease.member for lease in leases if self._held(place, lease.member, lease.fence) is None}
+
+    def settle(self, place: Place, settlements: Sequence[Settlement]) -> list[int]:
+        """Do as settle.lua does."""
+        return [self._settle(place, item) for item in settlements]
+
+    def _settle(self, place: Place, item: Settlement) -> int:
+        standing = self._held(place, item.member, item.fence)
+        if standing is None:
+            return 0
+        standing.fence, standing.attempts = "", 0
+        if standing.generation > item.generation:
+            standing.wake_ms = self.clock.now_ms
+            return 2
+        if item.point_ms is None:
+            del self.members[place, item.member]
+        else:
+            standing.point_ms, standing.wake_ms, standing.generation = item.point_ms, item.wake_ms, item.generation
+        return 1
+
+    def release(self, place: Place, leases: Sequence[Lease], *, lapsed: bool = False) -> list[int]:
+        """Do as release.lua does."""
+        return [self._give_back(place, lease, failed=0) for lease in leases]
+
+    def retry(self, place: Place, leases: Sequence[Lease]) -> list[int]:
+        """Do as retry.lua does."""
+        return [self._give_back(place, lease, failed=1) for lease in leases]
+
+    def _give_back(self, place: Place, lease: Lease, *, failed: int) -> int:
+        standing = self._held(place, lease.member, lease.fence)
+        if standing is None:
+            return 0
+        standing.fence, standing.attempts = "", standing.attempts + failed
+        standing.wake_ms = self.clock.now_ms + lease.delay_ms
+        return 1
+
+    def _held(self, place: Place, member: str, fence: str) -> Standing | None:
+        standing = self.members.get((place, member))
+        return standing if standing is not None and standing.fence == fence else None
+
+    # -- what the mirror does
+
+    def upsert(self, place: Place, definitions: Sequence[Definition], *, reset: bool = False) -> list[str]:
+        """Do as upsert.lua does."""
+        return [self._upsert(place, item) for item in definitions]
+
+    def _upsert(self, place: Place, item: Definition) -> str:
+        standing = self.members.get((place, item.member))
+        if standing is None:
+            self.members[place, item.member] = Standing(item.point_ms, item.wake_ms, item.generation)
+            return "NEW"
+        if item.generation < standing.generation:
+            return "OLD"
+        newer = item.generation > standing.generation
+        standing.generation = item.generation
+        if standing.fence:
+            return "LEASED" if newer else "SAME"
+        if standing.point_ms <= self.clock.now_ms or standing.attempts:
+            if newer and not standing.attempts and standing.wake_ms > self.clock.now_ms:
+                wake_ms = item.wake_ms if item.point_ms == standing.point_ms else self.clock.now_ms
+                standing.wake_ms = min(standing.wake_ms, max(self.clock.now_ms, wake_ms))
+            return "DUE" if newer else "SAME"
+        if newer:
+            standing.point_ms, standing.wake_ms = item.point_ms, item.wake_ms
+        return "MOVED" if newer else "SAME"
+
+    def remove(self, place: Place, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
+        """Do as remove.lua does."""
+        return [self._remove(place, member, generation, gone) for member, generation, _ in members]
+
+    def _remove(self, place: Place, member: str, generation: int, gone: bool) -> str:
+        standing = self.members.get((place, member))
+        if standing is None:
+            return "GONE"
+        if generation < standing.generation:
+            return "OLD"
+        result = "LEASED" if standing.fence else "DUE" if standing.point_ms <= self.clock.now_ms and not gone else ""
+        if not result:
+            del self.members[place, member]
+        elif not gone:
+            standing.generation = generation
+        return result or "REMOVED"
+
+    def enqueue(self, place: Place, members: Sequence[tuple[str, int, int]]) -> list[bool]:
+        """Do as enqueue.lua does."""
+        added = []
+        for member, point_ms, wake_ms in members:
+            added.append((place, member) not in self.members)
+            self.members.setdefault((place, member), Standing(point_ms, wake_ms, 0))
+        return added

@@ -1,0 +1,92 @@
+"""Which suspects run alone in this process, and when (rule R6). Starts nothing and hands nothing back itself.
+
+Note [Alone]
+A task that kills its process takes the others down that run beside it, and all of them look alike afterwards: leased,
+lapsed, perhaps with a `running` row. So take-overs are counted, in that row, and only where an execution really begins:
+what merely waited in the process that died was not its killer. The first take-over runs like everything else, because
+most processes die of a deploy or of the machine. From the second one on an entry runs alone: the process stops
+claiming, hands back what has not started, waits for what runs and for its records, and then executes nothing else until
+this one has ended and is recorded. So whatever is beside a killer dies with it twice at most, however often the killer
+comes back, and never reaches MAX_RECLAIMS by somebody else's fault. The killer itself is lost(poison) after
+MAX_RECLAIMS take-overs, and its schedule goes on.
+
+Waiting ends: behind a task that takes hours the suspect is handed back after ALONE_WITHIN_SECONDS, for another worker
+or a later try, with a delay that grows, because this process claims nothing meanwhile.
+"""
+
+import time
+
+from ..models import Run, Status
+from .delays import Delays
+from .leases import AnyHeld, LeaseKeeper
+
+#: The take-over from which on an entry runs alone.
+ALONE_FROM = 2
+#: How long a suspect waits for what runs in this process before it is handed back.
+ALONE_WITHIN_SECONDS = 10.0
+REFUSED_FIRST_MS, REFUSED_MOST_MS = 2_000, 300_000
+
+
+def take_overs(run: Run) -> int:
+    """Return how many take-overs there are with the one that would begin now. A `running` row was never concluded."""
+    return run.reclaims + (run.status == Status.RUNNING)
+
+
+class Isolation:
+    """Who waits for its turn to run alone, and who does. Used by the loop's thread only."""
+
+    def __init__(self, keeper: LeaseKeeper, *, max_reclaims: int) -> None:
+        self._keeper = keeper
+        self._alone_from = min(ALONE_FROM, max(1, max_reclaims))
+        self._waiting: list[AnyHeld] = []
+        self._since = 0.0
+        self._alone: AnyHeld | None = None
+        self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
+
+    @property
+    def active(self) -> bool:
+        """True while nothing else may be claimed or started."""
+        return bool(self._waiting) or self._running
+
+    @property
+    def waiting(self) -> bool:
+        """True while somebody waits for its turn."""
+        return bool(self._waiting)
+
+    @property
+    def _running(self) -> bool:
+        return self._alone is not None and self._alone in self._keeper
+
+    def concerns(self, take_overs: int) -> bool:
+        """Say whether the execution that would begin now, the so-manieth take-over, has to run alone."""
+        return take_overs >= self._alone_from
+
+    def add(self, held: AnyHeld) -> None:
+        """Let it wait for its turn; its lease is renewed meanwhile, as that of everything that is held."""
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(held)
+
+    def next(self) -> AnyHeld | None:
+        """Return whose turn it is, once nothing else of this process is unfinished or unrecorded."""
+        lost = [held for held in self._waiting if held.lost.is_set()]
+        self._keeper.discard(lost)
+        self._waiting = [held for held in self._waiting if held not in lost]
+        if not self._waiting or self._running or len(self._keeper) > len(self._waiting):
+            return None
+        self._alone = self._waiting.pop(0)
+        self._delays.forget(self._alone.member)
+        return self._alone
+
+    def seconds_left(self) -> float:
+        """Return how long those that wait may still wait here."""
+        return max(0.0, self._since + ALONE_WITHIN_SECONDS - time.monotonic())
+
+    def take_waiting(self) -> list[AnyHeld]:
+        """Return all that wait, to be handed back; none of them was counted."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def delay_ms(self, held: AnyHeld) -> int:
+        """Return after how long one that waited in vain shall come due again."""
+        return self._delays.next(held.member)

@@ -1,0 +1,166 @@
+"""Calls one job's task and says what becomes of the job. Writes nothing anywhere.
+
+Note [The contract]
+What Django documents of a backend: `task_started` is sent before the call, `task_finished` after the last attempt and,
+where that failed, inside the exception's handler; a return value that is no JSON is a failure of the task.
+"""
+
+import logging
+import time
+import traceback
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+
+from ...broker import JobSettlement
+from ...compat import AnyTask, TaskError, TaskResultStatus, normalize_json, task_finished, task_started
+from ...exceptions import TaskTimeout
+from ...jobs import JobContext, as_result, encode
+from ...jobs.results import instant
+from ...jobs.task import as_enqueued
+from ...redaction import redact_text, secret_texts
+from ...registry import parameters_of
+from ..connections import close_aged_connections, forget_connections, tidy_connections
+from ..execution import MAX_ERROR_CHARS, backoff_ms, call_cancellable
+from ..timeouts import Timeouts
+from .entry import FinishedJob, HeldJob
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+def task_of(task: AnyTask, held: HeldJob) -> AnyTask:
+    """Return the task as it was enqueued."""
+    call = held.call
+    assert call is not None  # noqa: S101 - it was read
+    wanted = (call.backend, held.place.queue, call.priority, instant(call.run_after))
+    if wanted == (task.backend, task.queue_name, task.priority, task.run_after):
+        return task
+    backend, queue, priority, run_after = wanted
+    return as_enqueued(task, backend=backend, queue_name=queue, priority=priority, run_after=run_after)
+
+
+def execute_job(held: HeldJob, task: AnyTask, worker: str, timeouts: Timeouts) -> FinishedJob | None:
+    """Call the task; return what becomes of the job. Never raises.
+
+    A `BaseException` that is no `Exception` (a task that calls `sys.exit`) is a failure of the task too. Returns None
+    where the task ended after its hard timeout: its outcome was told without it.
+    """
+    call, state = held.call, held.state
+    assert call is not None  # noqa: S101 - it was read
+    now = time.time()
+    state.attempted = int(now * 1000)
+    state.started = state.started or state.attempted
+    state.workers.append(worker)
+    result = as_result(held.task or task, held.result_id, call, state, running=True)
+    _send(task_started, held, result)
+    close_aged_connections()
+    began = time.perf_counter()
+    value, error = _attempt(task, result, held, timeouts)
+    seconds = time.perf_counter() - began
+    if not held.conclude():
+        logger.warning("%s ended after %.1f s, when its outcome was recorded already.", held.title, seconds)
+        forget_connections()
+        return None
+    if error is None:
+        try:
+            value = normalize_json(value)
+        except BaseException as refused:  # whatever a lazy value does when it is looked into
+            error = refused
+    if error is None:
+        try:
+            finished = _succeeded(held, result, value, seconds)
+            tidy_connections()
+            return finished
+        except (TypeError, ValueError, RecursionError) as refused:
+            error = refused
+    if isinstance(error, TaskTimeout):
+        forget_connections()
+    finished = failed(held, error, seconds, result=result)
+    tidy_connections()
+    return finished
+
+
+def _attempt(task: AnyTask, result: Any, held: HeldJob, timeouts: Timeouts) -> tuple[Any, BaseException | None]:
+    """Call the task, within its timeout; return its value, or what ended it."""
+    args, kwargs, timeout = result.args, result.kwargs, held.retries.timeout
+    if task.takes_context:
+        context = JobContext(task_result=result, idempotency_key=held.result_id, _lease_lost=held.lost)  # type: ignore[arg-type]
+        args = [context, *args]
+    if not timeout:
+        try:
+            return task.call(*args, **kwargs), None
+        except BaseException as error:
+            return None, error
+    if iscoroutinefunction(task.func):
+        call = partial(call_cancellable, task, timeout, *args, **kwargs)
+        return timeouts.run(call, held, timeout, interrupt=False)
+    return timeouts.run(partial(task.call, *args, **kwargs), held, timeout, interrupt=True)
+
+
+def _succeeded(held: HeldJob, result: Any, value: Any, seconds: float) -> FinishedJob:
+    state = held.state
+    state.status, state.value, state.finished = "SUCCESSFUL", value, int(time.time() * 1000)
+    ttl_ms = held.backend.result_ms
+    try:
+        text = encode(held.member, held.line, state) if ttl_ms > 1 else ""
+    except (TypeError, ValueError, RecursionError):
+        state.status, state.value, state.finished = "", None, None
+        raise
+    object.__setattr__(result, "_return_value", value)
+    _finish(held, result, TaskResultStatus.SUCCESSFUL)
+    return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "done", ttl_ms, text))
+
+
+def failed(
+    held: HeldJob, error: BaseException, seconds: float, *, result: Any = None, final: bool = False, trace: str = ""
+) -> FinishedJob:
+    """Say what becomes of a job whose attempt failed: another one after a delay, or its end among the dead."""
+    call, state = held.call, held.state
+    assert call is not None  # noqa: S101 - it was read
+    secrets = secret_texts(call.args, call.kwargs, parameters_of(call.task))
+    text = redact_text(trace or "".join(traceback.format_exception(error)), secrets)[-MAX_ERROR_CHARS:]
+    path = f"{type(error).__module__}.{type(error).__qualname__}"
+    state.errors.append((path, text))
+    attempts, backoff, _ = held.retries
+    if not final and len(state.workers) < (attempts or 1):
+        delay_ms = backoff_ms(timedelta(seconds=backoff or 0), len(state.workers))
+        title = redact_text("".join(traceback.format_exception_only(error)).strip(), secrets)
+        logger.warning("%s failed, the next attempt is in %.1f s: %s", held.title, delay_ms / 1000, title)
+        return FinishedJob(
+            held,
+            seconds,
+            JobSettlement(held.member, held.fence, "retry", delay_ms, encode(held.member, held.line, state)),
+        )
+    state.status, state.finished = "FAILED", int(time.time() * 1000)
+    result = result or as_result(held.task, held.result_id, call, state)  # type: ignore[arg-type]
+    result.errors[:] = [TaskError(exception_class_path=known, traceback=shown) for known, shown in state.errors]
+    try:
+        raise error  # Django's receiver logs the exception that is being handled
+    except BaseException:
+        _finish(held, result, TaskResultStatus.FAILED)
+    text = encode(held.member, held.line, state)
+    return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "dead", 0, text))
+
+
+def give_up_job(held: HeldJob, seconds: float, where: str) -> FinishedJob:
+    """Say what becomes of a job whose task does not end; see `execution.give_up`."""
+    trace = f"Still running {seconds:.1f} s after its start. Where it was:\n{where}"
+    finished = failed(held, TaskTimeout(), seconds, trace=trace)
+    finished.hung = True
+    held.lost.set()
+    return finished
+
+
+def _finish(held: HeldJob, result: Any, status: Any) -> None:
+    object.__setattr__(result, "status", status)
+    object.__setattr__(result, "finished_at", instant(held.state.finished))
+    _send(task_finished, held, result)
+
+
+def _send(signal: Any, held: HeldJob, result: Any) -> None:
+    """Send one of Django's signals. A receiver that raises changes no outcome."""
+    for receiver, answer in signal.send_robust(sender=type(held.backend), task_result=result):
+        if isinstance(answer, Exception):
+            logger.error("A receiver of a task signal failed for %s: %r: %r", held.title, receiver, answer)

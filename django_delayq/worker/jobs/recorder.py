@@ -1,0 +1,98 @@
+"""Finished jobs out of Redis, with their results. Keeps what a failing server did not take."""
+
+import logging
+
+from django.db import InterfaceError, OperationalError
+
+from ...broker import JobBroker, Place
+from ..leases import LeaseKeeper
+from ..recorder import Due
+from . import rows
+from .entry import FinishedJob
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+class JobRecorder:
+    """Settles in batches. What could not be settled stays here, under its renewed lease, for the next call."""
+
+    def __init__(self, jobs: JobBroker, keeper: LeaseKeeper, *, due_in_ms: Due) -> None:
+        """`due_in_ms` is told when a job that is to be tried again comes due."""
+        self.jobs, self.keeper = jobs, keeper
+        self._due_in_ms = due_in_ms
+        self._unsettled: dict[Place, list[FinishedJob]] = {}
+        self._unrecorded: list[FinishedJob] = []
+        self.runs = 0
+
+    @property
+    def idle(self) -> bool:
+        """True while nothing waits to be settled."""
+        return not (self._unsettled or self._unrecorded)
+
+    def add(self, finished: FinishedJob) -> None:
+        """Take a finished job, to be settled by `flush`; one that never started is let go."""
+        if finished.settlement is None:
+            self.keeper.discard([finished.held])
+        elif finished.held.stored:
+            self._unrecorded.append(finished)
+        else:
+            self._unsettled.setdefault(finished.held.place, []).append(finished)
+
+    def flush(self) -> None:
+        """Write what belongs into the database, then settle everything that is here.
+
+        Raises:
+            DatabaseError: What was not written is kept; the rest is settled.
+            BrokerError: What was not settled is kept.
+        """
+        try:
+            while self._unrecorded:
+                self._record(self._unrecorded[: self.jobs.broker.config.batch_size])
+        finally:
+            self._settle_all()
+
+    def _record(self, batch: list[FinishedJob]) -> None:
+        """Write a batch; where the database refuses it, one by one, so that what it cannot take holds nobody up."""
+        try:
+            settling = rows.record(batch)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception as error:
+            if len(batch) > 1:
+                logger.error("A batch was refused (%r); its %d rows are written one by one.", error, len(batch))
+                for item in batch:
+                    self._record([item])
+                return
+            logger.exception("%s cannot be recorded; it comes due again.", batch[0].held.title)
+            settling = []
+        del self._unrecorded[: len(batch)]
+        for item in settling:
+            self._unsettled.setdefault(item.held.place, []).append(item)
+        self.keeper.discard({item.held for item in batch} - {item.held for item in settling})
+
+    def _settle_all(self) -> None:
+        size = self.jobs.broker.config.batch_size
+        for place in list(self._unsettled):
+            items = self._unsettled[place]
+            while items:
+                self._settle(place, items[:size])
+                del items[:size]
+            del self._unsettled[place]
+
+    def _settle(self, place: Place, part: list[FinishedJob]) -> None:
+        settlements = [item.settlement for item in part if item.settlement is not None]
+        options = [item.held.backend.settings for item in part if item.held.backend is not None]
+        kept = self.jobs.settle(
+            place,
+            settlements,
+            dead_ms=int(max((item.dead_ttl for item in options), default=0) * 1000),
+            dead_most=max((item.dead_max for item in options), default=0),
+        )
+        self.keeper.discard(item.held for item in part)
+        self.runs += len(part)
+        for item, applied in zip(part, kept, strict=True):
+            if not applied:
+                logger.warning("%s was finished by another worker.", item.held.title)
+        delays = [item.ms for item in settlements if item.what == "retry"]
+        if delays:
+            self._due_in_ms(place, min(delays))

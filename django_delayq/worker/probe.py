@@ -1,0 +1,153 @@
+"""What is wrong with a server: found by workers and by `check --deploy`. The broker looks, this judges.
+
+Note [Refuse or warn]
+A worker refuses what would lose or falsify points later, in silence: a server that evicts keys, and one that does not
+run the scripts as they are meant. It warns of what costs nothing yet or what it cannot be sure of, once in its log. The
+rest (no persistence: the workers rebuild) is for `check --deploy` alone.
+It looks at its start, and again when a server's run id is another: it was restarted, or a replica took its place, which
+may be of another version, with other settings and other users. Then a refusal is a drain: what runs is recorded.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
+from typing import Any, NamedTuple
+
+from .. import conf
+from ..broker import Broker
+from ..broker.broker import EXACT
+from ..broker.engine import Look, look, run_ids
+from ..exceptions import UnfitServer
+from .flaws import known_flaw
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: Clocks that differ by more are told.
+CLOCK_SECONDS = 1.0
+
+
+class Finding(NamedTuple):
+    """Something wrong. `id` is that of the system check: with E a worker refuses, with W it warns."""
+
+    id: str
+    message: str
+    hint: str
+
+    @property
+    def level(self) -> str:
+        """The letter of the id."""
+        return self.id.partition(".")[2][0]
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}"
+
+
+def examine(broker: Broker, said: set[str]) -> str:
+    """Look at the servers; return their run ids. Log each warning whose id is not in `said`, and put it there.
+
+    Raises:
+        UnfitServer: One is not fit; the message says what to do.
+        BrokerUnavailable: One does not answer.
+        BrokerError: The login is refused, or a server cannot write to its disk.
+    """
+    looks = look(broker)
+    found = findings(looks)
+    for finding in found:
+        if finding.level == "E":
+            raise UnfitServer(str(finding))
+    for finding in found:
+        if finding.id not in said and finding.id not in conf.silenced_checks():
+            logger.warning("%s (%s)", finding, finding.id)
+        said.add(finding.id)
+    return run_ids(each.about for each in looks)
+
+
+def findings(looks: Iterable[Look]) -> list[Finding]:
+    """Return what is wrong with the servers, each kind once: for the first server that has it."""
+    looks = list(looks)
+    found = [finding for each in looks for finding in _server(each)]
+    found += _clocks([each for each in looks if each.ahead_seconds is not None])
+    return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
+
+
+def _server(each: Look) -> Iterator[Finding]:
+    server = _called(each)
+    policy = each.about.get("maxmemory_policy")
+    if policy is None:
+        yield Finding(
+            "delayq.W004",
+            f"{server} does not tell whether it evicts keys.",
+            "Let this user run INFO, or see yourself that its maxmemory-policy is noeviction.",
+        )
+    elif policy != "noeviction":
+        yield Finding(
+            "delayq.E004",
+            f"{server} has maxmemory-policy {policy!r} and would evict schedules.",
+            "Set it to noeviction (redis.conf or CONFIG SET maxmemory-policy noeviction), or use another server.",
+        )
+    wrong = _misbehaves(each)
+    if wrong:
+        yield Finding(
+            "delayq.E005",
+            f"{server} does not run the scripts of django-delayq as it must: {wrong}",
+            "Use Redis 6.2 or later, or Valkey; let this user run EVAL, EVALSHA and the commands of the scripts (ACL), "
+            "and do not rename commands.",
+        )
+    flaw = known_flaw(each.about)
+    if flaw:
+        yield Finding(
+            "delayq.W005",
+            f"{server} is a version with known flaws in its Lua engine, by which whoever may run scripts can take the "
+            "server over.",
+            f"{flaw} If your distribution or provider has mended it under the same version, silence this by "
+            "SILENCED_SYSTEM_CHECKS.",
+        )
+
+
+def _misbehaves(each: Look) -> str:
+    """Return in what way a server does not do what the scripts need, or nothing."""
+    if each.refusal:
+        return each.refusal
+    before, after = each.clock_us
+    if before == after:
+        return "its TIME stands still."
+    trial = each.trial
+    if trial is None:
+        return ""
+    if trial.refused:
+        return trial.refused[0].rstrip(".") + "."
+    if (trial.number, trial.score, trial.member, trial.value) != (str(EXACT), str(EXACT), "m", str(EXACT)):
+        return f"{EXACT} comes back as {trial.number}, as a score {trial.score}, in a hash {trial.value}."
+    if not before - CLOCK_SECONDS * 1e6 <= trial.clock_us <= after + CLOCK_SECONDS * 1e6:
+        return f"TIME in a script is {abs(trial.clock_us - after) / 1e6:.1f} s off TIME itself."
+    return ""
+
+
+def _clocks(looks: list[Look]) -> Iterator[Finding]:
+    """Compare the clocks. What a round trip may have taken never counts as a difference."""
+    hint = "Have both follow NTP: Redis' clock says when something is due, this machine's when an edit takes effect."
+    for each in looks:
+        least, most = each.ahead_seconds or (0.0, 0.0)
+        if least > CLOCK_SECONDS:
+            yield Finding(
+                "delayq.W006", f"The clock of {_called(each)} is {least:.1f} s ahead of this machine's.", hint
+            )
+        if most < -CLOCK_SECONDS:
+            yield Finding("delayq.W006", f"The clock of {_called(each)} is {-most:.1f} s behind this machine's.", hint)
+    for one, other in permutations(looks, 2):
+        apart = (one.ahead_seconds or (0.0, 0.0))[0] - (other.ahead_seconds or (0.0, 0.0))[1]
+        if apart > CLOCK_SECONDS:
+            yield Finding(
+                "delayq.W007",
+                f"The clocks of {_called(one)} and {_called(other)} are {apart:.1f} s apart.",
+                "Have all nodes follow NTP: each one's clock says when something on it is due.",
+            )
+
+
+def _called(each: Look) -> str:
+    return " ".join(part for part in (_version(each.about), each.name and f"at {each.name}") if part)
+
+
+def _version(about: Mapping[str, Any]) -> str:
+    name = "Valkey" if "valkey_version" in about else "Redis"
+    return f"{name} {about.get('valkey_version', about.get('redis_version', ''))}".strip()

@@ -1,0 +1,76 @@
+"""Starts what somebody may have executed before: rule R2b, and the counting of rule R6.
+
+Note [Take-over]
+A lapsed lease, or a row of the ledger that is there already, means that somebody else may execute the point, or may
+have done so. A process that was stopped for longer than its lease comes back and records; nothing tells it that it is
+late. So first the row is read, *then* the lease is proven by a renewal, and then the row becomes `running` under this
+worker's fence, by compare-and-set against what was read. From that moment on nobody who read the row before can write
+it, and whoever recorded between the reading and the proof has changed the row, so that the compare-and-set fails. In
+any other order a stale holder could still record while the next one executes. Only then the task is called.
+"""
+
+from collections.abc import Sequence
+
+from .. import ledger
+from ..broker import Place
+from ..compat import AnyTask
+from ..ledger import Won, version_of
+from ..models import Run, Status
+from .entry import Finished, Held
+from .isolation import take_overs
+from .leases import LeaseKeeper
+from .recorder import Recorder
+from .slots import Slots
+
+Startable = tuple[Held, AnyTask]
+
+
+class Starter:
+    """Used by the loop's thread only."""
+
+    def __init__(self, keeper: LeaseKeeper, recorder: Recorder, slots: Slots, *, name: str, max_reclaims: int) -> None:
+        self.keeper, self.recorder, self.slots = keeper, recorder, slots
+        self.name = name
+        self.max_reclaims = max_reclaims
+
+    def is_poison(self, run: Run) -> bool:
+        """Say whether the point has killed its workers too often to be executed once more (rule R6)."""
+        return take_overs(run) > self.max_reclaims
+
+    def start(self, place: Place, suspects: Sequence[Startable]) -> None:
+        """Prove, count and submit entries of one place; what is lost(poison) goes to the recorder. Note [Take-over].
+
+        Raises:
+            DatabaseError: None of them was submitted.
+            BrokerError: None of them was submitted, and nothing is known of their leases.
+        """
+        tasks = dict(suspects)
+        kept = self.keeper.prove(place, list(tasks))
+        self.keeper.discard(set(tasks) - set(kept))
+        poisoned = [held for held in kept if self._take_over(held)]
+        starting = [held for held in kept if held not in poisoned]
+        outcomes = [held.outcome for held in starting if held.outcome is not None]
+        won = ledger.start(outcomes)
+        self.recorder.add(Finished(held, 0.0) for held in poisoned)
+        for held, outcome, result in zip(starting, outcomes, won, strict=True):
+            if result is Won.YES:
+                outcome.seen = version_of(outcome.run)
+                self.slots.submit(held, tasks[held])
+            else:
+                self.recorder.lost(held, outcome.run)
+
+    def _take_over(self, held: Held) -> bool:
+        """Fill in the running row; True where the point is poison."""
+        outcome = held.outcome
+        assert outcome is not None  # noqa: S101 - suspects are judged
+        run: Run = outcome.run
+        held.before = {"status": run.status, "reclaims": run.reclaims, "fence": run.fence, "worker": run.worker}
+        poison = self.is_poison(run)
+        run.reclaims = take_overs(run)
+        run.fence, run.worker = held.fence, self.name
+        run.claimed_at = run.claimed_at or held.claimed_at
+        if poison:
+            run.status, run.reason, run.finished_at = Status.LOST, "poison", held.claimed_at
+        else:
+            run.status, run.started_at = Status.RUNNING, held.claimed_at
+        return poison

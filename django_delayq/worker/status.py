@@ -1,0 +1,17 @@
+"""What a worker process says to whoever started it: its exit status, and words on its way. Constants only."""
+
+from typing import Final
+
+#: Drained: nothing of this process is left in Redis.
+OK: Final = 0
+#: Ended with entries unfinished, whose leases must run out. Django ends with the same number after a `CommandError`.
+UNFINISHED: Final = 1
+#: Drained, as far as it went, because this process should not go on (it has made its runs, grown too large, or a task
+#: hangs in it): a fresh one is to take its place. The number is EX_TEMPFAIL of sysexits.h, which neither Python nor a
+#: shell uses by itself.
+RECYCLE: Final = 75
+
+#: Said once the prefix is checked and the slots are ready.
+WORKING: Final = "working"
+#: Said by a worker that is to be recycled, so that its successor can start before it has ended.
+LEAVING: Final = "leaving"

@@ -1,0 +1,57 @@
+"""The signals of a worker process, and what they mean. Drains nothing itself.
+
+Note [One order to stop]
+Alone, a worker drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor the same order
+reaches it several times: Ctrl-C goes to the whole group, systemd tells every process of the unit, and the supervisor
+passes on what it hears. So there any number of signals is one order, to drain; the supervisor alone knows of a second
+order, and then kills. Whether a worker already drains for a reason of its own says nothing about how often it was told.
+"""
+
+import signal
+from types import FrameType
+from typing import Protocol
+
+from .fresh import SIGNALS
+
+
+class Stoppable(Protocol):
+    """What `Worker` offers: `stop()` begins to drain, or ends at once if it drains already."""
+
+    stopping: bool
+
+    def stop(self) -> None:
+        """Drain; the second time, end at once."""
+
+
+class Orders:
+    """Signal handlers of the main thread. `to_stop` tells whether this process was told to end."""
+
+    def __init__(self, worker: Stoppable, *, supervised: bool) -> None:
+        self._worker = worker
+        self._supervised = supervised
+        self.to_stop = False
+
+    def obey(self) -> None:
+        """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        if self._supervised:  # a terminal that closes tells the supervisor too
+            signal.signal(signal.SIGHUP, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def hold_back(self) -> bool:
+        """Block the signals from now on; say whether there was none until now, so that a fresh start is right."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        return not self.to_stop
+
+    def drain(self) -> None:
+        """Give the order to drain, as often as it comes. Safe in a signal handler and in any thread."""
+        self.to_stop = True
+        if not self._worker.stopping:
+            self._worker.stop()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.to_stop and not self._supervised:
+            self._worker.stop()
+        else:
+            self.drain()

@@ -1,0 +1,172 @@
+"""Ends executions that take longer than their schedule allows: first by an exception, then without the task's consent.
+
+Note [Soft and hard timeouts]
+Soft: after the schedule's `timeout` the exception `TaskTimeout` is raised in the task's thread. Python delivers it
+between two steps of Python code: a task that sleeps, waits for a socket or computes in C sees it only afterwards. An
+`async def` task is cancelled by its event loop instead (`execution.py`), because a loop that waits is such a C call.
+Hard: what has not ended `TIMEOUT_GRACE_SECONDS` later cannot be stopped by any means that Python has. Its outcome is
+recorded without it, and the process is recycled, because the thread is lost. Whichever of the two comes first, the end
+of the task or the hard timeout, decides the outcome (`Held.conclude`); the other one is discarded.
+
+Note [One exception at most]
+An exception that is sent to a thread arrives some steps later, when the task may be over and the thread may be doing
+something else. So the thread and the watcher compete for the watch's gate. Where the thread is first, nothing was sent
+and nothing will be. Where the watcher is first, it sends exactly one exception, and the thread does not leave `run`
+before that one is known to be sent and has either arrived or been taken back. The thread's side takes no lock that it
+could leave locked when it is hit: only single calls into C, which no exception can interrupt.
+"""
+
+import ctypes
+import logging
+import math
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ..exceptions import TaskTimeout
+from .entry import Held
+from .jobs.entry import HeldJob
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: The longest sleep of the watching thread: far below what the system's calls accept, far above what costs anything.
+LONGEST_SECONDS = 3600.0
+#: How long a thread sleeps between two looks whether the exception was sent. It is sent within microseconds.
+BLINK_SECONDS = 0.0005
+
+
+def _raise_in(ident: int, exception: type[BaseException] | None) -> None:
+    """Have this raised in that thread at its next step; None takes back what has not arrived yet."""
+    value = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), value)
+
+
+class Watch:
+    """One execution with a timeout, in the thread that made this."""
+
+    def __init__(self, held: Held | HeldJob, seconds: float, grace_seconds: float, *, interrupt: bool) -> None:
+        self.held = held
+        self.ident = threading.get_ident()
+        self.began = time.monotonic()
+        self.soft_at = self.began + seconds if interrupt else math.inf
+        self.hard_at = self.began + seconds + grace_seconds
+        self._gate = threading.Lock()  # never released: who acquires it is the first
+        self._sent = False
+
+    @property
+    def next_at(self) -> float:
+        """The monotonic second at which there is something to do about it."""
+        return min(self.soft_at, self.hard_at)
+
+    def interrupt(self) -> None:
+        """Send the exception, unless the execution has ended. Called by the watching thread, once."""
+        self.soft_at = math.inf
+        if self._gate.acquire(blocking=False):
+            try:
+                _raise_in(self.ident, TaskTimeout)
+            finally:
+                self._sent = True
+
+    def close(self) -> None:
+        """Return when no exception is on its way, or end by it. Called by the thread that is watched.
+
+        Raises:
+            TaskTimeout: It arrived only now.
+        """
+        if self._gate.acquire(blocking=False):
+            return
+        while not self._sent:
+            time.sleep(BLINK_SECONDS)
+        _raise_in(self.ident, None)
+
+    def where(self) -> str:
+        """Return where the thread is now, as a traceback shows it."""
+        frame = sys._current_frames().get(self.ident)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
+
+class Timeouts:
+    """One thread that watches all executions with a timeout; it sleeps while there are none."""
+
+    def __init__(self, *, grace_seconds: float, overdue: Callable[[Watch], None]) -> None:
+        """`overdue` is called in the watching thread with what did not end in time; its outcome is the callee's."""
+        self.grace_seconds = grace_seconds
+        self._overdue = overdue
+        self._watches: set[Watch] = set()
+        self._nudge: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake_at = math.inf  # when the thread looks again by itself
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="delayq-timeouts", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._nudge.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def run(
+        self, call: Callable[[], Any], held: Held | HeldJob, seconds: float, *, interrupt: bool
+    ) -> tuple[Any, BaseException | None]:
+        """Call, watched; return the value, or the exception that ended it. Never raises.
+
+        `interrupt` says whether the exception is to be raised in this thread after so many seconds.
+        See Note [One exception at most].
+        """
+        watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt)
+        try:
+            try:
+                self._begin(watch)
+                return call(), None
+            finally:
+                watch.close()
+        except BaseException as error:
+            return None, error
+        finally:
+            self._watches.discard(watch)
+
+    def _begin(self, watch: Watch) -> None:
+        self._watches.add(watch)
+        if watch.next_at < self._wake_at:
+            self._nudge.put(None)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake_at = math.inf  # whoever comes from here on nudges, in case the look below has missed it
+            try:
+                self._wake_at = self._look(time.monotonic())
+            except Exception:
+                logger.exception("Timeouts could not be watched; trying again.")
+                self._wake_at = time.monotonic() + 1.0
+            self._sleep()
+
+    def _sleep(self) -> None:
+        seconds = min(LONGEST_SECONDS, max(0.0, self._wake_at - time.monotonic()))
+        try:
+            self._nudge.get(timeout=None if self._wake_at == math.inf else seconds)
+            while True:
+                self._nudge.get_nowait()
+        except queue.Empty:
+            return
+
+    def _look(self, now: float) -> float:
+        """Act on what is due and return when to look again."""
+        soonest = math.inf
+        for watch in list(self._watches):
+            if watch.soft_at <= now:
+                watch.interrupt()
+            if watch.hard_at <= now:
+                self._watches.discard(watch)
+                if watch.held.conclude():
+                    self._overdue(watch)
+            else:
+                soonest = min(soonest, watch.next_at)
+        return soonest

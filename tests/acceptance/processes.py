@@ -1,0 +1,75 @@
+"""Several worker processes under one supervisor: what is due for them, who lives, who is told to stop."""
+
+import os
+import signal
+import subprocess
+from datetime import timedelta
+from itertools import pairwise
+
+from django_delayq.models import Schedule
+from tests.acceptance.support import ROOT, wait_until
+from tests.support import HOURLY_CRON, make_due
+
+#: Runs at the start of every interpreter that finds it: does what the file FAULT says, the path of a test's choice.
+SITE = """
+import os, pathlib
+fault = pathlib.Path(os.environ["FAULT"])
+if fault.exists():
+    exec(fault.read_text())
+"""
+
+
+def environment(fault):
+    """Return what has the workers of a test run the file `fault` first."""
+    return {"FAULT": str(fault), "PYTHONPATH": os.pathsep.join([str(fault.parent), str(ROOT)])}
+
+
+def every_second(name="beat", task="noop", **values):
+    """A schedule with a point each second, of which none is skipped, however slowly the processes start."""
+    values = {"kind": "every", "every": timedelta(seconds=1), "missed": "all", "overlap": "queue_all", **values}
+    return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", **values)
+
+
+def due_now(broker, name, task, **kwargs):
+    """A schedule with one point that is due now, and no other for half an hour."""
+    row = Schedule.objects.create(
+        name=name, task=f"tests.app.tasks.{task}", kind="cron", cron=HOURLY_CRON, kwargs=kwargs
+    )
+    make_due(broker, row)
+    return row
+
+
+def processes_of(parent):
+    """Return the ids of the living children."""
+    return {pid for pid, of in living() if of == parent.pid}
+
+
+def living():
+    """Return (id, id of the parent) of each process that has not ended."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listing.splitlines()]
+    return [(int(pid), int(parent)) for pid, parent, stat in rows if not stat.startswith("Z")]
+
+
+def alive(pids):
+    """Return those that have not ended."""
+    return set(pids) & {pid for pid, _ in living()}
+
+
+def wait_for_workers(broker, count):
+    """Wait until so many workers say in Redis that they live."""
+    wait_until(lambda: len(broker.workers()) >= count, 30, f"{count} workers")
+
+
+def stop(process, number=signal.SIGTERM, within=20):
+    """Tell a process to stop, and return its exit status."""
+    process.send_signal(number)
+    return process.wait(within)
+
+
+def no_point_is_missing(row, *, reclaims=0):
+    """Every second between the first and the last decided point has exactly one outcome, and that a good one."""
+    runs = list(row.runs.order_by("due_at"))
+    assert {(run.status, run.points) for run in runs} == {("succeeded", 1)}
+    assert max(run.reclaims for run in runs) <= reclaims
+    assert {later.due_at - run.due_at for run, later in pairwise(runs)} == {timedelta(seconds=1)}

@@ -1,0 +1,150 @@
+"""Jobs in real worker processes: killed, stopped, and a Redis that goes away under whoever enqueues."""
+
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from django_delayq.backend.sending import shared
+from django_delayq.compat import TaskResultStatus
+from django_delayq.exceptions import BrokerUnavailable, JobLost
+from tests.acceptance.support import lines, wait_until, worker
+from tests.app import tasks
+from tests.faults.harness.proxy import Proxy
+from tests.faults.harness.servers import Server, pointing_at
+from tests.jobs.support import SUCCESSFUL
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh(prefix):
+    """A process that has enqueued nothing yet, under the prefix of this test."""
+    shared().forget()
+    yield
+    shared().forget()
+
+
+def ended(*results):
+    """Say whether all of these have an end."""
+    for result in results:
+        result.refresh()
+    return all(result.is_finished for result in results)
+
+
+def starts(path):
+    """Count the starts of each text in a file of `note`."""
+    return Counter(words[1] for words in lines(path) if words[0] == "start")
+
+
+def test_a_killed_workers_job_runs_again_after_the_lease_and_has_one_result(broker, tmp_path):
+    path, lease = tmp_path / "f", 2
+    result = tasks.note.enqueue(str(path), "slow", 1.0)
+    with worker(LEASE_SECONDS=lease) as first, worker(LEASE_SECONDS=lease) as second:
+        wait_until(lambda: lines(path))
+        pid = int(lines(path)[0][2])
+        killed = time.monotonic()
+        (first if first.pid == pid else second).kill()
+        wait_until(lambda: starts(path)["slow"] >= 2)
+        took = time.monotonic() - killed
+        wait_until(lambda: ended(result))
+        time.sleep(lease)  # a third execution would come now
+    assert took <= lease + 1
+    assert result.status == SUCCESSFUL
+    assert starts(path) == {"slow": 2}
+    assert [words[0] for words in lines(path)] == ["start", "start", "end"]
+
+
+def test_sigterm_finishes_what_has_started_and_hands_back_the_rest_at_once(broker, tmp_path):
+    path = tmp_path / "f"
+    results = tasks.note.enqueue_many(((str(path), f"j{n}", 1.0), {}) for n in range(6))
+    with worker("--threads", "2") as process:
+        wait_until(lambda: len(lines(path)) >= 2)
+        process.send_signal(signal.SIGTERM)
+        with worker("--threads", "8"):
+            stopped = time.monotonic()
+            assert process.wait(15) == 0
+            wait_until(lambda: ended(*results), 15)
+            assert time.monotonic() - stopped < 10  # nothing waited for a lease of 30 s
+    assert starts(path) == {f"j{n}": 1 for n in range(6)}
+    assert {result.status for result in results} == {SUCCESSFUL}
+    assert {result.attempts for result in results} == {1}
+
+
+def test_a_job_that_kills_its_process_each_time_is_dead_and_its_neighbours_are_not(broker, tmp_path):
+    path, options = tmp_path / "f", {"LEASE_SECONDS": 1, "MAX_RECLAIMS": 2}
+    killer = tasks.end_process.enqueue(str(tmp_path / "killer"))
+    neighbours = tasks.note.enqueue_many(((str(path), f"j{n}", 0.05), {}) for n in range(20))
+    with worker("--processes", "2", "--threads", "4", **options):
+        wait_until(lambda: ended(killer, *neighbours), 30)
+    assert (killer.status, killer.errors[-1].exception_class) == (TaskResultStatus.FAILED, JobLost)
+    assert "2 times in a row" in killer.errors[-1].traceback
+    assert len(lines(tmp_path / "killer")) == 3  # once, and two take-overs
+    assert {result.status for result in neighbours} == {SUCCESSFUL}
+    assert max(starts(path).values()) <= 3  # beside the killer at most twice: from then on it runs alone
+
+
+def test_redis_stopped_and_started_under_who_enqueues_loses_nothing_that_was_accepted(broker, tmp_path):
+    folder, path = tmp_path / "aof", tmp_path / "f"
+    folder.mkdir()
+    with Server(folder, ("--appendfsync", "always")) as server, pointing_at(server.url):
+        with worker():
+            accepted, unknown = [], 0
+            for n in range(60):
+                if n == 20:
+                    server.kill()
+                if n == 40:
+                    server.start()
+                try:
+                    accepted.append((f"j{n}", tasks.note.enqueue(str(path), f"j{n}")))
+                except BrokerUnavailable:
+                    unknown += 1
+            assert (len(accepted), unknown) == (40, 20)
+            wait_until(lambda: ended(*(result for _, result in accepted)), 30)
+        assert {result.status for _, result in accepted} == {SUCCESSFUL}
+        assert set(starts(path)) >= {name for name, _ in accepted}
+        shared().forget()
+
+
+@pytest.mark.parametrize("how", [{}, {"silent": True}, {"request": True}], ids=["reset", "silence", "request"])
+def test_a_lost_reply_to_enqueue_adds_once(how, broker, tmp_path):
+    path = tmp_path / "f"
+    with Server() as server, pointing_at(server.url):
+        with Proxy(server.socket) as proxy, pointing_at(proxy.url):
+            tasks.noop.enqueue()
+            proxy.lose("job_enqueue", **how)
+            one = tasks.note.enqueue(str(path), "one")
+            many = [one, *tasks.note.enqueue_many(((str(path), f"j{n}"), {}) for n in range(3))]
+            assert proxy.lost["job_enqueue"] == 1
+            proxy.lose("job_enqueue", count=2, **how)
+            with pytest.raises(BrokerUnavailable):
+                tasks.note.enqueue(str(path), "perhaps")
+        shared().forget()
+        with worker():
+            wait_until(lambda: ended(*many), 15)
+            wait_until(lambda: not waiting(server), 15)
+        assert {result.status for result in many} == {SUCCESSFUL}
+        found = starts(path)
+        assert found.pop("perhaps", 0) == (0 if how.get("request") else 1)
+        assert found == {"one": 1, "j0": 1, "j1": 1, "j2": 1}
+        shared().forget()
+
+
+def waiting(server):
+    """Say whether jobs are left."""
+    with server.broker() as broker:
+        return any(broker.client.zcard(f"{{{broker.config.prefix}:default:0}}:{part}") for part in ("jobs", "ready"))
+
+
+def test_the_states_of_a_job_come_in_their_order(broker):
+    """Whoever polls sees each state in its order, and never an earlier one again."""
+    seen = []
+    with worker():
+        result = tasks.spin.enqueue(0.3)
+        while not result.is_finished and len(seen) < 5000:
+            result.refresh()
+            if not seen or seen[-1] != str(result.status):
+                seen.append(str(result.status))
+            time.sleep(0.002)
+    assert seen == ["READY", "RUNNING", str(SUCCESSFUL)]

@@ -1,0 +1,128 @@
+"""`manage.py delayq_status` as a probe meets it: a process of its own, against real servers in trouble."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from django_delayq.embedded import EmbeddedServer
+from django_delayq.models import Schedule
+from tests.acceptance.support import ROOT, command_environment, wait_until, worker
+from tests.support import HOURLY_CRON
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = "s3cr3t-of-the-shop"
+#: The command promises an answer within about 2 s. A process that hung would never end.
+NEVER_SECONDS = 60
+
+
+def probe(*arguments: str, environment: dict[str, str] | None = None, **options: Any) -> tuple[int, dict[str, Any]]:
+    """Return the exit status and the JSON; nothing else may be said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "delayq_status", "--json", *arguments],
+        env=command_environment(environment, **options),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=NEVER_SECONDS,
+    )
+    assert SECRET not in done.stdout + done.stderr
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["status"] == done.returncode
+    return done.returncode, found
+
+
+def codes(found: dict[str, Any]) -> list[str]:
+    return [problem["code"] for problem in found["problems"]]
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def closed_port() -> int:
+    with silent_server() as port:
+        return port
+
+
+def test_it_is_well_while_a_worker_serves_every_queue_and_not_after_it_has_left(broker):
+    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+    assert codes(probe()[1]) == ["no_worker", "not_built", "not_built"]
+    with worker() as process:
+        wait_until(lambda: broker.workers())
+        wait_until(lambda: probe()[0] == 0, 30)
+        found = probe()[1]
+        assert [item["live"] for item in found["workers"]] == [True]
+        assert found["workers"][0]["queues"] == ["default", "mail"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    code, found = probe()
+    assert (code, codes(found), found["workers"]) == (1, ["no_worker"], [])
+
+
+def test_servers_that_hang_are_told_and_do_not_hold_it_up(broker):
+    with silent_server() as redis, silent_server() as database:
+        both = {
+            "DELAYQ_REDIS_URL": f"redis://:{SECRET}@127.0.0.1:{redis}/0",
+            "DATABASE_URL": f"postgresql://shop:{SECRET}@127.0.0.1:{database}/shop",
+            "DELAYQ_TEST_DATABASE": "shop",
+        }
+        code, found = probe(environment=both)
+        assert (code, codes(found)) == (2, ["redis_unreachable", "database_unreachable"])
+        assert (found["redis"], found["database"]) == (None, None)
+        del both["DELAYQ_REDIS_URL"]
+        code, found = probe(environment=both)
+        assert (code, codes(found)[:1], found["database"]) == (2, ["database_unreachable"], None)
+        assert [server["memory_policy"] for server in found["redis"]] == ["noeviction"]
+
+
+def test_a_redis_that_was_stopped_is_told():
+    with EmbeddedServer() as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            code, found = probe(environment={"DELAYQ_REDIS_URL": server.url})
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    assert (code, codes(found)) == (2, ["redis_unreachable"])
+    assert found["database"] is not None
+
+
+def test_no_password_is_revealed_whatever_goes_wrong():
+    port = closed_port()
+    code, found = probe(
+        environment={
+            "DELAYQ_REDIS_URL": f"redis://shop:{SECRET}@127.0.0.1:{port}/0",
+            "DATABASE_URL": f"postgresql://shop:{SECRET}@127.0.0.1:{port}/shop",
+            "DELAYQ_TEST_DATABASE": "shop",
+        }
+    )
+    assert (code, codes(found)) == (2, ["redis_unreachable", "database_unreachable"])
+    with EmbeddedServer() as server:
+        code, found = probe(environment={"DELAYQ_REDIS_URL": server.url.replace("unix://", f"unix://shop:{SECRET}@")})
+    assert (code, codes(found)) == (2, ["redis_unreachable"])
+    assert "refused the login" in found["problems"][0]["message"]
+
+
+def test_a_server_that_would_evict_schedules_is_wrong():
+    with EmbeddedServer(extra_args=("--maxmemory-policy", "allkeys-lru")) as server:
+        code, found = probe(environment={"DELAYQ_REDIS_URL": server.url})
+    assert code == 1
+    assert "evicts" in codes(found)
+
+
+def test_it_looks_at_as_many_shards_as_there_may_be(broker):
+    code, found = probe(SHARDS=4096, QUEUES=["default"])
+    assert (code, codes(found)) == (1, ["not_built"])
+    assert len(found["shards"]) == 4096

@@ -1,0 +1,177 @@
+"""`delayq_worker --processes N`: workers that die, hang, end their process, cannot start."""
+
+import json
+import os
+import re
+import signal
+import site
+import socket
+import sys
+import time
+
+import pytest
+
+from django_delayq.models import Run
+from django_delayq.worker.supervision.line import VARIABLE, Line
+from tests.acceptance.processes import (
+    alive,
+    due_now,
+    environment,
+    every_second,
+    no_point_is_missing,
+    processes_of,
+    stop,
+    wait_for_workers,
+)
+from tests.acceptance.support import ROOT, lines, wait_until, worker
+from tests.acceptance.test_worker_command import FOREIGN, noop, output_of, taken_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_each_process_is_a_worker_of_its_own_and_the_supervisor_is_none(broker):
+    every_second()
+    with worker("--processes", "3", "--threads", "2", "--json-logs") as parent:
+        wait_for_workers(broker, 3)
+        wait_until(lambda: Run.objects.finished().exists())
+        children = processes_of(parent)
+        names = broker.workers()
+        assert {int(name.split(":")[1]) for name in names} == children
+        assert len(children) == 3
+        assert stop(parent) == 0
+        events = [json.loads(line) for line in output_of(parent).splitlines()]
+    assert not alive(children)
+    assert {event["pid"] for event in events if event.get("event") == "process_started"} == children
+    assert [event["exit_status"] for event in events if event.get("event") == "process_ended"] == [0, 0, 0]
+    assert {event["process"] for event in events if event.get("event") == "succeeded"} <= {1, 2, 3}
+    assert broker.workers() == {}
+
+
+def test_a_killed_process_is_replaced_at_once_and_its_neighbour_notices_nothing(broker):
+    row = every_second()
+    with worker("--processes", "2", LEASE_SECONDS=2) as parent:
+        wait_for_workers(broker, 2)
+        victim, neighbour = sorted(processes_of(parent))
+        os.kill(victim, signal.SIGKILL)
+        took = wait_until(lambda: len(processes_of(parent)) == 2 and not alive({victim}))
+        wait_for_workers(broker, 3)  # the dead one is still listed
+        wait_until(lambda: Run.objects.finished().count() >= 3)
+        assert neighbour in processes_of(parent)
+        assert stop(parent) == 0
+        text = output_of(parent)
+    assert took < 3
+    assert f"pid {victim}, was killed by SIGKILL (by hand, or by the kernel for want of memory)" in text
+    assert re.search(r"another one starts in 0\.[12] s", text)
+    assert Run.objects.finished().count() == row.runs.count()
+
+
+def test_tasks_that_end_their_process_cost_nothing_but_their_own_points(broker, tmp_path):
+    healthy = every_second()
+    with worker("--processes", "2", LEASE_SECONDS=1, MAX_RECLAIMS=1) as parent:
+        wait_for_workers(broker, 2)
+        for how, words in (("exit", "ended with exit status 3"), ("segfault", "was killed by SIGSEGV")):
+            poison = due_now(broker, how, "end_process", path=str(tmp_path / how), how=how)
+            wait_until(lambda row=poison: row.runs.filter(status="lost", reason="poison").exists())
+            assert words in output_of(parent)
+            assert len(lines(tmp_path / how)) == 2  # once, and once more in another process
+        count = healthy.runs.finished().count()
+        wait_until(lambda: len(processes_of(parent)) == 2)
+        wait_until(lambda: healthy.runs.finished().count() >= count + 2)
+        assert stop(parent) == 0
+    no_point_is_missing(healthy, reclaims=1)  # one may have been claimed together with a poisonous one
+
+
+def test_a_task_that_never_lets_go_of_the_interpreter_loses_its_process_after_two_leases(broker, tmp_path):
+    path = tmp_path / "f"
+    due_now(broker, "hang", "hold_interpreter", path=str(path), seconds=120)
+    healthy = every_second()
+    with worker("--processes", "2", LEASE_SECONDS=1) as parent:
+        wait_until(lambda: lines(path))
+        hung = int(lines(path)[0][2])
+        wait_until(lambda: healthy.runs.finished().count() >= 2)
+        assert alive({hung})
+        wait_until(lambda: not alive({hung}), 40)
+        wait_until(lambda: len(processes_of(parent)) == 2)
+        assert stop(parent) == 0
+        assert f"pid {hung}, has said nothing for" in output_of(parent)
+    assert Run.objects.get(schedule_name="hang").status == "succeeded"  # by another worker, after the lease
+
+
+def test_who_dies_young_again_and_again_is_restarted_less_and_less_often(fault):
+    fault.write_text("import signal\nif 'DELAYQ_WORKER_LINE' in os.environ: os.kill(os.getpid(), signal.SIGKILL)")
+    with worker("--processes", "3", environment=environment(fault)) as parent:
+        wait_until(lambda: output_of(parent).count("was killed by SIGKILL") >= 5)
+        waits = re.findall(r"another one starts in ([\d.]+) s", output_of(parent))[:5]
+        assert waits == ["0.1", "0.2", "0.4", "0.8", "1.6"]  # and one at a time, until a first one works
+        fault.unlink()
+        wait_until(lambda: output_of(parent).count("] Worker ") == 3)
+        assert stop(parent) == 0
+
+
+def test_what_keeps_every_worker_from_starting_is_said_once_and_ends_the_supervisor(broker):
+    noop()
+    broker.write_layout(FOREIGN)
+    with worker("--processes", "3") as parent:
+        assert parent.wait(20) == 1
+        text = output_of(parent)
+    assert text.count("belongs to another database") == 1
+    assert "Process 1 ended with exit status 1 before it could work, and no other works" in text
+    assert "Traceback" not in text
+
+
+def test_a_prefix_that_becomes_foreign_while_they_run_ends_them_all(broker):
+    noop()
+    with worker("--processes", "2", IDLE_CAP_SECONDS=0.2) as parent:
+        wait_for_workers(broker, 2)
+        time.sleep(1)  # the sweeps at their start
+        taken_over(broker)
+        for place in broker.places():
+            broker.enqueue(place, [("s424242", 1, 1)])
+        assert parent.wait(30) == 1
+        assert "before it could work, and no other works" in output_of(parent)
+
+
+def test_in_burst_mode_nobody_is_replaced_and_all_end_when_nothing_is_due(broker, tmp_path):
+    path = tmp_path / "f"
+    for n in range(4):
+        due_now(broker, f"n{n}", "note", path=str(path), seconds=0.5)
+    with worker("--processes", "2", "--threads", "1", "--burst") as parent:
+        assert parent.wait(30) == 0
+        assert output_of(parent).count(" started, pid ") == 2
+    assert Run.objects.filter(status="succeeded").count() == 4
+    due_now(broker, "poison", "end_process", path=str(path))
+    with worker("--processes", "1", "--burst") as parent:
+        assert parent.wait(30) == 1  # what was lost with it comes due after its lease
+        assert output_of(parent).count(" started, pid ") == 2
+
+
+def test_an_interpreter_that_is_being_replaced_is_waited_for(broker, tmp_path, monkeypatch):
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    packages = os.pathsep.join([str(ROOT), *site.getsitepackages()])  # for the link is in no virtual environment
+    monkeypatch.setattr(sys, "executable", str(link))
+    with worker("--processes", "1", environment={"PYTHONPATH": packages}) as parent:
+        wait_for_workers(broker, 1)
+        link.rename(tmp_path / "away")
+        (child,) = processes_of(parent)
+        os.kill(child, signal.SIGKILL)
+        wait_until(lambda: output_of(parent).count("Process 1 cannot be started: ") >= 2)
+        (tmp_path / "away").rename(link)
+        wait_for_workers(broker, 2)  # the dead one is still listed
+        assert stop(parent) == 0
+
+
+def test_a_task_that_starts_processes_does_not_pass_the_line_on():
+    assert Line.found_in({}) is None
+    for left_over in ("", "garbage", "999 1", "0"):
+        assert Line.found_in({VARIABLE: left_over}) is None
+    ours, theirs = socket.socketpair()
+    with ours:
+        found = {VARIABLE: f"{theirs.detach()} 2", "OTHER": "x"}
+        line = Line.found_in(found)
+        assert line is not None
+        assert line.number == 2
+        assert found == {"OTHER": "x"}
+        line.tell("word")
+        assert ours.recv(100) == b"word\n"
+        line._socket.close()

@@ -1,0 +1,164 @@
+"""What a supervisor of workers is told: to stop, to stop at once, to replace all; and its own death."""
+
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from django_delayq.models import Run
+from django_delayq.worker.supervision.line import VARIABLE
+from tests.acceptance.processes import (
+    alive,
+    due_now,
+    environment,
+    every_second,
+    no_point_is_missing,
+    processes_of,
+    stop,
+    wait_for_workers,
+)
+from tests.acceptance.support import lines, wait_until, worker
+from tests.acceptance.test_worker_command import output_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_sighup_replaces_one_process_after_the_other_and_loses_nothing(broker):
+    row = every_second()
+    with worker("--processes", "2") as parent:
+        wait_for_workers(broker, 2)
+        before = processes_of(parent)
+        parent.send_signal(signal.SIGHUP)
+        least = 2
+
+        def replaced():
+            nonlocal least
+            least = min(least, len(broker.workers()))
+            return not before & processes_of(parent) and len(processes_of(parent)) == 2
+
+        wait_until(replaced, 40)
+        count = row.runs.finished().count()
+        wait_until(lambda: row.runs.finished().count() > count)
+        assert stop(parent) == 0
+    assert least == 2
+    no_point_is_missing(row)
+
+
+def test_a_successor_that_cannot_start_replaces_nobody(broker, fault):
+    row = every_second()
+    with worker("--processes", "2", environment=environment(fault)) as parent:
+        wait_for_workers(broker, 2)
+        before = processes_of(parent)
+        fault.write_text("os._exit(7)")
+        parent.send_signal(signal.SIGHUP)
+        wait_until(lambda: "ended with exit status 7 before it worked" in output_of(parent))
+        time.sleep(1)  # a second one would be tried now
+        assert processes_of(parent) == before
+        os.kill(min(before), signal.SIGKILL)  # nor does it end the command while the other works
+        wait_until(lambda: output_of(parent).count("exit status 7") >= 3)
+        assert processes_of(parent) >= {max(before)}
+        fault.unlink()
+        wait_until(lambda: len(broker.workers()) == 3)  # the killed one is still listed
+        assert stop(parent) == 0
+    no_point_is_missing(row)
+
+
+def test_ctrl_c_that_reaches_everybody_is_one_order_and_running_tasks_finish(broker, tmp_path):
+    path = tmp_path / "f"
+    for n in range(3):
+        due_now(broker, f"slow{n}", "note", path=str(path), text=f"slow{n}", seconds=4.0)
+    with worker("--processes", "2") as parent:
+        wait_until(lambda: len(lines(path)) == 3)
+        wait_until(lambda: len(processes_of(parent)) == 2)
+        for pid in processes_of(parent):
+            os.kill(pid, signal.SIGINT)
+        parent.send_signal(signal.SIGINT)
+        assert parent.wait(20) == 0
+    assert Counter(words[0] for words in lines(path)) == Counter(start=3, end=3)
+    assert Run.objects.filter(status="succeeded").count() == 3
+
+
+def test_a_second_signal_ends_the_children_too(broker, tmp_path):
+    path = tmp_path / "f"
+    due_now(broker, "slow", "note", path=str(path), seconds=30)
+    with worker("--processes", "2") as parent:
+        wait_until(lambda: lines(path))
+        wait_until(lambda: len(processes_of(parent)) == 2)
+        children = processes_of(parent)
+        parent.send_signal(signal.SIGTERM)
+        time.sleep(0.3)  # two signals of one kind at once are one
+        assert stop(parent, within=5) == 1
+        wait_until(lambda: not alive(children), 2)
+
+
+def test_who_does_not_drain_in_time_is_killed_and_told(broker, tmp_path):
+    path = tmp_path / "f"
+    due_now(broker, "slow", "note", path=str(path), seconds=30)
+    with worker("--processes", "2", DRAIN_SECONDS=0.2) as parent:
+        wait_until(lambda: lines(path))
+        wait_for_workers(broker, 2)
+        (idle,) = processes_of(parent) - {int(lines(path)[0][2])}
+        os.kill(idle, signal.SIGSTOP)  # it cannot even obey
+        assert stop(parent) == 1
+        text = output_of(parent)
+    assert "Stopped with 1 unfinished" in text
+    assert f"pid {idle}, has not drained in time: killing it" in text
+    assert not alive({idle})
+
+
+def test_a_terminal_that_closes_is_an_order_to_stop(broker, tmp_path):
+    path = tmp_path / "f"
+    due_now(broker, "slow", "note", path=str(path), seconds=3.0)
+    with on_a_terminal(), worker("--processes", "2") as parent:
+        wait_until(lambda: lines(path))
+        wait_until(lambda: len(processes_of(parent)) == 2)
+        children = processes_of(parent)
+        parent.send_signal(signal.SIGHUP)
+        for pid in children:  # the terminal tells them too
+            os.kill(pid, signal.SIGHUP)
+        assert parent.wait(20) == 0
+    assert Run.objects.get().status == "succeeded"
+
+
+@contextmanager
+def on_a_terminal():
+    """What is started meanwhile has a terminal as its standard input."""
+    ours, theirs = os.openpty()
+    before = os.dup(0)
+    os.dup2(theirs, 0)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (before, ours, theirs):
+            os.close(descriptor)
+
+
+def test_children_whose_supervisor_is_killed_drain_and_end(broker, tmp_path):
+    path, ghost = tmp_path / "f", tmp_path / "ghost"
+    due_now(broker, "ghost", "haunt", path=str(ghost))  # a thread that keeps its interpreter from ending
+    due_now(broker, "slow", "note", path=str(path), seconds=3.0)
+    with worker("--processes", "2", DRAIN_SECONDS=4) as parent:
+        wait_until(lambda: lines(path) and lines(ghost))
+        wait_until(lambda: len(processes_of(parent)) == 2)
+        children = processes_of(parent)
+        parent.kill()
+        parent.wait()
+        wait_until(lambda: not alive(children))
+        assert output_of(parent).count("The supervisor is gone") == 2
+    assert Run.objects.get(schedule_name="slow").status == "succeeded"
+    assert broker.workers() == {}
+
+
+def test_a_child_is_told_to_stop_while_its_interpreter_starts(fault, tmp_path):
+    seen = tmp_path / "seen"
+    fault.write_text(f"import time\nif {VARIABLE!r} in os.environ: pathlib.Path({str(seen)!r}).touch(); time.sleep(1)")
+    with worker("--processes", "1", environment=environment(fault)) as parent:
+        wait_until(seen.exists)
+        for pid in processes_of(parent):
+            os.kill(pid, signal.SIGINT)
+        assert stop(parent, signal.SIGINT) == 0
+        assert "Traceback" not in output_of(parent)

@@ -1,0 +1,48 @@
+"""Declared schedules where the app is in a database of its own, with a replica that nobody may ask."""
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq import declared
+from django_delayq.models import Declaration, Schedule
+from tests.declaring import declaring
+from tests.integration.admin_pages import LIST, change_url
+from tests.integration.mirroring import mirrored
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "schedules"])
+
+
+@pytest.fixture
+def code():
+    with declaring() as one:
+        yield one
+
+
+def test_a_sync_and_the_admin_stay_on_the_primary(code, boss, broker):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    row = Schedule.objects.get()
+    assert mirrored(broker, row)
+    row.cron = "0 8 * * *"
+    row.save()
+    code.says("periodic('0 10 * * *', name='s', max_attempts=2)(noop)")
+    call_command("delayq_sync", verbosity=0)
+    assert (Schedule.objects.get().cron, Schedule.objects.get().max_attempts) == ("0 8 * * *", 2)
+    assert "1 field overridden" in boss.get(LIST).content.decode()
+    assert boss.get(change_url(row)).context["overrides"]
+    assert boss.post(f"{LIST}{row.pk}/reset/").status_code == 302
+    assert Schedule.objects.get().cron == "0 10 * * *"
+    code.says()
+    declared.sync()
+    assert not Schedule.objects.get().enabled
+    assert boss.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert not Declaration.objects.exists()
+
+
+def test_only_the_migration_of_the_database_with_the_schedules_syncs(code, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SYNC_AFTER_MIGRATE": True}
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    call_command("migrate", database="default", verbosity=0)
+    assert not Schedule.objects.exists()
+    call_command("migrate", database="schedules", verbosity=0)
+    assert Schedule.objects.get().name == "s"

@@ -1,0 +1,192 @@
+"""Writes, the mirror, the worker and the commands, with the app in a database of its own."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from django_delayq import mirror
+from django_delayq.models import Run, Schedule, Tombstone
+from tests.acceptance.support import wait_until, worker
+from tests.integration.mirroring import absent, mirrored, schedule, view
+from tests.support import HOURLY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "schedules"])
+
+
+def names_of_databases():
+    """Return what tells a process of its own which databases to use. Its replica has no tables: nobody may read it."""
+    names = {alias: str(connections[alias].settings_dict["NAME"]) for alias in ("default", "schedules")}
+    empty = "postgres" if connections["schedules"].vendor == "postgresql" else ":memory:"
+    return {
+        "DJANGO_SETTINGS_MODULE": "tests.databases.settings",
+        "DELAYQ_TEST_DATABASES": json.dumps({**names, "replica": empty}),
+    }
+
+
+def test_the_tables_are_where_the_router_sends_them():
+    tables = {alias: connections[alias].introspection.table_names() for alias in ("default", "schedules")}
+    assert "django_delayq_schedule" in tables["schedules"]
+    assert "django_delayq_schedule" not in tables["default"]
+    assert "auth_user" not in tables["schedules"]
+
+
+def create():
+    schedule("new")
+
+
+def create_in_bulk():
+    values = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 * * * *"}
+    Schedule.objects.bulk_create([Schedule(name="new", **values)])
+
+
+def edit():
+    row = Schedule.objects.get(name="old")
+    row.cron = "7 * * * *"
+    row.save()
+
+
+def update():
+    Schedule.objects.filter(name="old").update(cron="7 * * * *")
+
+
+def update_in_bulk():
+    row = Schedule.objects.get(name="old")
+    row.cron = "7 * * * *"
+    Schedule.objects.bulk_update([row], ["cron"])
+
+
+def delete():
+    Schedule.objects.get(name="old").delete()
+
+
+def delete_in_bulk():
+    Schedule.objects.filter(name="old").delete()
+
+
+def move():
+    Schedule.objects.filter(name="old").update(queue="mail")
+
+
+@pytest.mark.parametrize("write", [create, create_in_bulk, edit, update, update_in_bulk, delete, delete_in_bulk, move])
+def test_redis_follows_a_write_after_the_commit_of_the_right_database_and_not_before(broker, write):
+    old = schedule("old")
+    before = view(broker, old)
+    with transaction.atomic(using="schedules"):
+        with transaction.atomic(using="default"):
+            write()
+        assert view(broker, old) == before, "another database's commit is not the one to wait for"
+        assert broker.stats(broker.places()[0]).members == 1
+    for row in Schedule.objects.all():
+        assert mirrored(broker, row)
+    if not Schedule.objects.filter(name="old", queue="default").exists():
+        assert absent(broker, old, "default")
+    assert not Tombstone.objects.exists()
+
+
+@pytest.mark.parametrize("write", [create, create_in_bulk, edit, update, delete, move])
+def test_a_rolled_back_write_leaves_no_trace(broker, write):
+    old = schedule("old")
+    before = view(broker, old)
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using="schedules"):
+        write()
+        1 / 0  # noqa: B018 - the transaction fails
+    assert Schedule.objects.get().cron == old.cron
+    assert view(broker, old) == before
+    assert broker.stats(broker.places()[0]).members == 1
+
+
+def test_fields_that_were_not_read_come_from_the_primary():
+    made = schedule("new")
+    row = Schedule.objects.defer("task").get(pk=made.pk)
+    assert row.task == made.task
+    made.refresh_from_db()
+    assert made.preview(1), "its state too"
+
+
+def test_a_fixture_is_loaded_and_mirrored(broker, tmp_path):
+    schedule("old")
+    file = tmp_path / "schedules.json"
+    call_command("dumpdata", "django_delayq.schedule", database="schedules", output=str(file), verbosity=0)
+    Schedule.objects.all().delete()
+    call_command("loaddata", str(file), database="schedules", verbosity=0)
+    assert mirrored(broker, Schedule.objects.get(name="old"))
+
+
+def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
+    schedule("a")
+    gone = schedule("b")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("django_delayq.mirror.fast._attempt", lambda *args: None)
+        Schedule.objects.filter(name="a").update(cron="7 * * * *")
+        Schedule.objects.get(name="b").delete()
+        mirror.run_now(Schedule.objects.get(name="a"))
+    assert Tombstone.objects.exists()
+    broker.swap_epoch(broker.places()[0], None, "test")
+    assert mirror.delta_sweep(broker)
+    assert mirrored(broker, Schedule.objects.get(name="a"))
+    assert absent(broker, gone)
+    broker.purge()
+    mirror.check_layout(broker)
+    assert mirror.full_sweep(broker).done
+    assert mirrored(broker, Schedule.objects.get(name="a"))
+
+
+def test_a_worker_runs_retries_and_records_in_the_primary(broker, tmp_path):
+    good = schedule("good", cron=HOURLY_CRON)
+    flaky = schedule(
+        "flaky", task="tests.app.tasks.flaky", kwargs={"path": str(tmp_path / "f"), "failures": 1}, cron=HOURLY_CRON,
+        max_attempts=2, backoff=timedelta(milliseconds=10),
+    )  # fmt: skip
+    make_due(broker, good)
+    make_due(broker, flaky)
+    run_burst()
+    wait_until(lambda: run_burst() == 0 and not Run.objects.open().exists(), 10, "the second attempt")
+    assert set(Run.objects.values_list("schedule_name", "status")) == {("good", "succeeded"), ("flaky", "succeeded")}
+
+
+def test_a_worker_process_never_asks_the_replica(broker):
+    row = schedule("beat", kind="every", every=timedelta(seconds=1), cron="", missed="all", overlap="queue_all")
+    with worker(environment=names_of_databases()) as process:
+        wait_until(lambda: Run.objects.filter(status="succeeded").count() >= 2, 20, "two runs")
+        order = mirror.run_now(row)
+        wait_until(lambda: Run.objects.filter(pk=order.pk, status="succeeded").exists(), 10, "the order")
+        schedule("later", kind="every", every=timedelta(seconds=1), cron="")
+        wait_until(lambda: Run.objects.filter(schedule_name="later", status="succeeded").exists(), 10, "a new one")
+        Schedule.objects.get(name="beat").delete()
+        process.terminate()
+        assert process.wait(20) == 0
+    assert not Tombstone.objects.exists()
+
+
+@pytest.mark.parametrize("command", [["check"], ["delayq_sync"], ["delayq_status", "--json"], ["delayq_explain", "s"]])
+def test_the_commands_work_on_the_primary(broker, command):
+    schedule("s", cron=HOURLY_CRON)
+    mirror.check_layout(broker)
+    environment = {
+        **os.environ,
+        **names_of_databases(),
+        "DELAYQ_REDIS_URL": settings.CACHES["default"]["LOCATION"],
+        "DELAYQ_TEST_OPTIONS": json.dumps(settings.DELAYQ),
+    }
+    program = [sys.executable, "-m", "django", *command]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if command[0] == "delayq_status":
+        assert {item["code"] for item in json.loads(done.stdout)["problems"]} <= {"no_worker", "not_built"}, done.stdout
+        assert json.loads(done.stdout)["database"]["alias"] == "schedules"
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_explain_in_this_process(broker):
+    schedule("s", cron=HOURLY_CRON)
+    said = io.StringIO()
+    call_command("delayq_explain", "s", "--next", "2", stdout=said)
+    assert said.getvalue()

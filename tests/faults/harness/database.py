@@ -1,0 +1,73 @@
+"""A database that does not serve: locked, so that nobody can write, or gone, so that nobody can ask."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection
+
+from django_delayq.models import Job, Run, Schedule, ScheduleState, Tombstone
+
+TABLES = [model._meta.db_table for model in (Job, Run, ScheduleState, Tombstone, Schedule)]
+#: Workers of these tests wait so long for a lock of SQLite before they call it an error.
+LOCK_SECONDS = {"DELAYQ_TEST_LOCK_SECONDS": "0.5"}
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold a lock that no writer passes. SQLite's writers get an error after their timeout; PostgreSQL's wait."""
+    if connection.vendor == "sqlite":
+        holder: Any = sqlite3.connect(connection.settings_dict["NAME"], timeout=30, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+    else:
+        holder = connection.copy()
+        holder.set_autocommit(False)
+        with holder.cursor() as cursor:
+            cursor.execute(f"LOCK TABLE {', '.join(TABLES)} IN EXCLUSIVE MODE")
+    try:
+        yield
+    finally:
+        holder.rollback()
+        holder.close()
+
+
+@contextmanager
+def gone() -> Iterator[None]:
+    """Make every question an error. SQLite: the tables have other names; PostgreSQL: it ends and refuses connections.
+
+    The test must not ask anything itself meanwhile.
+    """
+    if connection.vendor == "sqlite":
+        _rename("", "_away")
+        try:
+            yield
+        finally:
+            _rename("_away", "")
+    else:
+        name = connection.settings_dict["NAME"]
+        _refuse(name, False)
+        try:
+            yield
+        finally:
+            _refuse(name, True)
+            connection.close()
+
+
+def _rename(old: str, new: str) -> None:
+    file = sqlite3.connect(connection.settings_dict["NAME"], timeout=30, isolation_level=None)
+    file.execute("BEGIN IMMEDIATE")
+    for table in TABLES:
+        file.execute(f'ALTER TABLE "{table}{old}" RENAME TO "{table}{new}"')
+    file.execute("COMMIT")
+    file.close()
+
+
+def _refuse(name: str, allowed: bool) -> None:
+    other = connection.copy()
+    other.settings_dict = {**connection.settings_dict, "NAME": "postgres"}
+    with other.cursor() as cursor:
+        cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {"true" if allowed else "false"}')
+        if not allowed:
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+    other.close()

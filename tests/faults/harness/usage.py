@@ -1,0 +1,30 @@
+"""What a process uses: processor time, memory, threads, descriptors. Reads /proc, which only Linux has."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+AVAILABLE = Path("/proc/self/stat").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One sample of one process. `rss_kib` is resident memory."""
+
+    cpu_seconds: float
+    rss_kib: int
+    threads: int
+    descriptors: int
+
+
+def usage(pid: int) -> Usage | None:
+    """Return what a process uses now; None where it has ended."""
+    folder = Path("/proc") / str(pid)
+    try:
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        descriptors = len(list((folder / "fd").iterdir()))
+    except OSError:
+        return None
+    ticks, page_kib = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE") // 1024
+    cpu_seconds = (int(fields[11]) + int(fields[12])) / ticks
+    return Usage(cpu_seconds, int(fields[21]) * page_kib, int(fields[17]), descriptors)

@@ -1,0 +1,69 @@
+"""From a fault to its row in the table: wait until all is decided, ask the oracle, note what it found."""
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+from django_delayq.fields import utcnow
+
+from .background import Background
+from .oracle import History, Verdict, check
+from .table import Row
+from .trace import Trace
+
+#: How often the oracle is asked while it waits for the last outcomes.
+PAUSE_SECONDS = 0.3
+
+
+def decided(
+    histories: Sequence[History], trace: Trace | None, *, until: datetime | None = None, seconds: float = 30
+) -> Verdict:
+    """Wait until every point up to `until` (by default now) has its outcome; return what the oracle says in the end."""
+    until = until or utcnow()
+    end = time.monotonic() + seconds
+    while True:
+        verdict = check(histories, until, trace)
+        if not verdict.missing or time.monotonic() > end:
+            return verdict
+        time.sleep(PAUSE_SECONDS)
+
+
+def row_of(
+    fault: str, verdict: Verdict, *, recovery: float | None = None, limit: float | None = None, note: str = ""
+) -> Row:
+    """Return the row of the table."""
+    return Row(
+        fault,
+        verdict.points,
+        len(verdict.missing),
+        len(verdict.doubled),
+        verdict.executions_mean,
+        verdict.executions_max,
+        verdict.lag(0.5),
+        verdict.lag(0.99),
+        verdict.lag(1.0),
+        recovery,
+        limit,
+        note,
+    )
+
+
+class Stall(Background):
+    """Measures how late this machine wakes a thread that sleeps: what a busy machine adds to every recovery.
+
+    A limit of the protocol is asserted as `limit + stall.worst`, so that a machine with other work on it fails nothing,
+    and an idle one allows nothing.
+    """
+
+    STEP_SECONDS = 0.02
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worst = 0.0
+
+    def watch(self) -> None:
+        """Sleep again and again."""
+        while not self.ended.is_set():
+            began = time.monotonic()
+            time.sleep(self.STEP_SECONDS)
+            self.worst = max(self.worst, time.monotonic() - began - self.STEP_SECONDS)

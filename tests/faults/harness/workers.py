@@ -1,0 +1,181 @@
+"""Real worker processes with a log of their own, and a fleet that is kept at its number."""
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.acceptance.support import start_worker, wait_until
+
+from .proxy import Proxy
+
+_numbers = itertools.count(1)
+
+
+class WorkerProcess:
+    """One `delayq_worker`. `options` are keys of DELAYQ; `redis_url` leads it through a proxy.
+
+    `failpoints` is the text of DELAYQ_FAILPOINTS. It is killed at the end of the `with`, if it is still there.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        folder: Path,
+        redis_url: str | None = None,
+        failpoints: str = "",
+        environment: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.log_file = folder / f"worker-{next(_numbers)}.log"
+        variables = dict(environment or {})
+        if redis_url:
+            variables["DELAYQ_REDIS_URL"] = redis_url
+        if failpoints:
+            variables["DELAYQ_FAILPOINTS"] = failpoints
+        with self.log_file.open("wb") as output:
+            self.process: subprocess.Popen[bytes] = start_worker(
+                *arguments, output=output, environment=variables, **options
+            )
+        self.started_at = time.time()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        print(f"-- {self.log_file.name}, process {self.pid}, said:", self.log()[-3000:], sep="\n")
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    @property
+    def name(self) -> str:
+        """What it calls itself; empty before it has said so."""
+        with self.log_file.open(errors="replace") as file:
+            found = re.search(r"Worker (\S+): ", file.read(2000))
+        return found[1] if found else ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, stopped ones included."""
+        return self.process.poll() is None
+
+    def log(self) -> str:
+        """Return all that it has printed."""
+        return self.log_file.read_text(errors="replace")
+
+    def begun(self, seconds: float = 30) -> bool:
+        """Wait until it has told its first line, which is written before its first claim; say whether it still runs."""
+        wait_until(lambda: not self.alive or self.name, seconds, f"a start: {self.log()[-500:]}")
+        return self.alive
+
+    def ready(self, seconds: float = 30) -> Self:
+        """Return once it has begun, and not ended at once."""
+        assert self.begun(seconds), self.log()[-2000:]
+        return self
+
+    def send(self, number: int) -> float:
+        """Send a signal; return the wall clock's second at which it was sent."""
+        now = time.time()
+        os.kill(self.pid, number)
+        return now
+
+    def kill(self) -> float:
+        """Kill -9; return when."""
+        now = self.send(signal.SIGKILL)
+        self.process.wait()
+        return now
+
+    def term(self) -> float:
+        """Send SIGTERM; return when."""
+        return self.send(signal.SIGTERM)
+
+    def stop(self) -> float:
+        """Stop it with SIGSTOP; return when it had stopped."""
+        self.send(signal.SIGSTOP)
+        wait_until(self.stopped, 5, "SIGSTOP")
+        return time.time()
+
+    def resume(self) -> float:
+        """Let it go on."""
+        return self.send(signal.SIGCONT)
+
+    def stopped(self) -> bool:
+        """Whether it has been stopped by SIGSTOP."""
+        state = subprocess.run(["ps", "-o", "state=", "-p", str(self.pid)], capture_output=True, text=True, check=False)
+        return state.stdout.strip().startswith("T")
+
+    def wait(self, seconds: float = 20) -> int:
+        """Wait for its end and return its exit status."""
+        return self.process.wait(seconds)
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        if self.alive:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        self.process.wait()
+
+
+class Fleet:
+    """`size` workers alike. `tend()` replaces the dead ones; nobody else does. Behind several proxies, each in turn."""
+
+    def __init__(self, size: int, *arguments: str, folder: Path, proxies: Sequence[Proxy] = (), **how: Any) -> None:
+        self._arguments, self._folder, self._proxies, self._how = arguments, folder, proxies, how
+        self.workers: list[WorkerProcess] = [self._new(number) for number in range(size)]
+        self.ended: list[WorkerProcess] = []
+
+    def _new(self, number: int) -> WorkerProcess:
+        url = self._proxies[number % len(self._proxies)].url if self._proxies else None
+        return WorkerProcess(*self._arguments, folder=self._folder, redis_url=url, **self._how)
+
+    def __enter__(self) -> Self:
+        try:
+            for worker in self.workers:
+                worker.begun()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.workers:
+            worker.end()
+        for worker in [*self.ended[-3:], *self.workers]:
+            print(f"-- {worker.log_file.name}, process {worker.pid}, said:", worker.log()[-1500:], sep="\n")
+
+    def tend(self) -> int:
+        """Replace those that have ended; return how many were."""
+        gone = [number for number, worker in enumerate(self.workers) if not worker.alive]
+        for number in gone:
+            self.ended.append(self.workers[number])
+            self.workers[number] = self._new(number)
+        return len(gone)
+
+    def tended(self, seconds: float) -> None:
+        """Let the fleet work for so long, replacing the dead all the while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.tend()
+            time.sleep(0.1)  # between two looks at who has died
+
+    def stop(self, seconds: float = 30) -> list[int]:
+        """Ask all for a drain and return their exit statuses."""
+        for worker in self.workers:
+            if worker.alive:
+                worker.term()
+        return [worker.wait(seconds) for worker in self.workers]

@@ -1,0 +1,1 @@
+"""The long form: a full load, and faults of all kinds at random, seeded, for minutes."""

@@ -1,0 +1,117 @@
+"""One fault alone, after everything has calmed down: how long do the points that it hit take to go on?"""
+
+import re
+import time
+
+from django_delayq.broker import Place, keys
+from django_delayq.broker.broker import text
+from django_delayq.chain import parse_member
+from django_delayq.models import Run
+from django_delayq.timing import from_ms, to_ms
+from tests.faults.harness.oracle import CLOSED
+from tests.faults.harness.workers import WorkerProcess
+
+from .arena import Arena
+
+Point = tuple[int, int]
+#: What a worker that drains must not exceed until others have begun what it had not.
+HAND_OVER_SECONDS = 1.0
+#: For how long to look for a worker that has claimed more than it runs.
+LOOK_SECONDS = 5.0
+
+
+def probe_kill(arena: Arena) -> None:
+    """kill -9 a worker: what it held is begun elsewhere at most a lease and a second later."""
+    if not arena.mortal():
+        return
+    victim = arena.chance.choice(arena.mortal())
+    event = arena.note("kill -9 worker, alone")
+    died = victim.kill()
+    event.limit = arena.lease_seconds + 1
+    held = _held(arena, victim) | {item.point for item in arena.trace.running_in(victim.pid)}
+    held -= _recorded_by(victim, held)
+    arena.pass_time(arena.lease_seconds + 3)
+    event.recovery = _recovery(arena, victim, held, died)
+    event.ended = time.time()
+
+
+def probe_drain(arena: Arena) -> None:
+    """SIGTERM a worker: what it had not begun is begun elsewhere within a second."""
+    victim, held = _busiest(arena)
+    if victim is None:
+        return
+    event = arena.note("SIGTERM worker, alone")
+    told = victim.term()
+    event.limit = HAND_OVER_SECONDS
+    arena.pass_time(4)
+    begun = {item.point for item in arena.trace.executions() if item.pid == victim.pid}
+    event.recovery = _recovery(arena, victim, held - begun - _recorded_by(victim, held), told)
+    event.ended = time.time()
+
+
+PROBES = (probe_kill, probe_drain)
+
+
+def _busiest(arena: Arena) -> tuple[WorkerProcess | None, set[Point]]:
+    """Return a worker that holds what it has not begun, with that; after some seconds in vain, any worker."""
+    victim, held = None, set()
+    end = time.monotonic() + LOOK_SECONDS
+    while arena.mortal() and time.monotonic() < end:
+        for victim in arena.mortal():
+            held = _held(arena, victim)
+            held -= {item.point for item in arena.trace.executions() if item.pid == victim.pid}
+            if held:
+                return victim, held
+    return victim, held
+
+
+def _held(arena: Arena, victim: WorkerProcess) -> set[Point]:
+    """Return the due points whose leases are those of the worker's last claim, as its journal has it."""
+    found: set[Point] = set()
+    with arena.server.broker() as broker:
+        prefix = broker.config.prefix
+        for place in broker.places():
+            names = keys.all_keys(prefix, place, victim.name)
+            match = re.match(r"(\d+) (\S+) ?(.*)$", text(broker.client.get(names["journal"]) or b""))
+            members = [word[1:] for word in match[3].split()] if match else []
+            if match is None or not members:
+                continue
+            fences = broker.client.hmget(names["lease"], members)
+            points = broker.client.hmget(names["point"], members)
+            for member, fence, point in zip(members, fences, points, strict=True):
+                if fence is not None and point is not None and text(fence) == match[2]:
+                    found |= _point_of(member, int(point), place)
+    return found
+
+
+def _point_of(member: str, point_ms: int, place: Place) -> set[Point]:
+    parsed = parse_member(member)
+    if parsed is None:
+        return set()
+    if parsed[0] == "s":
+        return {(parsed[1], point_ms)}
+    return {(run.schedule_id, to_ms(run.due_at)) for run in Run.objects.filter(pk=parsed[1])}
+
+
+def _rows(points: set[Point]) -> dict[Point, Run]:
+    rows = Run.objects.filter(schedule_id__in={pk for pk, _ in points}, due_at__in={from_ms(ms) for _, ms in points})
+    return {(row.schedule_id, to_ms(row.due_at)): row for row in rows}
+
+
+def _recorded_by(worker: WorkerProcess, points: set[Point]) -> set[Point]:
+    """Return those that the worker itself had recorded: they were only not settled yet."""
+    return {point for point, row in _rows(points).items() if row.worker == worker.name and row.status in CLOSED}
+
+
+def _recovery(arena: Arena, victim: WorkerProcess, points: set[Point], moment: float) -> float | None:
+    """Return the longest time until one of these points was begun (or skipped) elsewhere; None without points."""
+    delays: dict[Point, float] = {}
+    for item in arena.trace.executions():
+        if item.point in points and item.began >= moment and item.pid != victim.pid:
+            delays.setdefault(item.point, item.began - moment)
+    for point, row in _rows(points - delays.keys()).items():
+        if row.claimed_at is not None and row.claimed_at.timestamp() > moment:
+            delays[point] = row.claimed_at.timestamp() - moment
+        elif row.status in CLOSED:  # somebody else had decided it already
+            points = points - {point}
+    return max((delays.get(point, float("inf")) for point in points), default=None)

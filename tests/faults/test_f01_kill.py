@@ -1,0 +1,77 @@
+"""F1: kill -9 at every step of a run. The points of the killed worker start elsewhere within its lease and a second."""
+
+import time
+
+import pytest
+
+from django_delayq.models import Run
+from django_delayq.timing import to_ms
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import schedules
+from tests.faults.harness.verdict import Stall
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("shards"), pytest.mark.quick]
+LEASE = 2
+#: At which passing it is killed. The first claims, one per place, find nothing.
+STEPS = {
+    "before_claim": 25,
+    "after_claim": 25,
+    "after_judge": 3,
+    "before_ledger": 3,
+    "after_ledger": 3,
+    "after_settle": 3,
+}
+
+
+def run_again(trace, victim):
+    """Return the points that the victim had recorded and that were run again after its death."""
+    recorded = {(row.schedule_id, to_ms(row.due_at)) for row in Run.objects.filter(worker=victim.name)}
+    return [item for item in trace.executions() if item.pid != victim.pid and item.point in recorded]
+
+
+def recovered(trace, histories, died, pid):
+    """Wait until every schedule has started in another process; return the longest time that one of them took."""
+    wait_until(lambda: len(trace.first_after(died, pid)) == len(histories), 30, "all schedules to go on")
+    return max(trace.first_after(died, pid).values())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_f01_a_worker_killed_at_any_step_of_a_round_leaves_no_gap(step, server, trace, tmp_path, report):
+    histories = schedules(20, trace)
+    survivor = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
+    victim = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, failpoints=f"{step}=kill@{STEPS[step]}")
+    with survivor, victim, Stall() as stall:
+        victim.wait(30)
+        died = time.time()
+        recovery = recovered(trace, histories, died, victim.pid)
+        report(f"F1 kill -9 {step}", histories, recovery=recovery, limit=LEASE + 1)
+    assert run_again(trace, victim) == []
+    assert recovery <= LEASE + 1 + stall.worst
+
+
+def test_f01_a_worker_killed_before_the_reply_to_its_claim_leaves_no_gap(server, proxy, trace, tmp_path, report):
+    histories = schedules(20, trace)
+    survivor = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
+    victim = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, redis_url=proxy.url)
+    with survivor, victim, Stall() as stall:
+        proxy.lose("claim", first=3, silent=True)
+        wait_until(lambda: proxy.lost["claim"], 30, "a claim whose reply is held back")
+        died = victim.kill()
+        recovery = recovered(trace, histories, died, victim.pid)
+        report("F1 kill -9 before reply", histories, recovery=recovery, limit=LEASE + 1)
+    assert recovery <= LEASE + 1 + stall.worst
+
+
+def test_f01_a_worker_killed_while_its_tasks_run_leaves_no_gap(server, trace, tmp_path, report):
+    histories = schedules(20, trace, seconds=0.4)
+    victim, survivor = (WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) for _ in range(2))
+    with victim, survivor, Stall() as stall:
+        survivor.ready()
+        wait_until(lambda: len(trace.running_in(victim.pid)) >= 2, 30, "tasks that run in the victim")
+        died = victim.kill()
+        wait_until(lambda: trace.taken_over(victim.pid, died) != float("inf"), 30, "the killed points to start again")
+        recovery = trace.taken_over(victim.pid, died)
+        assert recovery is not None
+        report("F1 kill -9 mid-task", histories, recovery=recovery, limit=LEASE + 1)
+    assert recovery <= LEASE + 1 + stall.worst

@@ -1,0 +1,92 @@
+"""F2: SIGTERM and SIGINT drain, a second one ends. What had not started is handed over within a second."""
+
+import signal
+import time
+
+import pytest
+from django.db.models import Max
+
+from django_delayq.broker import Place
+from django_delayq.fields import utcnow
+from django_delayq.models import Run
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import SECOND, schedules
+from tests.faults.harness.verdict import Stall
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+COUNT, THREADS = 20, 2
+#: Far longer than the test: nothing may wait for the end of a lease.
+LEASE = 60
+
+
+def spread(trace, gate, overlap):
+    """Make schedules that come due one after the other all the time: their worker claims ahead of its free slots."""
+    kwargs = {"path": str(trace.path), "gate": str(gate), "seconds": 1.5}
+    values = {"task": "tests.faults.tasks.gated", "kwargs": kwargs, "overlap": overlap}
+    made = [utcnow() - SECOND * number / COUNT for number in range(COUNT)]
+    return [schedules(1, trace, first=n, created_at=made[n], **values)[0] for n in range(COUNT)]
+
+
+def fill(first, gate, trace, broker):
+    """Let the tasks take long all at once, until the worker holds more than it can run; return when it does."""
+    for _ in range(10):
+        wait_until(lambda: not trace.running_in(first.pid), 10)
+        gate.touch()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            if broker.stats(Place("default", 0)).leased >= THREADS + 2:
+                return
+        gate.unlink()
+    raise AssertionError("it never held more than it runs")
+
+
+@pytest.mark.parametrize(
+    ("number", "overlap"), [(signal.SIGTERM, "skip"), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")]
+)
+def test_f02_a_signal_hands_over_within_a_second_what_has_not_started(number, overlap, server, trace, tmp_path, report):
+    gate = tmp_path / "gate"
+    other = WorkerProcess("--threads", "40", folder=tmp_path, LEASE_SECONDS=LEASE)
+    first = WorkerProcess("--threads", str(THREADS), folder=tmp_path, LEASE_SECONDS=LEASE)
+    with other, first, server.broker() as broker, Stall() as stall:
+        other.ready().stop()
+        histories = spread(trace, gate, overlap)
+        wait_until(lambda: len(trace.executions()) >= 2 * COUNT, 30, "short runs, so that it claims ahead")
+        fill(first, gate, trace, broker)
+        other.resume()
+        told = first.send(number)
+        wait_until(lambda: len(trace.first_after(told, first.pid)) == COUNT, 20, "all schedules to go on")
+        assert first.wait(15) == 0
+        recovery = handed_over(trace, first, other, told)
+        verdict = report(f"F2 {number.name} {overlap}", histories, recovery=recovery, limit=1)
+    assert recovery <= 1 + stall.worst
+    assert verdict.executions_max == 1
+    assert Run.objects.aggregate(Max("reclaims"))["reclaims__max"] == 0
+
+
+def handed_over(trace, first, other, told):
+    """Return how long after the signal the last of the points began that had come due by then and had not begun."""
+    mine = {item.point for item in trace.executions() if item.pid == first.pid and item.began <= told}
+    due = [item for item in trace.executions() if item.due_ms <= told * 1000 and item.point not in mine]
+    assert len(due) >= 2, "everything had begun before the signal: nothing was handed over"
+    assert {item.pid for item in due} == {other.pid}
+    return max(item.began for item in due) - told
+
+
+def test_f02_a_second_signal_ends_it_at_once_and_the_lease_does_the_rest(server, trace, tmp_path, report):
+    lease = 2
+    histories = schedules(2, trace, seconds=20, overlap="queue_all")
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=lease) as first, Stall() as stall:
+        wait_until(lambda: len(trace.running_in(first.pid)) == 2, 30, "runs")
+        with WorkerProcess(folder=tmp_path, LEASE_SECONDS=lease) as other:
+            other.ready()
+            first.term()
+            time.sleep(0.3)  # the first signal begins the drain
+            assert first.alive
+            told = first.term()
+            assert first.wait(5) == 1
+            wait_until(lambda: trace.taken_over(first.pid, told) != float("inf"), 30, "the runs to start again")
+            recovery = trace.taken_over(first.pid, told)
+            assert recovery <= lease + 1 + stall.worst
+            other.kill()
+    assert histories

@@ -1,0 +1,43 @@
+"""F5: a task that takes ten leases is executed once; one that ignores its timeout costs its process, nobody else."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_delayq.models import Run
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import schedules, soon
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+
+
+def test_f05_a_task_of_ten_leases_is_executed_once(server, trace, tmp_path, report):
+    lease = 1
+    histories = schedules(3, trace, seconds=10 * lease, **soon())
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=lease), WorkerProcess(folder=tmp_path, LEASE_SECONDS=lease):
+        wait_until(lambda: sum(item.ended is not None for item in trace.executions()) == len(histories), 90, "ends")
+        verdict = report("F5 ten leases", histories)
+    assert verdict.executions_max == 1
+
+
+def test_f05_a_task_that_hangs_beyond_its_timeout_is_given_up_and_its_process_recycled(server, trace, tmp_path, report):
+    gate = tmp_path / "gate"
+    gate.touch()
+    kwargs = {"path": str(trace.path), "gate": str(gate), "seconds": 600}
+    histories = schedules(10, trace, seconds=0.3)
+    hanging = {"task": "tests.faults.tasks.gated", "kwargs": kwargs, "timeout": timedelta(seconds=1)}
+    histories += schedules(1, trace, name="hangs", **hanging)
+    rows = Run.objects.filter(schedule_id=histories[-1].pk)
+    worker = WorkerProcess(folder=tmp_path, LEASE_SECONDS=60, TIMEOUT_GRACE_SECONDS=1, DRAIN_SECONDS=5)
+    with worker:
+        wait_until(lambda: rows.filter(status="failed", reason="timeout").exists(), 30, "the hard timeout")
+        gate.unlink()
+        wait_until(lambda: rows.filter(status="succeeded").exists(), 30, "the schedule to go on in a fresh process")
+        verdict = report("F5 hard timeout", histories)
+        assert worker.log().count("Worker ") == 2, "it was recycled once"
+    assert verdict.executions_max == 1
+    assert set(Run.objects.exclude(schedule_id=histories[-1].pk).values_list("status", flat=True)) <= {
+        "succeeded",
+        "skipped",
+    }

@@ -1,0 +1,71 @@
+"""F7: Redis has executed a script, and its reply never arrives. Repeating must be harmless, and must happen."""
+
+import time
+
+import pytest
+
+from django_delayq.models import Schedule
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import SECOND, schedules, soon
+from tests.faults.harness.servers import pointing_at
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+#: Longer than any step of the tests takes: what only the end of a lease would mend stays away for too long.
+LEASE = 60
+#: The reply is lost with its connection, or does not come; or the request is lost, which looks the same from here.
+HOW: dict[str, dict[str, bool]] = {"reset": {}, "silence": {"silent": True}, "request": {"request": True}}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("script", ["claim", "settle", "retry"])
+def test_f07_a_lost_reply_to_a_worker_is_made_up_for_without_waiting_for_the_lease(
+    script, how, server, proxy, trace, tmp_path, report
+):
+    retried = {"task": "tests.faults.tasks.fail_first", "max_attempts": 2, "backoff": SECOND, "every": 4 * SECOND}
+    histories = schedules(10, trace, **(retried if script == "retry" else {}))
+    with WorkerProcess(folder=tmp_path, redis_url=proxy.url, LEASE_SECONDS=LEASE) as worker:
+        wait_until(lambda: trace.executions(), 30, "runs")
+        losses = 1 if how == "silence" else 3
+        proxy.lose(script, count=losses, **HOW[how])
+        wait_until(lambda: proxy.lost[script] == losses, 30, "lost replies")
+        lost = time.time()
+        wait_until(lambda: len(trace.first_after(lost)) == len(histories), 30, "all schedules to go on")
+        recovery = max(trace.first_after(lost).values())
+        verdict = report(f"F7 {script} {how}", histories, recovery=recovery)
+        assert worker.alive
+    assert recovery < LEASE / 2
+    assert verdict.executions_max == 1
+
+
+def test_f07_a_lost_reply_to_a_renewal_loses_no_lease(server, proxy, trace, tmp_path, report):
+    lease = 3
+    histories = schedules(4, trace, seconds=5, **soon())
+    proxy.lose("renew", count=2)
+    workers = [WorkerProcess(folder=tmp_path, redis_url=proxy.url, LEASE_SECONDS=lease) for _ in range(2)]
+    with workers[0], workers[1]:
+        wait_until(lambda: proxy.lost["renew"] == 2, 30, "lost replies")
+        verdict = report("F7 renew", histories)
+        assert not any("Lost the lease" in worker.log() for worker in workers)
+    assert verdict.executions_max == 1
+
+
+@pytest.mark.parametrize("how", ["reset", "request"])
+def test_f07_a_lost_reply_to_an_edit_is_mirrored_again(how, server, proxy, trace, tmp_path, report):
+    histories = schedules(5, trace, every=3600 * SECOND)
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) as worker:
+        worker.ready()
+        time.sleep(2)  # its first sweeps, which would mend anything
+        proxy.lose("upsert", count=1, **HOW[how])
+        with pointing_at(proxy.url):
+            for history in histories:
+                row = Schedule.objects.get(pk=history.pk)
+                row.every = SECOND
+                row.save()
+                history.note(row)
+        assert proxy.lost["upsert"] == 1
+        wait_until(lambda: not Schedule.objects.unmirrored().exists(), 30, "the sweep")
+        edited = time.time()
+        wait_until(lambda: len(trace.first_after(edited)) == len(histories), 30, "points of the edited definitions")
+        verdict = report(f"F7 upsert {how}", histories)
+    assert verdict.executions_max == 1

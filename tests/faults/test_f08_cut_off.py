@@ -1,0 +1,72 @@
+"""F8: a worker that is cut off from Redis, from the database, or from both. Others go on; nothing is settled that the
+ledger does not have.
+"""
+
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from django_delayq.models import Run
+from django_delayq.timing import to_ms
+from tests.acceptance.support import wait_until
+from tests.faults.harness import database
+from tests.faults.harness.load import schedules
+from tests.faults.harness.verdict import Stall
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("shards")]
+LEASE = 2
+quick = pytest.mark.quick
+
+
+@pytest.mark.parametrize("how", ["refuse", pytest.param("freeze", marks=quick), "half_close"])
+def test_f08_what_a_worker_without_redis_holds_goes_on_elsewhere(how, server, proxy, trace, tmp_path, report):
+    histories = schedules(20, trace, seconds=0.3)
+    alone = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, redis_url=proxy.url)
+    other = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
+    with alone, other, Stall() as stall:
+        other.ready()
+        wait_until(lambda: trace.running_in(alone.pid), 30, "a run in the worker to be cut off")
+        getattr(proxy, how)()
+        cut = time.time()
+        wait_until(lambda: len(trace.first_after(cut, alone.pid)) == len(histories), 30, "the others to go on")
+        recovery = max(trace.first_after(cut, alone.pid).values())
+        time.sleep(LEASE)  # the stale worker has every occasion to do something wrong
+        if how == "refuse":
+            proxy.accept()
+        proxy.thaw()
+        back = time.time()
+        wait_until(lambda: any(item.pid == alone.pid and item.began > back for item in trace.executions()), 30, "it")
+        report(f"F8 no Redis, {how}", histories, recovery=recovery, limit=LEASE + 1)
+    assert recovery <= LEASE + 1 + stall.worst
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("both", [False, True], ids=["database", "both"])
+def test_f08_nothing_is_settled_that_the_ledger_does_not_have(both, server, proxy, trace, tmp_path, report):
+    histories = schedules(5, trace, seconds=0.3)
+    how = {"folder": tmp_path, "environment": database.LOCK_SECONDS, "LEASE_SECONDS": LEASE}
+    with WorkerProcess(redis_url=proxy.url, **how) as worker:
+        wait_until(lambda: len(trace.executions()) > 10, 30, "a load")
+        wait_until(lambda: trace.running_in(worker.pid), 10, "a run whose outcome will find the database locked")
+        with ExitStack() as away:
+            away.enter_context(database.locked())
+            unrecorded = {item.point for item in trace.running_in(worker.pid)}
+            unrecorded -= {(row.schedule_id, to_ms(row.due_at)) for row in Run.objects.all()}
+            if both:
+                proxy.refuse()
+            time.sleep(2 * LEASE)  # longer than any lease
+            with server.broker() as broker:
+                views = broker.views([(f"s{schedule}", "default") for schedule, _ in unrecorded])
+            assert unrecorded
+            assert {view.point_ms for view in views} <= {due_ms for _, due_ms in unrecorded}
+        if both:
+            proxy.accept()
+        back = time.time()
+        wait_until(lambda: len(trace.first_after(back)) == len(histories), 30, "all to go on")
+        recovery = max(trace.first_after(back).values())
+        verdict = report(f"F8 no {'Redis, no ' if both else ''}database", histories, recovery=recovery, limit=10)
+        assert worker.alive
+    assert recovery <= 10
+    assert both or verdict.executions_max == 1

@@ -1,0 +1,44 @@
+"""F10: FLUSHALL, and a Redis that starts again with nothing, both under load."""
+
+import time
+
+import pytest
+
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import mixture
+from tests.faults.harness.workers import Fleet
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+
+
+def test_f10_a_flush_under_load_loses_no_point(server, trace, tmp_path, report):
+    histories = mixture(30, trace)
+    with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as fleet:
+        wait_until(lambda: len(trace.executions()) > 60, 40, "a load")
+        recovery = 0.0
+        for _ in range(3):
+            server.flush()
+            recovery = max(recovery, goes_on(trace, histories))
+        assert fleet.tend() == 0
+        report("F10 FLUSHALL", histories, recovery=recovery, limit=10)
+    assert recovery <= 10
+
+
+def test_f10_a_redis_that_comes_back_empty_loses_no_point(server, trace, tmp_path, report):
+    histories = mixture(30, trace)
+    with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as fleet:
+        wait_until(lambda: len(trace.executions()) > 60, 40, "a load")
+        server.stop()
+        time.sleep(2)  # the outage
+        server.start()
+        recovery = goes_on(trace, histories)
+        assert fleet.tend() == 0
+        report("F10 restart, empty", histories, recovery=recovery, limit=10)
+    assert recovery <= 10
+
+
+def goes_on(trace, histories):
+    """Return how long it took until every schedule had begun a run after now."""
+    moment = time.time()
+    wait_until(lambda: len(trace.first_after(moment)) == len(histories), 30, "all to go on")
+    return max(trace.first_after(moment).values())

@@ -1,0 +1,93 @@
+"""F12: a cluster under load: a node is killed with its last second of writes, a slot moves to another node."""
+
+import json
+import threading
+import time
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq import conf
+from django_delayq.broker import Broker
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import mixture
+from tests.faults.harness.shapes import PRIMARIES, Cluster
+from tests.faults.harness.workers import Fleet
+from tests.faults.test_f11_sentinel import all_go_on
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+SHARDS = 6
+
+
+@pytest.fixture
+def six_shards(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": SHARDS}
+
+
+def slots(cluster, broker):
+    """Return the slot of each shard of the queue that is used."""
+    return [cluster.slot_of(conf.get_config().prefix, place) for place in broker.places(["default"])]
+
+
+@pytest.mark.usefixtures("six_shards")
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0, marks=pytest.mark.quick, id="short"), pytest.param(600, id="long")]
+)
+def test_f12_a_killed_node_and_a_moved_slot_lose_no_point(seconds, trace, tmp_path, report):
+    kills, moves = [], []
+    with Cluster(tmp_path) as redis:
+        histories = mixture(30, trace)
+        broker = Broker(timeout_seconds=5)
+        places = slots(redis, broker)
+        broker.close()
+        with Fleet(3, folder=tmp_path, LEASE_SECONDS=5) as fleet:
+            wait_until(lambda: len(trace.executions()) > 60, 40, "a load")
+            end = time.monotonic() + seconds
+            while not moves or time.monotonic() < end:
+                slot = places[len(moves) % SHARDS]
+                others = [node for node in redis.primaries() if node is not redis.owner(slot)]
+                redis.move(slot, others[len(moves) % (PRIMARIES - 1)])
+                moves.append(all_go_on(trace, histories))
+                former = redis.fail_over(slot, lost_seconds=1)
+                kills.append(all_go_on(trace, histories))
+                former.start()
+                wait_until(redis.whole, 60, "the killed node to follow")
+            assert fleet.tend() == 0
+            note = f"{len(kills)} kills, {len(moves)} moves, worst {max(moves):.2f} s after one"
+            report("F12 cluster", histories, recovery=max(kills), note=note)
+            assert fleet.tend() == 0
+    assert max(kills) < 20
+    assert max(moves) < 5
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (5, 2)])
+def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_point(
+    before, after, server, settings, trace, tmp_path, report
+):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
+    histories = mixture(40, trace)
+    with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as former:
+        wait_until(lambda: len(trace.executions()) > 60, 40, "a load")
+        settings.DELAYQ = {**settings.DELAYQ, "SHARDS": after}
+        said = StringIO()
+        began = time.time()
+        order = ("delayq_sync", "--reshard", str(after))
+        move = threading.Thread(target=call_command, args=order, kwargs={"stdout": said})
+        move.start()
+        with server.broker() as broker:
+            wait_until(lambda: json.loads(broker.layout())["shards"]["default"] == after, 10, "the new layout")
+            with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as fleet:
+                assert [worker.wait(40) for worker in former.workers] == [1, 1]
+                move.join(60)
+                assert not move.is_alive(), said.getvalue()
+                wait_until(lambda: len(trace.first_after(began)) == len(histories), 60, "all to go on")
+                verdict = report(f"F12 {before} -> {after} shards", histories, recovery=time.time() - began)
+                assert fleet.tend() == 0
+            assert [broker.stats(place).members > 0 for place in broker.places(["default"])] == [True] * after
+            assert not list(broker.client.scan_iter(f"{{{conf.get_config().prefix}:default:{after}}}:[^j]*"))
+            assert "former" not in json.loads(broker.layout())
+    assert f"has {after} shards in Redis but {before} in DELAYQ['SHARDS']" in former.workers[0].log()
+    assert "entries moved" in said.getvalue()
+    assert verdict.executions_max == 1, "what ran where it was has ended before its next claim"

@@ -1,0 +1,43 @@
+"""F15: Redis is out of memory. Nothing new is claimed, but what runs keeps its lease and is settled."""
+
+import pytest
+
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import schedules, soon
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+LEASE = 2
+
+
+def test_f15_without_memory_what_runs_keeps_its_lease_and_is_settled(server, trace, tmp_path, report):
+    histories = schedules(5, trace, seconds=3 * LEASE, **soon())
+    histories += schedules(5, trace, seconds=0.5, name="often")
+    members = [(f"s{history.pk}", "default") for history in histories]
+    with WorkerProcess("--threads", "16", folder=tmp_path, LEASE_SECONDS=LEASE) as worker, server.broker() as broker:
+        wait_until(lambda: len(trace.running_in(worker.pid)) == len(histories), 30, "runs of all")
+        held = trace.running_in(worker.pid)
+        broker.client.config_set("maxmemory", 1)
+        wait_until(lambda: trace.over(held), 30, "their ends")
+        wait_until(lambda: not any(view.leased for view in broker.views(members)), 15, "them to be settled")
+        points = {item.point for item in held}
+        assert not points & {(int(m[1:]), v.point_ms) for (m, _), v in zip(members, broker.views(members), strict=True)}
+        assert worker.alive
+        assert "Lost the lease" not in worker.log()
+        broker.client.config_set("maxmemory", 0)
+        verdict = report("F15 out of memory", histories)
+    assert verdict.executions_max == 1
+
+
+def test_f15_a_worker_refuses_a_redis_that_evicts(server, trace, tmp_path, report):
+    histories = schedules(3, trace)
+    with server.broker() as broker:
+        broker.client.config_set("maxmemory-policy", "allkeys-lru")
+        with WorkerProcess(folder=tmp_path) as refused:
+            assert refused.wait(30) == 1
+        assert "maxmemory-policy" in refused.log()
+        assert not trace.executions()
+        broker.client.config_set("maxmemory-policy", "noeviction")
+    with WorkerProcess(folder=tmp_path):
+        wait_until(lambda: trace.executions(), 30, "runs")
+        report("F15 a policy that evicts", histories)

@@ -1,0 +1,244 @@
+"""F20: however definitions are written, with Redis out of reach of the writer, Redis agrees after the delta sweep; what
+passes Django by without a new generation, after the full sweep.
+"""
+
+import json
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import Value
+from django.db.models.functions import Concat
+
+from django_delayq import mirror
+from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.worker import Worker, WorkerOptions
+from tests.acceptance.support import wait_until
+from tests.app.tasks import CALLS
+from tests.faults.harness.oracle import History
+from tests.faults.harness.servers import pointing_at
+from tests.faults.harness.table import Row
+from tests.faults.harness.workers import WorkerProcess
+from tests.faults.models import OwnedSchedule
+from tests.integration.admin_pages import ADD, LIST, change_url, client_for, fields
+from tests.integration.mirroring import absent, mirrored, schedule
+from tests.support import HOURLY_CRON, make_due, run_burst
+
+pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+
+NOBODY = "redis://127.0.0.1:1/0"
+#: The delta sweep comes every 2 s, give or take a fifth; what a busy machine adds is not its fault.
+DELTA_LIMIT_SECONDS = 10
+TABLE = Schedule._meta.db_table
+
+
+def sql(text, *values):
+    with connection.cursor() as cursor:
+        cursor.execute(text, values)
+
+
+def new(name):
+    return Schedule(name=name, task="tests.app.tasks.noop", kind="cron", cron="5 * * * *")
+
+
+def only(row):
+    return Schedule.objects.filter(pk=row.pk)
+
+
+def set_cron(row, save):
+    row.cron = "5 * * * *"
+    save()
+
+
+def raw_insert(row):
+    """As another program does it: no generation of Redis' is known."""
+    names = [field.column for field in Schedule._meta.concrete_fields if field.column != "id"]
+    picks = [f"'{row.name} copy'" if name == "name" else "0" if name == "synced_generation" else name for name in names]
+    sql(f"INSERT INTO {TABLE} ({', '.join(names)}) SELECT {', '.join(picks)} FROM {TABLE} WHERE id = %s", row.pk)  # noqa: S608
+
+
+def loaddata(row, folder, **values):
+    """Dump the schedule, change the dump, and load it again."""
+    path = folder / f"{row.name}.json"
+    call_command("dumpdata", "django_delayq.schedule", primary_keys=str(row.pk), output=str(path), verbosity=0)
+    dump = json.loads(path.read_text())
+    dump[0]["pk"] = values.pop("pk", row.pk)
+    dump[0]["fields"].update(values)
+    path.write_text(json.dumps(dump))
+    call_command("loaddata", str(path), verbosity=0)
+
+
+def by_form(row, boss):
+    answer = boss.post(change_url(row), fields(name=row.name, cron="5 * * * *", timezone="UTC"))
+    assert answer.status_code == 302
+
+
+def by_action(name, row, boss, **values):
+    answer = boss.post(LIST, {"action": name, "_selected_action": [row.pk], "post": "yes", **values})
+    assert answer.status_code in (200, 302)
+
+
+#: name -> (what writes, what is expected: `edit` and `new` must be in Redis as the database has them, `gone` must not)
+DELTA = {
+    "save": (lambda row, way: set_cron(row, row.save), "edit"),
+    "save of a field": (lambda row, way: set_cron(row, lambda: row.save(update_fields=["cron"])), "edit"),
+    "update": (lambda row, way: only(row).update(cron="5 * * * *"), "edit"),
+    "update by an expression": (lambda row, way: only(row).update(cron=Concat(Value("5"), Value(" * * * *"))), "edit"),
+    "bulk_update": (lambda row, way: set_cron(row, lambda: Schedule.objects.bulk_update([row], ["cron"])), "edit"),
+    "update_or_create": (
+        lambda row, way: Schedule.objects.update_or_create(name=row.name, defaults={"cron": "5 * * * *"}), "edit",
+    ),
+    "bulk_create": (lambda row, way: Schedule.objects.bulk_create([new("created 1"), new("created 2")]), "new"),
+    "get_or_create": (
+        lambda row, way: Schedule.objects.get_or_create(
+            name="got", defaults={"task": "tests.app.tasks.noop", "kind": "cron", "cron": "5 * * * *"}
+        ),
+        "new",
+    ),
+    "raw UPDATE with a generation": (
+        lambda row, way: sql(
+            f"UPDATE {TABLE} SET cron = '5 * * * *', generation = generation + 1 WHERE id = %s", row.pk  # noqa: S608
+        ),
+        "edit",
+    ),
+    "raw INSERT": (lambda row, way: raw_insert(row), "new"),
+    "loaddata": (lambda row, way: loaddata(row, way.folder, cron="5 * * * *"), "edit"),
+    "loaddata of a new one": (lambda row, way: loaddata(row, way.folder, pk=None, name="loaded"), "new"),
+    "change form": (lambda row, way: by_form(row, way.boss), "edit"),
+    "add form": (lambda row, way: way.boss.post(ADD, fields(name="added", timezone="UTC")), "new"),
+    "pause in the admin": (lambda row, way: by_action("pause", row, way.boss, apply="1", reason="x"), "gone"),
+    "delete in the admin": (lambda row, way: way.boss.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}), "gone"),
+    "delete_selected": (lambda row, way: by_action("delete_selected", row, way.boss), "gone"),
+    "delete": (lambda row, way: row.delete(), "gone"),
+    "delete of a queryset": (lambda row, way: only(row).delete(), "gone"),
+    "update to disabled": (lambda row, way: only(row).update(enabled=False), "gone"),
+    "move": (lambda row, way: only(row).update(queue="mail"), "moved"),
+}  # fmt: skip
+
+
+class Way:
+    """What the writers need."""
+
+    def __init__(self, folder):
+        self.folder, self.boss = folder, client_for(superuser=True)
+
+
+def agrees(broker, row, wanted):
+    """Say whether Redis holds of a schedule what is wanted."""
+    if wanted == "gone":
+        return absent(broker, row)
+    if wanted == "moved":
+        return absent(broker, row, "default") and mirrored(broker, row)
+    return mirrored(broker, row)
+
+
+def all_agree(broker, wanted):
+    """Say whether Redis holds all schedules of the database, and nothing of those that are gone."""
+    kept = [row for row in Schedule.objects.all() if row.enabled]
+    return (
+        all(agrees(broker, row, what) for row, what in wanted)
+        and all(mirrored(broker, row) for row in kept)
+        and sum(broker.stats(place).members for place in broker.places()) == len(kept)
+        and not Schedule.objects.unmirrored().exists()
+    )
+
+
+def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_not(broker, tmp_path, note_row):
+    way = Way(tmp_path)
+    rows = {name: schedule(name) for name in DELTA}
+    pks = {name: row.pk for name, row in rows.items()}
+    owner = User.objects.create_user("owner")
+    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 * * * *"}
+    mirror.full_sweep(broker)
+    owned = [OwnedSchedule.objects.create(name=f"owned {n}", owner=owner, **common) for n in range(2)]
+    mirror.delta_sweep(broker)  # Django tells of a child class' save under its own name only
+    assert all(mirrored(broker, row) for row in owned)
+    with WorkerProcess(folder=tmp_path).ready():
+        wait_until(broker.workers, 20, "the end of the sweep at its start")
+        with pointing_at(NOBODY):
+            for name, (write, _) in DELTA.items():
+                write(rows[name], way)
+            User.objects.filter(pk=owner.pk).delete()
+            OwnedSchedule.objects.create(name="of another", owner=User.objects.get(), **common)
+        wanted = []
+        for name, (_, what) in DELTA.items():
+            rows[name].pk, rows[name].queue = pks[name], "mail" if what == "moved" else "default"
+            wanted.append((rows[name], what))
+        took = wait_until(lambda: all_agree(broker, wanted), 30, "Redis to agree with the database")
+    points = len(DELTA) + 3
+    note_row(Row("F20 delta sweep", points, 0, 0, None, None, None, None, None, took, DELTA_LIMIT_SECONDS))
+    assert took <= DELTA_LIMIT_SECONDS
+
+
+#: What passes Django and the generations by.
+FULL = {
+    "raw UPDATE": (lambda row: sql(f"UPDATE {TABLE} SET cron = '5 * * * *' WHERE id = %s", row.pk), "edit"),  # noqa: S608
+    "raw UPDATE to an earlier point": (
+        lambda row: sql(f"UPDATE {TABLE} SET cron = '* * * * *' WHERE id = %s", row.pk),  # noqa: S608
+        "edit",
+    ),
+    "plain manager": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(cron="5 * * * *"), "edit"),
+    "plain manager, disabled": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(enabled=False), "gone"),
+    "plain manager, moved": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(queue="mail"), "moved"),
+    "raw DELETE": (
+        lambda row: (
+            sql(f"DELETE FROM {ScheduleState._meta.db_table} WHERE schedule_id = %s", row.pk),  # noqa: S608
+            sql(f"DELETE FROM {TABLE} WHERE id = %s", row.pk),  # noqa: S608
+        ),
+        "gone",
+    ),
+}
+
+
+def test_f20_what_passes_the_generations_by_reaches_redis_with_the_full_sweep(broker, tmp_path, note_row):
+    rows = {name: schedule(name) for name in FULL}
+    pks = {name: row.pk for name, row in rows.items()}
+    mirror.full_sweep(broker)
+    for name, (write, _) in FULL.items():
+        write(rows[name])
+    wanted = []
+    for name, (_, what) in FULL.items():
+        rows[name].pk, rows[name].queue = pks[name], "mail" if what == "moved" else "default"
+        wanted.append((rows[name], what))
+    with WorkerProcess(folder=tmp_path).ready():  # its first full sweep comes at its start
+        took = wait_until(lambda: all_agree(broker, wanted), 30, "Redis to agree with the database")
+    assert not Run.objects.filter(schedule_id__in=[row.pk for row, what in wanted if what == "gone"]).exists()
+    note_row(Row("F20 full sweep", len(FULL), 0, 0, None, None, None, None, None, took, None))
+
+
+GONE = {
+    "raw DELETE": lambda row: FULL["raw DELETE"][0](row),
+    "plain manager, disabled": lambda row: Schedule._base_manager.filter(pk=row.pk).update(enabled=False),
+}
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_f20_what_is_due_of_a_schedule_that_went_behind_redis_is_not_started(broker, how):
+    """Rule R1: Redis wakes a worker for nothing, before any sweep has told it."""
+    row = schedule(task="tests.app.tasks.add", args=[1])
+    make_due(broker, row)
+    GONE[how](row)
+    CALLS.clear()
+    worker = Worker(WorkerOptions(queues=("default", "mail"), burst=True))  # one that has swept long ago
+    worker.upkeep.begin = lambda **how: None
+    worker.run()
+    assert CALLS == []
+    assert absent(broker, row)
+
+
+def test_f20_a_recurrence_that_sql_changed_begins_when_it_is_found_and_not_in_the_past(broker, report):
+    """It has points since the last run, and none of them was ever promised."""
+    row = schedule(cron=HOURLY_CRON)
+    point = make_due(broker, row)
+    run_burst()
+    history = History.of(row)
+    sql(f"UPDATE {TABLE} SET cron = '* * * * *' WHERE id = %s", row.pk)  # noqa: S608
+    mirror.full_sweep(broker)
+    run_burst()
+    assert [run.due_at for run in Run.objects.all()] == [point]
+    history.note(row)
+    assert len(history.versions) == 2
+    assert mirrored(broker, row)
+    assert row.effective_from > point
+    report("F20 raw SQL without a generation", [history], traced=False)

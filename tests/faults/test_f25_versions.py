@@ -1,0 +1,221 @@
+"""F25: workers of different releases side by side: one lacks a task, the tables or their values are of a newer one.
+
+What a worker cannot run it hands back with a growing delay and says so; it fails nothing, and does not spin.
+"""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from django_delayq import chain, mirror
+from django_delayq.exceptions import InvalidRecurrence
+from django_delayq.fields import utcnow
+from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.timing import policy
+from django_delayq.worker import Worker, WorkerOptions
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import schedules
+from tests.faults.harness.oracle import histories_of
+from tests.faults.harness.workers import WorkerProcess
+from tests.faults.live import together
+from tests.faults.patched.apps import patches
+from tests.support import HOURLY_CRON, make_due, run_burst
+
+pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+
+TRACE = "tests.faults.tasks.trace"
+RELEASED = re.compile(r"(\S+) is released")
+FIRST_MS = 200
+HOUR = timedelta(hours=1)
+
+
+def view(broker, row):
+    return broker.views([(f"s{row.pk}", row.queue)])[0]
+
+
+def old_worker(folder):
+    """A worker of an older release, which does not have the task."""
+    return WorkerProcess(folder=folder, environment=patches(f"lacks={TRACE}", f"first_release_ms={FIRST_MS}"))
+
+
+def test_f25_workers_with_and_without_a_task_run_all_its_points_together(server, trace, tmp_path, report):
+    """Two lack it, one has it: whoever wakes first for what was handed back must not keep it from the others."""
+    schedules(5, trace, every=HOUR)
+    with server.broker() as broker, together(old_worker(tmp_path), old_worker(tmp_path)):
+        points = [make_due(broker, row) for row in Schedule.objects.all()]
+        histories = histories_of(Schedule.objects.all())
+        with WorkerProcess(folder=tmp_path).ready():
+            took = wait_until(lambda: Run.objects.finished().count() == 5, 15, "runs of all")
+        report("F25 task unknown to two of three", histories, recovery=took)
+    assert set(Run.objects.values_list("due_at", "status")) == {(point, "succeeded") for point in points}
+
+
+def test_f25_a_task_that_no_worker_knows_waits_for_one_that_does(server, trace, tmp_path, report):
+    schedules(5, trace, every=HOUR)
+    with server.broker() as broker:
+        points = [make_due(broker, row) for row in Schedule.objects.all()]
+        histories = histories_of(Schedule.objects.all())
+        with together(old_worker(tmp_path), old_worker(tmp_path)):
+            began = broker.now_ms()
+            wait_until(lambda: broker.now_ms() > began + 15 * FIRST_MS, 10, "1 + 2 + 4 + 8 delays to pass")
+            logs = [path.read_text() for path in tmp_path.glob("worker-*.log")]
+            releases = sum(len(RELEASED.findall(log)) for log in logs)
+            assert 5 * 3 <= releases <= 5 * 2 * 6, "each hands back more and more rarely"
+            assert TRACE in logs[0] + logs[1]
+            assert not Run.objects.exists(), "nobody has failed"
+        with WorkerProcess(folder=tmp_path).ready():  # the deploy goes on
+            wait_until(lambda: Run.objects.finished().count() == 5, 30, "runs of all")
+        report("F25 task unknown to all", histories, note=f"{releases} releases before")
+    found = set(Run.objects.values_list("due_at", "status", "attempt"))
+    assert found == {(point, "succeeded", 1) for point in points}
+
+
+def test_f25_the_delay_doubles_from_half_a_minute_to_ten_minutes_and_counts_no_attempt(broker, caplog):
+    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+    make_due(broker, row)
+    Schedule._base_manager.update(task="tests.app.tasks.to_come")
+    worker = Worker(WorkerOptions(queues=("default",), burst=True))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    due = f"{{{broker.config.prefix}:default:0}}:due"
+    seconds = []
+    for _ in range(7):
+        broker.client.zadd(due, {f"s{row.pk}": broker.now_ms()})
+        worker.agenda.due_in_ms(broker.places()[0], 0)
+        worker.tick()
+        seconds.append(round((view(broker, row).score_ms - broker.now_ms()) / 1000))
+    worker.broker.close()
+    assert seconds == pytest.approx([30, 60, 120, 240, 480, 600, 600], abs=2)
+    assert not Run.objects.exists()
+    assert broker.client.hlen(f"{{{broker.config.prefix}:default:0}}:attempts") == 0
+    assert caplog.text.count("tests.app.tasks.to_come") == 7
+    Schedule._base_manager.update(task="tests.app.tasks.noop")
+    broker.client.zadd(due, {f"s{row.pk}": broker.now_ms()})
+    run_burst()
+    assert Run.objects.get().status == "succeeded"
+
+
+@pytest.fixture
+def newer_columns():
+    """The tables have columns that this code does not know."""
+    tables = [model._meta.db_table for model in (Schedule, ScheduleState, Run)]
+    with connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"ALTER TABLE {table} ADD COLUMN newer varchar(9) NOT NULL DEFAULT 'x'")
+    yield
+    with connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"ALTER TABLE {table} DROP COLUMN newer")
+
+
+def test_f25_columns_of_a_newer_release_do_not_disturb_a_worker(newer_columns, broker, trace, report):
+    """Each kind of write: first rows, retries, take-overs, states, edits."""
+    histories = schedules(3, trace, every=HOUR)
+    histories += schedules(1, trace, every=HOUR, name="retry", task="tests.faults.tasks.fail_first",
+                           max_attempts=2, backoff=timedelta(0))  # fmt: skip
+    for row in Schedule.objects.all():
+        make_due(broker, row)
+    histories = histories_of(Schedule.objects.all())
+    broker.claim(broker.places()[0], limit=1, lease_ms=0, request=1)  # a worker that died
+    run_burst()
+    Schedule.objects.first().pause()
+    Schedule.objects.last().delete()
+    report("F25 newer columns", histories)
+    assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}
+
+
+@pytest.fixture
+def mandatory_column():
+    """The ledger has a column that a newer release fills in, and this one does not."""
+    table = Run._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ADD COLUMN newer integer CHECK (newer IS NOT NULL)")
+
+    def drop():
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {table} DROP COLUMN newer")
+
+    yield drop
+    with connection.cursor() as cursor:
+        columns = [column.name for column in connection.introspection.get_table_description(cursor, table)]
+    if "newer" in columns:
+        drop()
+
+
+def test_f25_a_row_that_the_newer_tables_refuse_is_told_as_what_it_is_and_its_point_is_not_lost(
+    mandatory_column, broker, settings, trace, caplog, report
+):
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
+    schedules(2, trace, every=HOUR)
+    points = [make_due(broker, row) for row in Schedule.objects.all()]
+    histories = histories_of(Schedule.objects.all())
+    run_burst()
+    assert not Run.objects.exists()
+    assert caplog.text.count("cannot be recorded; it comes due again") == 2
+    assert "decided by another worker" not in caplog.text
+    began = broker.now_ms()
+    wait_until(lambda: broker.now_ms() > began + 1100, 10, "the end of the leases")
+    run_burst()
+    assert len(trace.executions()) == 2, "nothing is executed again that cannot be recorded"
+    mandatory_column()
+    began = broker.now_ms()
+    wait_until(lambda: broker.now_ms() > began + 1100, 10, "the end of the leases")
+    run_burst()
+    assert set(Run.objects.values_list("due_at", "status")) == {(point, "succeeded") for point in points}
+    report("F25 mandatory column", histories, traced=False)
+
+
+class OlderKind:
+    """Interval schedules are to come."""
+
+    CRON, EVERY, ONCE = "cron", "to come", "once"
+
+
+class OlderEveryFrom:
+    """Fixed delays are to come."""
+
+    DUE, FINISH = "due", "to come"
+
+
+#: (what the older release does not have, how its code looks, a definition that has it)
+OLDER = [
+    ("allow", ((policy, chain), "OVERLAP", ("skip", "queue_one", "queue_all")), {"overlap": "allow"}),
+    ("all", ((policy, chain), "MISSED", ("latest", "skip")), {"missed": "all"}),
+    ("every", ((Schedule,), "Kind", OlderKind), {"kind": "every", "cron": "", "every": HOUR}),
+    ("finish", ((Schedule,), "EveryFrom", OlderEveryFrom),
+     {"kind": "every", "cron": "", "every": HOUR, "every_from": "finish"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "older", "values"), OLDER, ids=[row[0] for row in OLDER])
+def test_f25_a_value_of_a_newer_release_is_not_guessed_at_and_loses_no_point(
+    broker, monkeypatch, report, value, older, values
+):
+    """An older worker runs it by no rule of its own and says why it cannot; the next that can goes on with it."""
+    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": HOURLY_CRON}
+    row = Schedule.objects.create(name="newer", **{**common, **values})
+    other = Schedule.objects.create(name="known", **common)
+    point = make_due(broker, row)
+    make_due(broker, other)
+    histories = histories_of([row, other])
+    with monkeypatch.context() as patch:
+        for owner in older[0]:
+            patch.setattr(owner, *older[1:])
+        run_burst()
+        run_burst()
+    assert [run.schedule_name for run in Run.objects.all()] == ["known"]
+    row.refresh_from_db()
+    assert row.state.condition == "parked"
+    assert repr(value) in row.state.condition_reason
+    mirror.full_sweep(broker)
+    run_burst()
+    assert (row.runs.get().due_at, row.runs.get().status) == (point, "succeeded")
+    report(f"F25 newer value {value}", histories, until=point, traced=False)
+
+
+@pytest.mark.parametrize("values", [{"kind": "solar"}, {"every_from": "start"}], ids=["kind", "every_from"])
+def test_f25_a_value_that_this_release_does_not_have_is_no_recurrence(values):
+    row = Schedule(**{"name": "s", "kind": "every", "every": HOUR, "at": utcnow() + HOUR, **values})
+    with pytest.raises(InvalidRecurrence, match=next(iter(values.values()))):
+        row.recurrence  # noqa: B018 - raises

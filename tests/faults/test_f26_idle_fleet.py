@@ -1,0 +1,129 @@
+"""F26: what an idle fleet costs Redis, and that it still starts at once what comes due anywhere."""
+
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from django_delayq import conf, mirror
+from django_delayq.fields import utcnow
+from django_delayq.models import Run, Schedule
+from django_delayq.timing import to_ms
+from django_delayq.worker import Worker, WorkerOptions, agenda, upkeep
+from django_delayq.worker.share import ALL_SECONDS, Share
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import SECOND, schedules, soon
+from tests.faults.harness.verdict import Stall
+from tests.faults.harness.workers import WorkerProcess
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SHARDS = 16
+#: What the budget is for, in commands per second and worker.
+FLEET, BUDGET = 50, 0.3
+#: What this machine can run: the costs are of two kinds, per place and per worker, and are measured apart.
+WORKERS = 12
+
+
+@pytest.fixture(autouse=True)
+def sixteen_shards(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": SHARDS, "QUEUES": ["default"]}
+
+
+@contextmanager
+def fleet(count):
+    """Run so many whole workers in threads of this process."""
+    workers = [Worker(WorkerOptions(queues=("default",), threads=1)) for _ in range(count)]
+    threads = [threading.Thread(target=worker.run, daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(workers[0].broker.workers()) == count, 60, "all workers on the list")
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join(30)
+
+
+def commands(broker):
+    """Return the calls of each command since the last reset, those inside of scripts included."""
+    stats = broker.client.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): value["calls"] for name, value in stats.items()}
+    return Counter({name: count for name, count in calls.items() if not name.startswith("config")})
+
+
+def claims(workers):
+    return sum(sum(worker.claims._request.values()) for worker in workers)
+
+
+def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
+    """Measured with twelve workers, for whole periods of everything that they do, then worked out for fifty.
+
+    The looks at places (ZRANGE) and the full sweeps are of a constant number, whoever makes them; all else each worker
+    does for itself. The delta sweeps ask the database only.
+    """
+    Schedule.objects.bulk_create(
+        Schedule(name=f"s{n}", task="tests.faults.tasks.trace", kind="cron", cron="0 0 1 1 *", kwargs={"path": "/"})
+        for n in range(100)
+    )
+    with server.broker() as broker, fleet(WORKERS) as workers:
+        time.sleep(15 * agenda.WORKERS_FIRST_SECONDS)  # at first they ask more often, and one sweeps
+        assert all(len(worker.agenda._queues) == WORKERS for worker in workers)
+        claimed = claims(workers)
+        broker.client.config_resetstat()
+        began = time.monotonic()
+        time.sleep(max(agenda.WORKERS_SECONDS, upkeep.HEARTBEAT_SECONDS))  # what is measured
+        found, seconds = commands(broker), time.monotonic() - began
+        assert claims(workers) == claimed, "nobody claims anything"
+        broker.client.config_resetstat()
+        mirror.sweep_now(broker)
+        sweep = commands(broker).total() / upkeep.FULL_SECONDS
+    looks = found.pop("zrange", 0) / seconds
+    own = found.total() / seconds / WORKERS
+    for_fifty = (looks + sweep) / FLEET + own
+    print(f"{WORKERS} workers x {SHARDS} shards, per second: {looks:.2f} looks, {sweep:.2f} by full sweeps;")
+    print(f"each worker for itself {own:.3f}: {dict(found)} in {seconds:.1f} s")
+    print(f"per worker and second: {(looks + sweep) / WORKERS + own:.3f} with {WORKERS}, {for_fifty:.3f} with {FLEET}")
+    assert looks < 2 * SHARDS / conf.get_config().idle_cap_seconds, "the places are shared"
+    assert for_fifty <= BUDGET, found
+
+
+def is_first(name, names, place, at):
+    """Say whether a worker is the first one at the head that is due then."""
+    share = Share(name, [place])
+    share.update(dict.fromkeys(names))
+    return not share.before(place, to_ms(at), 0.0)
+
+
+@pytest.mark.quick
+def test_f26_what_comes_due_anywhere_starts_at_once_also_when_the_first_worker_was_killed(
+    server, trace, tmp_path, report
+):
+    """Three idle workers. Then one of them is killed right before points come due that it had to start."""
+    with server.broker() as broker, Stall() as stall:
+        workers = [WorkerProcess(folder=tmp_path) for _ in range(3)]
+        with workers[0], workers[1], workers[2]:
+            wait_until(lambda: len(broker.workers()) == 3, 60, "three workers")
+            time.sleep(4 * agenda.WORKERS_FIRST_SECONDS)  # until each knows of all
+            before, _ = due_at_once(trace, "before", report)
+            names = list(broker.workers())
+            dead = workers[0]
+            after, at = due_at_once(trace, "after", report, dead.kill)
+        name = next(name for name in names if f":{dead.pid}:" in name)
+        orphans = [run for run in after if is_first(name, names, broker.place_of(f"s{run.schedule_id}", "default"), at)]
+    assert orphans, "none of the points was one that the killed worker had to start"
+    assert max(run.lag for run in before).total_seconds() <= ALL_SECONDS + stall.worst
+    assert max(run.lag for run in orphans).total_seconds() <= ALL_SECONDS + stall.worst
+
+
+def due_at_once(trace, name, report, just_before=lambda: None):
+    """Let points come due all over the shards; return their runs, and when they were due."""
+    histories = schedules(60, trace, name=name, **soon(4))
+    at = Schedule.objects.get(pk=histories[0].pk).at
+    time.sleep(max(0.0, (at - utcnow()).total_seconds() - 0.5))
+    just_before()
+    report(f"F26 {name} the first one is killed", histories, until=at + SECOND)
+    return list(Run.objects.filter(schedule_id__in=[history.pk for history in histories])), at

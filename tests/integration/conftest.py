@@ -1,0 +1,31 @@
+"""Fixtures of the tests of the admin and of declared schedules."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.test import Client
+
+from tests.declaring import Code, declaring
+from tests.integration.admin_pages import client_for, kill_redis
+
+
+@pytest.fixture
+def boss() -> Client:
+    """A client that may do everything."""
+    return client_for(superuser=True)
+
+
+@pytest.fixture
+def dead_redis(settings):
+    """No Redis for the length of a test."""
+    good = settings.CACHES
+    kill_redis(settings)
+    yield
+    settings.CACHES = good  # the prefix is purged after this
+
+
+@pytest.fixture
+def code() -> Iterator[Code]:
+    """What the task module declares for the length of a test."""
+    with declaring() as one:
+        yield one

@@ -1,0 +1,64 @@
+"""What the tests of the status share: a prefix that is well, and the command as a machine and a person read it."""
+
+import io
+import json
+from contextlib import suppress
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq import mirror
+from django_delayq.broker import keys
+from django_delayq.status.snapshot import ShardView, WorkerView
+
+SHARD = ShardView("default", 0, 0, 0, 0, None, "built")
+ALIVE = WorkerView("w", ("default",), 1.0)
+WORKER = {"queues": ["default", "mail"], "started": 1}
+
+
+def build(broker):
+    """Take the prefix and call its shards built, as a worker does at its start."""
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+
+
+def beat(broker, details=WORKER, ago=0.0):
+    text = details if isinstance(details, str) else json.dumps(details)
+    broker.heartbeat(broker.now_ms() - int(ago * 1000), text)
+
+
+def ask(*options):
+    """Return (exit status, the JSON)."""
+    out, code = io.StringIO(), 0
+    try:
+        call_command("delayq_status", "--json", *options, stdout=out)
+    except SystemExit as end:
+        code = end.code
+    return code, json.loads(out.getvalue())
+
+
+def codes(*options):
+    code, found = ask(*options)
+    assert code == found["status"]
+    assert all(problem["message"] and "\n" not in problem["message"] for problem in found["problems"])
+    return code, [problem["code"] for problem in found["problems"]]
+
+
+def text(*options):
+    out = io.StringIO()
+    with suppress(SystemExit):
+        call_command("delayq_status", *options, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def key(broker, part, member="s1"):
+    names = keys.shard_keys(broker.config.prefix, broker.place_of(member, "default"), "test")
+    return dict(zip(keys.PARTS, names, strict=True))[part]
+
+
+@pytest.fixture
+def well(broker):
+    """A built prefix with a live worker."""
+    build(broker)
+    beat(broker)
+    return broker

@@ -1,0 +1,144 @@
+"""The line above the list that tells how the whole thing stands, and the same beside a schedule."""
+
+import json
+import socket
+
+import pytest
+from django.test import Client
+
+from django_delayq import mirror
+from django_delayq.broker import keys
+from django_delayq.mirror import fast
+from tests.integration.admin_pages import LIST, change_url, client_for, kill_redis, make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def well(broker):
+    """A built prefix with a live worker for the queue `default`."""
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    broker.heartbeat(broker.now_ms(), json.dumps({"queues": ["default"]}))
+    return broker
+
+
+def health(client: Client, url: str = LIST) -> str:
+    """Return the text of the line, its spaces made single."""
+    page = client.get(url).content.decode()
+    assert page.count('class="delayq-health"') == 1
+    part = page[page.index('class="delayq-health"') :]
+    return " ".join(part[: part.index("</div>")].split())
+
+
+def test_the_list_says_that_all_is_well_with_the_numbers(boss, well):
+    make("a"), make("b")
+    shown = health(boss)
+    for text in ("all is well", "1 worker<", "2 entries in Redis", "0 due", "0 running", "drift 0"):
+        assert text in shown
+    assert "delayq-problems" not in shown
+
+
+def test_the_list_tells_what_is_wrong_and_what_to_do(boss, well):
+    make("a"), make("b", queue="mail")
+    shown = health(boss)
+    assert "1 problem<" in shown
+    assert "No live worker serves queue mail" in shown and "delayq_worker" in shown
+
+
+def test_drift_is_a_number(boss, well):
+    row = make("a")
+    for part in ("due", "point", "gen"):
+        name = keys.shard_keys(well.config.prefix, well.place_of(f"s{row.pk}", "default"))[keys.PARTS.index(part)]
+        well.client.delete(name)
+    shown = health(boss)
+    assert "drift 1" in shown and "1 problem<" in shown
+    page = boss.get(change_url(row)).content.decode()
+    assert "drift 1" in page and "delayq_sync" in page
+
+
+def test_a_schedule_tells_only_what_concerns_its_queue(boss, well):
+    here, there = make("a"), make("b", queue="mail")
+    assert "No live worker" not in boss.get(change_url(here)).content.decode()
+    assert "No live worker serves queue mail" in boss.get(change_url(there)).content.decode()
+
+
+def test_who_may_not_see_schedules_learns_nothing(well):
+    row = make("a")
+    for client in (client_for(), client_for("view_run")):
+        for url in (LIST, change_url(row)):
+            response = client.get(url)
+            assert response.status_code == 403
+            assert b"delayq" not in response.content
+    assert "all is well" in health(client_for("view_schedule"))
+
+
+def test_a_dead_redis_is_told_once_and_asked_once(boss, well, settings, monkeypatch):
+    good = settings.CACHES
+    make("a")
+    kill_redis(settings)
+    asked = []
+    connect = fast.Broker
+    monkeypatch.setattr(fast, "Broker", lambda **values: asked.append(values) or connect(**values))
+    page = boss.get(LIST).content.decode()
+    again = boss.get(LIST).content.decode()
+    settings.CACHES = good
+    for shown in (page, again):
+        assert shown.count("delayq-banner") == 1
+        assert "delayq-health" not in shown
+    assert [values["timeout_seconds"] for values in asked] == [fast.TIMEOUT_SECONDS]
+
+
+def test_a_list_without_rows_tells_of_a_dead_redis_too(boss, settings):
+    good = settings.CACHES
+    kill_redis(settings)
+    shown = health(boss)
+    settings.CACHES = good
+    assert "1 problem<" in shown and "alias default in CACHES" in shown
+    assert "drift" not in shown
+
+
+def test_a_redis_that_hangs_is_waited_for_once_and_not_by_the_next_pages(boss, settings):
+    make("a")
+    good = settings.CACHES
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        location = {"LOCATION": f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "OPTIONS": {}}
+        settings.CACHES = {**good, "default": {**good["default"], **location}}
+        for _ in range(3):
+            assert "delayq-banner" in boss.get(LIST).content.decode()
+        settings.CACHES = good
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_another_databases_prefix_is_told_with_the_way_out(boss, well):
+    make("a")
+    well.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
+    shown = health(boss)
+    assert "1 problem<" in shown and "delayq_sync --adopt" in shown
+    assert "drift" not in shown
+
+
+def test_keys_of_a_foreign_type_do_not_break_the_pages(boss, well):
+    row = make("a")
+    name = keys.shard_keys(well.config.prefix, well.place_of(f"s{row.pk}", "default"))[2]
+    well.client.delete(name)
+    well.client.set(name, "garbage")
+    assert boss.get(LIST).status_code == 200
+    assert boss.get(change_url(row)).status_code == 200
+
+
+def test_a_project_that_does_not_mirror_sees_no_line(boss, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    row = make("a")
+    for url in (LIST, change_url(row)):
+        page = boss.get(url).content.decode()
+        assert "delayq-health" not in page and "drift" not in page
+
+
+def test_a_post_asks_nothing(boss, well, monkeypatch):
+    row = make("a")
+    monkeypatch.setattr("django_delayq.admin.changelist.ask_health", lambda: pytest.fail("asked"))
+    assert boss.post(LIST, {"action": "run_now", "_selected_action": [row.pk]}).status_code == 302

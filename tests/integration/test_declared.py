@@ -1,0 +1,471 @@
+"""Schedules that the code declares: how a sync brings them into the database, and what it leaves to people."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core import serializers
+from django.core.management import call_command
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import declared, registry
+from django_delayq.declared.merge import GONE
+from django_delayq.declared.values import FIELDS, from_json, to_json, values_of
+from django_delayq.models import Declaration, Schedule
+from tests.integration.mirroring import mirrored
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOOP = "tests.app.tasks.noop"
+#: Every field, none of them with its default.
+FULL = """periodic(
+    every=timedelta(minutes=7, microseconds=5), every_from="finish", key="k", name="n", description="d",
+    args=["p", [1.5, None, True]], kwargs={"seconds": {"deep": [1]}}, timezone="Europe/Riga", dst_gap="skip",
+    dst_overlap="twice", start_at=datetime(2031, 1, 1, tzinfo=UTC), end_at=datetime(2032, 1, 1, 1, 2, 3, 4, tzinfo=UTC),
+    max_runs=9, jitter=timedelta(seconds=3), enabled=False, pause_reason="not yet", queue="mail", priority=-3,
+    overlap="allow", missed="all", grace=timedelta(seconds=4), catch_up_window=timedelta(days=8), max_catch_up=5,
+    timeout=timedelta(seconds=6), max_attempts=2, backoff=timedelta(milliseconds=1),
+)(note)"""
+
+
+def the_one(**lookup):
+    return Schedule.objects.get(**lookup)
+
+
+def row_as_it_is():
+    return Schedule.objects.values().get(), Declaration.objects.values().get()
+
+
+def edit(schedule, **values):
+    """Change a schedule as the form does."""
+    schedule = the_one(pk=schedule.pk)
+    for name, value in values.items():
+        setattr(schedule, name, value)
+    schedule.save()
+    return schedule
+
+
+# -- what follows the code
+
+
+def test_a_declaration_becomes_a_schedule_with_every_default_and_is_mirrored(code, broker):
+    code.says("periodic('*/5 * * * *')(noop)")
+    report = declared.sync()
+    row = the_one()
+    plain = Schedule(name=NOOP, task=NOOP, kind="cron", cron="*/5 * * * *")
+    assert values_of(row) == values_of(plain)
+    assert mirrored(broker, row)
+    assert report.lines == [f"{NOOP}: created, cron '*/5 * * * *', {NOOP}"]
+    assert (report.checked, report.changed, report.notes, report.problems) == (1, 1, [], [])
+
+
+def test_every_field_can_be_declared_and_comes_back_as_it_was(code):
+    code.says(FULL)
+    assert declared.sync().problems == []
+    row = the_one()
+    defaults = values_of(Schedule())
+    same = {name for name, value in values_of(row).items() if value == defaults[name]}
+    assert same == {"at", "backend", "cron"}  # another kind; reserved
+    assert from_json(Declaration.objects.get().values) == values_of(row)
+    assert declared.sync().changed == 0
+
+
+def test_a_sync_without_a_difference_writes_nothing(code):
+    code.says(FULL)
+    code.adds("periodic('0 9 * * *')(noop)\nperiodic(at=datetime(2040, 1, 1, tzinfo=UTC))(abroken)")
+    declared.sync()
+    before = [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)]
+    with CaptureQueriesContext(connection) as queries:
+        report = declared.sync()
+    assert (report.checked, report.changed, report.lines, report.notes) == (3, 0, [], [])
+    assert [query["sql"][:6] for query in queries] == ["SELECT"] * 2
+    assert [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)] == before
+
+
+def test_what_changes_in_the_code_changes_here_and_only_timing_begins_anew(code, broker):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    first = the_one()
+    code.says("periodic('0 9 * * *', name='s', description='new', max_attempts=4)(noop)")
+    report = declared.sync()
+    second = the_one()
+    assert report.lines == ["s: description from '' to 'new'", "s: max_attempts from 1 to 4"]
+    assert report.changed == 1
+    assert (second.effective_from, second.max_attempts) == (first.effective_from, 4)
+    assert second.generation > first.generation
+    code.says("periodic(every=timedelta(hours=2), name='s')(noop)")
+    assert "s: recurrence from cron '0 9 * * *' to every 2:00:00" in declared.sync().lines
+    third = the_one()
+    assert (third.kind, third.cron, third.every, third.max_attempts) == ("every", "", timedelta(hours=2), 1)
+    assert third.effective_from > second.effective_from
+    assert third.pk == first.pk
+    assert third.generation == third.synced_generation
+
+
+def test_a_key_keeps_a_schedule_through_new_names_and_functions(code):
+    code.says("periodic('0 9 * * *', key='k', name='old')(noop)")
+    declared.sync()
+    first = the_one()
+    code.says("periodic('0 9 * * *', key='k', name='new')(abroken)")
+    declared.sync()
+    assert (the_one().pk, the_one().name, the_one().task) == (first.pk, "new", "tests.app.tasks.abroken")
+
+
+def test_without_a_key_another_function_is_another_schedule(code):
+    code.says("periodic('0 9 * * *')(noop)")
+    declared.sync()
+    code.says("periodic('0 9 * * *')(abroken)")
+    declared.sync()
+    assert dict(Schedule.objects.values_list("name", "enabled")) == {NOOP: False, "tests.app.tasks.abroken": True}
+
+
+def test_a_new_key_under_the_same_name_is_the_same_schedule_with_what_people_changed(code):
+    code.says("periodic('0 9 * * *', key='a', name='n')(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *")
+    before = the_one()
+    code.says("periodic('0 9 * * *', key='b', name='n')(noop)")
+    would, report = declared.sync(dry_run=True), declared.sync()
+    assert would.lines == report.lines == ["n: taken over by the code, its key was 'a'"]
+    assert (the_one().pk, the_one().generation, the_one().cron) == (before.pk, before.generation, "0 8 * * *")
+    assert Declaration.objects.get().key == "b"
+    assert declared.sync().changed == 0
+
+
+# -- what people changed
+
+
+def test_what_a_person_changed_stays_while_the_rest_follows(code):
+    code.says("periodic('0 9 * * *', name='s', max_attempts=2)(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *")
+    code.says("periodic('0 10 * * *', name='s', max_attempts=3)(noop)")
+    report = declared.sync()
+    assert (the_one().cron, the_one().max_attempts) == ("0 8 * * *", 3)
+    assert report.lines == ["s: max_attempts from 2 to 3"]
+    assert report.notes == ["s: recurrence stays cron '0 8 * * *', changed by hand; the code says cron '0 10 * * *'"]
+    again = declared.sync()
+    assert (again.changed, again.notes) == (0, report.notes)
+
+
+def test_who_takes_what_the_code_says_by_now_follows_it_again(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *")
+    code.says("periodic('0 10 * * *', name='s')(noop)")
+    declared.sync()
+    assert [each.code for each in declared.overrides(the_one())] == ["cron '0 10 * * *'"]
+    edit(the_one(), cron="0 10 * * *")
+    code.says("periodic('0 11 * * *', name='s')(noop)")
+    declared.sync()
+    assert the_one().cron == "0 11 * * *"
+
+
+def test_a_change_that_is_taken_back_is_none(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *")
+    edit(the_one(), cron="0 9 * * *")
+    code.says("periodic('0 10 * * *', name='s')(noop)")
+    assert declared.sync().notes == []
+    assert the_one().cron == "0 10 * * *"
+
+
+def test_a_recurrence_is_never_half_the_codes_and_half_a_persons(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *")
+    code.says("periodic(every=timedelta(hours=1), name='s')(noop)")
+    assert declared.sync().problems == []
+    assert (the_one().kind, the_one().cron, the_one().every) == ("cron", "0 8 * * *", None)
+
+
+def test_what_a_person_switched_off_stays_off_and_what_a_person_switched_on_stays_on(code):
+    code.says("periodic('0 9 * * *', name='a')(noop)\nperiodic('0 9 * * *', name='b', enabled=False)(noop)")
+    declared.sync()
+    assert dict(Schedule.objects.values_list("name", "enabled")) == {"a": True, "b": False}
+    the_one(name="a").pause("incident")
+    the_one(name="b").resume()
+    code.says("periodic('0 7 * * *', name='a')(noop)\nperiodic('0 7 * * *', name='b', enabled=False)(noop)")
+    declared.sync()
+    rows = {row.name: (row.cron, row.enabled, row.pause_reason) for row in Schedule.objects.all()}
+    assert rows == {"a": ("0 7 * * *", False, "incident"), "b": ("0 7 * * *", True, "")}
+
+
+def test_the_reason_for_a_pause_that_is_over_is_no_change(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    edit(the_one(), pause_reason="of last week")
+    assert declared.sync().notes == declared.overrides(the_one()) == []
+
+
+# -- what is gone
+
+
+def test_what_is_gone_from_the_code_is_disabled_and_back_with_it_also_the_last_one(code, broker):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.says()
+    report = declared.sync()
+    row = the_one()
+    assert (row.enabled, row.pause_reason) == (False, GONE)
+    assert (report.checked, report.lines) == (0, ["s: disabled, the code no longer declares it"])
+    assert Declaration.objects.get().gone_at is not None
+    assert not declared.sync() and not declared.sync(dry_run=True)
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    report = declared.sync()
+    row = the_one()
+    assert (row.enabled, row.pause_reason, Declaration.objects.get().gone_at) == (True, "", None)
+    assert report.lines == ["s: declared again", f"s: enabled from off ({GONE}) to on"]
+    assert row.effective_from > datetime.now(UTC) - timedelta(minutes=1)
+    assert declared.sync().changed == 0
+
+
+def test_a_schedule_whose_task_is_gone_with_it_is_disabled_too(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    Schedule._base_manager.update(task="tests.app.tasks.no_longer_there")
+    code.says()
+    assert declared.sync().problems == []
+    assert not the_one().enabled
+
+
+@pytest.mark.parametrize("when", ["before it was gone", "while it was gone"])
+def test_what_a_person_switched_off_is_not_switched_on_when_it_comes_back(code, when):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    if when == "before it was gone":
+        the_one().pause("incident")
+    code.says()
+    declared.sync()
+    if when == "while it was gone":
+        the_one().pause("incident")
+    code.says("periodic('0 10 * * *', name='s')(noop)")
+    declared.sync()
+    assert (the_one().enabled, the_one().pause_reason, the_one().cron) == (False, "incident", "0 10 * * *")
+
+
+def test_what_a_person_switches_on_although_it_is_gone_is_not_switched_off_again(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.says()
+    declared.sync()
+    the_one().resume()
+    assert declared.sync().changed == 0
+    assert the_one().enabled
+
+
+def test_nothing_is_gone_where_a_module_cannot_be_imported(code, settings, monkeypatch):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.says()
+    settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": ["tasks", "broken"]}
+    registry.forget_tasks()
+    monkeypatch.syspath_prepend(settings.SCRATCH)
+    (settings.SCRATCH / "declares_badly").mkdir(exist_ok=True)
+    (settings.SCRATCH / "declares_badly" / "__init__.py").write_text("")
+    (settings.SCRATCH / "declares_badly" / "broken.py").write_text("import nowhere_to_be_found\n")
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "declares_badly"]
+    registry.forget_tasks()
+    try:
+        with pytest.raises(ImportError, match="nowhere_to_be_found"):
+            declared.sync()
+    finally:
+        registry.forget_tasks()
+    assert the_one().enabled
+
+
+# -- what was there before
+
+
+def test_a_schedule_made_by_hand_for_the_same_task_is_taken_over_as_it_is(code):
+    hand = Schedule.objects.create(name="s", task=NOOP, kind="cron", cron="0 8 * * *", description="mine")
+    code.says("periodic('0 9 * * *', name='s', max_attempts=3)(noop)")
+    report = declared.sync()
+    row = the_one()
+    assert (row.pk, row.cron, row.description, row.max_attempts) == (hand.pk, "0 8 * * *", "mine", 1)
+    assert (row.generation, row.effective_from) == (hand.generation, hand.effective_from)
+    assert report.lines == ["s: taken over by the code, it was made by hand"]
+    assert len(report.notes) == 3
+    code.says("periodic('0 9 * * *', name='s', max_attempts=3, priority=1)(noop)")
+    assert declared.sync().lines == ["s: priority from 0 to 1"]
+
+
+def test_a_name_of_another_tasks_schedule_is_refused_and_the_others_are_written(code):
+    Schedule.objects.create(name="s", task="tests.app.tasks.abroken", kind="cron", cron="0 8 * * *")
+    code.says("periodic('0 9 * * *', name='s')(noop)\nperiodic('0 9 * * *', name='t')(noop)")
+    report = declared.sync()
+    assert len(report.problems) == 1
+    for part in ("'s'", NOOP, "tests.app.tasks.abroken", "Rename one of them"):
+        assert part in report.problems[0]
+    assert set(Schedule.objects.values_list("name", flat=True)) == {"s", "t"}
+
+
+def test_a_schedule_that_the_code_has_under_another_key_is_not_taken_over(code):
+    code.says("periodic('0 8 * * *', key='first', name='other')(noop)")
+    declared.sync()
+    edit(the_one(), name="s")  # by a person
+    code.adds("periodic('0 9 * * *', key='mine', name='s')(noop)")
+    assert len(declared.sync().problems) == 1
+    assert (the_one().cron, Declaration.objects.get().key) == ("0 8 * * *", "first")
+
+
+def test_a_new_name_that_is_taken_is_refused_and_nothing_of_that_schedule_changes(code):
+    Schedule.objects.create(name="taken", task=NOOP, kind="cron", cron="0 8 * * *")
+    code.says("periodic('0 9 * * *', key='k', name='s')(noop)")
+    declared.sync()
+    before = the_one(name="s").generation
+    code.says("periodic('0 10 * * *', key='k', name='taken')(noop)")
+    assert len(declared.sync().problems) == 1
+    assert (the_one(name="s").cron, the_one(name="s").generation) == ("0 9 * * *", before)
+
+
+def test_what_cannot_be_saved_is_told_and_the_others_are_written(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)\nperiodic('0 9 * * *', name='t')(noop)")
+    declared.sync()
+    edit(the_one(name="s"), end_at=datetime(2040, 1, 1, tzinfo=UTC))
+    start = "start_at=datetime(2041, 1, 1, tzinfo=UTC)"
+    code.says(f"periodic('0 9 * * *', name='s', {start})(noop)\nperiodic('0 9 * * *', name='t', {start})(noop)")
+    report = declared.sync()
+    assert report.problems == ["s: end_at: The end is before the start."]
+    assert [row.start_at is None for row in Schedule.objects.order_by("name")] == [True, False]
+
+
+def test_what_is_declared_twice_is_told_and_neither_written_nor_called_gone(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.adds("periodic('0 8 * * *', name='s')(abroken)")
+    report = declared.sync()
+    assert len(report.problems) == 2 and all("twice" in problem for problem in report.problems)
+    assert (report.changed, the_one().enabled) == (0, True)
+
+
+def test_what_stands_where_not_every_process_looks_does_not_count(code):
+    code.says("from tests.app.tasks import noop\nperiodic('0 9 * * *', name='s')(noop)", module="tests.support")
+    assert not declared.sync()
+
+
+def test_a_task_module_may_declare_schedules_of_another_apps_tasks(code):
+    code.adds("from tests.app.tasks import noop\nperiodic('0 9 * * *', name='s')(noop)", module="tests.faults.tasks")
+    assert declared.sync().changed == 1
+
+
+def test_a_deleted_schedule_comes_back_as_the_code_says(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *").delete()
+    assert not Declaration.objects.exists()
+    declared.sync()
+    assert the_one().cron == "0 9 * * *"
+
+
+def test_a_time_that_has_passed_is_not_made_up_for_but_one_that_was_there_is_kept(code):
+    code.says("periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s')(noop)")
+    report = declared.sync()
+    assert (report.changed, report.problems) == (0, [])
+    assert report.notes == ["s: not created, 2020-01-01 00:00:00 UTC has passed"]
+    code.says("periodic(at=datetime(2040, 1, 1, tzinfo=UTC), name='s')(noop)")
+    declared.sync()
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    Schedule._base_manager.update(at=past)
+    Declaration.objects.update(values={**Declaration.objects.get().values, "at": past.isoformat()})
+    code.says("periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s', max_attempts=3)(noop)")
+    assert declared.sync().lines == ["s: max_attempts from 1 to 3"]
+
+
+# -- several at once, dumps, releases
+
+
+def at_once(*functions):
+    """Call all of them in threads of their own at the same time; return what they returned, after all have."""
+    barrier, results, errors = threading.Barrier(len(functions)), [], []
+
+    def run(function):
+        try:
+            barrier.wait(10)
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    return results
+
+
+def test_several_syncs_at_once_do_everything_once_and_without_an_error(code):
+    for cron in ("0 9 * * *", "0 10 * * *"):
+        code.says(f"for number in range(10): periodic({cron!r}, name=f's{{number}}')(noop)")
+        reports = at_once(*[declared.sync] * 4)
+        assert all(report.problems == [] for report in reports)
+        assert sorted({line.split(":")[1] for report in reports for line in report.lines}) in (
+            [" created, cron '0 9 * * *', tests.app.tasks.noop"],
+            [" recurrence from cron '0 9 * * *' to cron '0 10 * * *'"],
+        )
+        assert sum(report.changed for report in reports) == 10
+        assert Schedule.objects.filter(cron=cron).count() == Declaration.objects.count() == 10
+    code.says()
+    assert sum(report.changed for report in at_once(*[declared.sync] * 4)) == 10
+
+
+def test_syncs_and_people_who_delete_at_once_wait_for_each_other(code):
+    code.says("for number in range(10): periodic('0 9 * * *', name=f's{number}')(noop)")
+    declared.sync()
+    code.says("for number in range(10): periodic('0 10 * * *', name=f's{number}')(noop)")
+
+    def delete():
+        for row in Schedule.objects.order_by("name"):
+            row.delete()
+
+    reports = at_once(declared.sync, delete, declared.sync)
+    assert [report.problems for report in reports if report] == [[], []]
+    declared.sync()
+    assert Schedule.objects.filter(cron="0 10 * * *").count() == Declaration.objects.count() == 10
+
+
+def test_a_dump_brings_back_what_people_changed(code, tmp_path):
+    code.says("periodic('0 9 * * *', name='s', kwargs={})(noop)")
+    declared.sync()
+    edit(the_one(), cron="0 8 * * *")
+    dump = tmp_path / "dump.json"
+    call_command("dumpdata", "django_delayq", output=str(dump), verbosity=0)
+    the_one().delete()
+    call_command("loaddata", str(dump), verbosity=0)
+    code.says("periodic('0 10 * * *', name='s', max_attempts=2)(noop)")
+    declared.sync()
+    assert (the_one().cron, the_one().max_attempts) == ("0 8 * * *", 2)
+
+
+def test_a_dump_without_declarations_is_taken_over(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    text = serializers.serialize("json", Schedule.objects.all())
+    the_one().delete()
+    for loaded in serializers.deserialize("json", text):
+        loaded.save()
+    assert declared.sync().lines == ["s: taken over by the code, it was made by hand"]
+    assert declared.sync().changed == 0
+
+
+def test_a_field_that_a_former_release_did_not_know_counts_as_its_default(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    known = Declaration.objects.get().values
+    Declaration.objects.update(values={name: value for name, value in known.items() if name != "max_attempts"})
+    code.says("periodic('0 9 * * *', name='s', max_attempts=4)(noop)")
+    declared.sync()
+    assert the_one().max_attempts == 4
+    assert Declaration.objects.get().values.keys() == known.keys() == FIELDS.keys()
+
+
+def test_what_is_stored_is_json_and_comes_back_equal():
+    values = values_of(
+        Schedule(every=timedelta(days=3, microseconds=1), at=datetime(2030, 5, 6, 7, 8, 9, 1, tzinfo=UTC))
+    )
+    assert from_json(to_json(values)) == values

@@ -1,0 +1,250 @@
+"""A database that replaces another, or comes back from a backup; and workers of the other one that still run."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq import ledger, mirror
+from django_delayq.broker import Broker, Lease, Settlement
+from django_delayq.exceptions import ForeignLayout
+from django_delayq.fields import utcnow
+from django_delayq.mirror import layout, sweep, turn
+from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.timing import to_ms
+from django_delayq.worker import Worker, WorkerOptions, upkeep
+from tests.acceptance.support import wait_until, worker
+from tests.integration.mirroring import absent, mirrored, schedule, view
+from tests.support import make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TABLES = (Schedule, ScheduleState, Run, Tombstone)
+
+
+@pytest.fixture
+def built(broker):
+    """A prefix in use by this database."""
+    mirror.check_layout(broker)
+    mirror.sweep_now(broker)
+    return broker
+
+
+def become_a_copy(monkeypatch):
+    """From here on this process works on a copy of the database in another place, as far as anybody can tell."""
+    (key,) = layout._known
+    monkeypatch.setitem(layout._known, key, "another place")
+
+
+def dump():
+    return {model: list(model._base_manager.values()) for model in TABLES}
+
+
+def restore(rows):
+    """Put the tables back as they were, past Django's signals."""
+    for model in reversed(TABLES):
+        model._base_manager.all()._raw_delete(ledger.database())
+    for model, values in rows.items():
+        model._base_manager.bulk_create([model(**value) for value in values])
+
+
+# -- a backup in its old place
+
+
+@pytest.fixture
+def restored(built):
+    """Edits, runs, creations and deletions that the restored database knows nothing of."""
+    schedule("kept")
+    edited, moved, ran, switched, deleted = (
+        schedule(name) for name in ("edited", "moved", "ran", "switched", "deleted")
+    )
+    point = make_due(built, ran)
+    rows = dump()
+    Schedule.objects.filter(pk=edited.pk).update(cron="30 1 * * *")
+    Schedule.objects.filter(pk=moved.pk).update(queue="mail")
+    Schedule.objects.filter(pk=switched.pk).update(enabled=False)
+    Schedule.objects.get(pk=deleted.pk).delete()
+    schedule("later")
+    run_burst()
+    assert Run.objects.get().due_at == point
+    restore(rows)
+    return {name: Schedule.objects.get(name=name) for name in ("kept", "edited", "moved", "switched", "deleted")} | {
+        "ran": Schedule.objects.get(name="ran"), "point": point,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [("--adopt",), ()], ids=["adopted", "synchronised"])
+def test_a_restored_backup_is_what_redis_follows(built, restored, command):
+    call_command("delayq_sync", *command, verbosity=0)
+    for name in ("kept", "edited", "moved", "switched", "deleted"):
+        assert mirrored(built, restored[name]), name
+    assert view(built, restored["ran"]).point_ms == to_ms(restored["point"]), "rewound to what has no outcome any more"
+    assert absent(built, restored["moved"], "mail")
+    names = set().union(*(page for place in built.places() for page in built.scan(place)))
+    assert names == {f"s{row.pk}" for row in Schedule.objects.all()}
+    assert mirror.full_sweep(built).lines == []
+    assert mirror.drift(built).total == 0
+
+
+def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
+    """Redis knows a newer edit: the script refuses, nothing is marked as mirrored, and the sweep finds out why."""
+    row = schedule()
+    ahead = row.generation + 10**10
+    built.client.hset(f"{{{built.config.prefix}:default:0}}:gen", f"s{row.pk}", ahead)
+    row.cron = "30 * * * *"
+    row.save()
+    row.refresh_from_db()
+    assert row.synced_generation != row.generation
+    assert view(built, row).generation == ahead
+    mirror.delta_sweep(built)
+    assert mirrored(built, row)
+    row.refresh_from_db()
+    assert row.synced_generation == row.generation
+    assert mirror.delta_sweep(built) == 0
+
+
+def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
+    """Another process edits and mirrors between our read and our script."""
+    from django_delayq.mirror import write
+
+    row = schedule()
+    Schedule._base_manager.update(synced_generation=0)
+    read = write.read_wanted
+
+    def overtaken(pks):
+        found = read(pks)
+        monkeypatch.undo()
+        Schedule.objects.update(cron="30 * * * *")
+        return found
+
+    monkeypatch.setattr(write, "read_wanted", overtaken)
+    assert mirror.sync(built, [row.pk]) == [row.pk]
+    row.refresh_from_db()
+    assert row.synced_generation == row.generation, "as the other one noted it"
+    assert mirrored(built, row)
+
+
+# -- a copy in a new place
+
+
+def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, monkeypatch):
+    row = schedule()
+    point = make_due(built, row)
+    place = built.place_of(f"s{row.pk}", "default")
+    claim = built.claim(place, limit=1, lease_ms=30_000, request=1)
+    become_a_copy(monkeypatch)
+    with pytest.raises(ForeignLayout):
+        mirror.check_layout(built)
+    before = built.epochs(built.places())
+    assert mirror.adopt(built).done
+    assert all(new != old for new, old in zip(built.epochs(built.places()), before, strict=True))
+    settlement = Settlement(f"s{row.pk}", claim.fence, row.generation, to_ms(utcnow() + timedelta(days=9)), 10**13)
+    assert built.settle(place, [settlement]) == [0]
+    assert built.renew(place, [Lease(f"s{row.pk}", claim.fence)], lease_ms=1000) == {f"s{row.pk}"}
+    assert view(built, row).point_ms == to_ms(point)
+    mirror.check_layout(built)
+
+
+def test_adopting_a_flushed_prefix_builds_it(built, monkeypatch):
+    row = schedule()
+    built.purge()
+    become_a_copy(monkeypatch)
+    mirror.adopt(built)
+    assert mirrored(built, row)
+    assert None not in built.epochs(built.places())
+
+
+def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeypatch):
+    row, ghost = schedule("a"), schedule("b")
+    become_a_copy(monkeypatch)
+    mirror.adopt(built)
+    monkeypatch.undo()
+    Tombstone.bury([(ghost.pk, "default", ghost.generation)], using="default")
+    Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
+    before = [view(built, row), view(built, ghost)]
+    for call in (mirror.delta_sweep, mirror.sweep_in_turn):
+        with pytest.raises(ForeignLayout):
+            call(built)
+    assert [view(built, row), view(built, ghost)] == before
+
+
+def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch):
+    monkeypatch.setattr(sweep, "PAGE", 1)
+    for n in range(4):
+        schedule(f"s{n}")
+    built.note_sweep(None)
+
+    def meanwhile():
+        with monkeypatch.context() as elsewhere:
+            become_a_copy(elsewhere)
+            mirror.adopt(built)
+        return True
+
+    report = mirror.sweep_in_turn(built, go_on=meanwhile)
+    assert (report.checked, report.done) == (1, False)
+    assert turn.read_last(built).database == "another place"
+
+
+def test_a_worker_process_of_the_other_database_ends_at_its_next_claim(built, monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    schedule(task="tests.app.tasks.note", args=[str(log)], kind="every", cron="", every=timedelta(seconds=1))
+    with worker(IDLE_CAP_SECONDS=0.2) as process:
+        wait_until(log.exists, 30, "its first run")
+        become_a_copy(monkeypatch)
+        mirror.adopt(built)
+        assert process.wait(30) == 1
+        process.stdout_file.seek(0)
+        assert "--adopt" in process.stdout_file.read().decode()
+    told = log.read_text()
+    time.sleep(1.2)  # another point comes due, and nobody is left to run it
+    assert log.read_text() == told
+
+
+def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_never_claimed(built, monkeypatch):
+    row = schedule()
+    point = make_due(built, row)
+    own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
+    with monkeypatch.context() as elsewhere:
+        become_a_copy(elsewhere)
+        mirror.adopt(built)
+    assert not own.claims.claim(built.place_of(f"s{row.pk}", "default"), 1)
+    assert isinstance(own.failure, ForeignLayout)
+    seen = view(built, row)
+    assert (seen.point_ms, seen.leased) == (to_ms(point), False)
+    own.broker.close()
+
+
+def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_at_its_next_look(built, monkeypatch):
+    monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 0.2)
+    own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
+    ended = []
+
+    def run():
+        try:
+            own.run()
+        except ForeignLayout as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_until(built.workers, 30, "its first heartbeat")
+    with monkeypatch.context() as elsewhere:
+        become_a_copy(elsewhere)
+        mirror.adopt(built)
+    thread.join(30)
+    assert len(ended) == 1
+
+
+# -- who may claim a prefix
+
+
+def test_a_web_process_never_claims_a_prefix_that_nobody_has(broker):
+    """After a flush it could be the first, of whatever database; then the workers would refuse to go on."""
+    row = schedule()
+    assert mirrored(broker, row)
+    row.delete()
+    assert broker.layout() is None
+    mirror.check_layout(Broker(timeout_seconds=5))
+    assert broker.layout() is not None

@@ -1,0 +1,140 @@
+"""One field of an entry is damaged: the full sweep mends it, says so, and finds nothing the next time."""
+
+import pytest
+
+from django_delayq import mirror
+from django_delayq.broker import keys
+from django_delayq.fields import utcnow
+from django_delayq.models import Run, Status
+from django_delayq.timing import to_ms
+from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
+from tests.support import run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def built(broker):
+    """A prefix that was built once, as in any running project."""
+    mirror.check_layout(broker)
+    for place in broker.places():
+        broker.swap_epoch(place, None, "built")
+    return broker
+
+
+DAMAGES = [
+    ("nothing", lambda b, row: None, ""),
+    ("entry lost", lambda b, row: b.remove(b.places()[0], [(f"s{row.pk}", 10**15, "")]), "added"),
+    ("point is garbage", lambda b, row: set_due(b, row, "point", "garbage"), "repaired"),
+    ("generation is garbage", lambda b, row: set_due(b, row, "gen", "garbage"), "repaired"),
+    ("generation is endless", lambda b, row: set_due(b, row, "gen", "inf"), "repaired"),
+    ("generation ahead", lambda b, row: set_due(b, row, "gen", row.generation + 10**9), "set back"),
+    ("generation behind", lambda b, row: set_due(b, row, "gen", 5), "updated"),
+    ("point ahead", lambda b, row: set_due(b, row, "point", to_ms(utcnow()) + 10**9), "rewound"),
+    ("score far ahead", lambda b, row: set_due(b, row, "due", 9 * 10**15), ""),
+    ("score endless", lambda b, row: set_due(b, row, "due", float("inf")), ""),
+    ("score lost", lambda b, row: b.client.zrem(f"{{{b.config.prefix}:default:0}}:due", f"s{row.pk}"), "repaired"),
+    ("score of the past", lambda b, row: set_due(b, row, "due", 5), "reset, its wake-up"),
+    ("score below all", lambda b, row: set_due(b, row, "due", float("-inf")), ""),
+    ("point lost", lambda b, row: b.client.hdel(f"{{{b.config.prefix}:default:0}}:point", f"s{row.pk}"), "repaired"),
+    ("generation lost", lambda b, row: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{row.pk}"), "repaired"),
+    ("point behind", lambda b, row: set_due(b, row, "point", view(b, row).point_ms - 1), "reset, it stood before"),
+    ("attempts of nobody", lambda b, row: set_due(b, row, "attempts", "3"), "reset, attempts"),
+    ("garbage attempts", lambda b, row: set_due(b, row, "attempts", "garbage"), "reset, attempts"),
+    (
+        "a lease that no worker can hold",
+        lambda b, row: (set_due(b, row, "lease", "f"), set_due(b, row, "due", 9 * 10**12)),
+        "reset, its lease",
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "word"), [row[1:] for row in DAMAGES], ids=[row[0] for row in DAMAGES])
+def test_a_full_sweep_mends_what_differs_says_so_and_finds_nothing_the_next_time(built, damage, word):
+    row, other = schedule("a"), schedule("b")
+    score = view(built, row).score_ms
+    damage(built, row)
+    damaged = view(built, row)
+    dry = mirror.full_sweep(built, dry_run=True)
+    assert view(built, row) == damaged, "a dry run changes nothing"
+    report = mirror.full_sweep(built)
+    assert report.lines == dry.lines
+    assert report.checked == 2
+    if word:
+        assert len(report.lines) == 1
+        assert report.lines[0].startswith(f"a: {word}")
+    assert mirrored(built, row)
+    assert mirrored(built, other)
+    assert view(built, row).score_ms == score
+    assert mirror.full_sweep(built).lines == []
+
+
+def test_a_garbage_point_of_the_past_is_woken_and_moved_on_by_its_claimer(built):
+    row = schedule()
+    before = view(built, row)
+    set_due(built, row, "point", 5)
+    dry = mirror.full_sweep(built, dry_run=True)
+    assert mirror.full_sweep(built).lines == dry.lines == ["s: reset, it stood before its next due point"]
+    assert view(built, row).score_ms <= built.now_ms()
+    run_burst()
+    assert view(built, row) == before
+    assert not Run.objects.exists()
+
+
+PARTS = [("due", 5), ("due", 10**13), ("point", 5), ("point", "x"), ("gen", "7"), ("gen", "x"), ("lease", "f"),
+         ("attempts", "1"), ("attempts", "x")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "value"), PARTS)
+def test_what_is_left_of_a_schedule_that_waits_for_nothing_is_removed(built, part, value):
+    row = schedule()
+    row.pause()
+    assert absent(built, row)
+    set_due(built, row, part, value)
+    dry = mirror.full_sweep(built, dry_run=True)
+    assert mirror.full_sweep(built).lines == dry.lines == ["s: removed, it has no due point to wait for"]
+    assert absent(built, row)
+    assert mirror.full_sweep(built).lines == []
+
+
+@pytest.mark.parametrize(("part", "value"), PARTS)
+def test_what_is_left_of_a_schedule_that_is_gone_is_removed(built, part, value):
+    row = schedule()
+    pk = row.pk
+    row.delete()
+    row.pk = pk
+    set_due(built, row, part, value)
+    dry = mirror.full_sweep(built, dry_run=True)
+    assert mirror.full_sweep(built).lines == dry.lines
+    assert len(dry.lines) == 1
+    assert not list(built.scan(built.places()[0]))
+
+
+RUN_DAMAGES = [
+    ("score lost", "due", None, "put back"),
+    ("score far ahead", "due", 9 * 10**15, "repaired"),
+    ("point lost", "point", None, "repaired"),
+    ("point is garbage", "point", "x", "repaired"),
+    ("generation lost", "gen", None, "repaired"),
+]
+
+
+@pytest.mark.parametrize(("part", "value", "word"), [row[1:] for row in RUN_DAMAGES], ids=[r[0] for r in RUN_DAMAGES])
+def test_a_damaged_run_member_is_mended(built, part, value, word):
+    run = mirror.run_now(schedule())
+    member = f"r{run.pk}"
+    names = dict(zip(keys.PARTS, keys.shard_keys(built.config.prefix, built.places()[0]), strict=True))
+    if part == "due":
+        built.client.zrem(names["due"], member) if value is None else built.client.zadd(names["due"], {member: value})
+    else:
+        built.client.hdel(names[part], member) if value is None else built.client.hset(names[part], member, value)
+    dry = mirror.full_sweep(built, dry_run=True)
+    report = mirror.full_sweep(built)
+    assert report.lines == dry.lines
+    assert len(report.lines) == 1
+    assert word in report.lines[0]
+    assert mirror.full_sweep(built).lines == []
+    run_burst()
+    run.refresh_from_db()
+    assert run.status == Status.SUCCEEDED
+    assert member not in set().union(*built.scan(built.places()[0]))

@@ -1,0 +1,164 @@
+"""Drift as a number: each fault of the mirror counts once, a sound mirror counts nothing, and counting stays cheap."""
+
+import json
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+
+from django_delayq import ledger, mirror
+from django_delayq.broker import Broker
+from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.fields import utcnow
+from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from tests.integration.mirroring import schedule, set_due
+from tests.support import make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def built(broker):
+    """A prefix that has just been swept, with entries of several kinds."""
+    mirror.check_layout(broker)
+    mirror.sweep_now(broker)
+    for n in range(3):
+        schedule(f"s{n}")
+    schedule("elsewhere", queue="mail")
+    schedule("paused").pause()
+    schedule("exhausted", max_runs=0)
+    mirror.run_now(Schedule.objects.get(name="s0"))
+    return broker
+
+
+def parts(drift):
+    """Return what is not zero."""
+    names = ("unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt")
+    return {name: value for name in names if (value := getattr(drift, name))}
+
+
+def test_a_sound_mirror_has_no_drift(built):
+    drift = mirror.drift(built)
+    assert parts(drift) == {}
+    assert drift.total == 0
+
+
+def test_runs_that_come_and_go_leave_no_drift(built):
+    row = Schedule.objects.get(name="s1")
+    make_due(built, row)
+    assert mirror.drift(built).total == 0
+    run_burst()
+    assert Run.objects.count() == 2
+    assert mirror.drift(built).total == 0
+
+
+def remove_entry(broker, row):
+    broker.remove(broker.place_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+
+
+def add_ghost(broker, row):
+    later = broker.now_ms() + 10**6
+    broker.enqueue(broker.places()[0], [("s999999", later, later)])
+
+
+def unmirror(broker, row):
+    Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0)
+    remove_entry(broker, row)
+
+
+def bury(broker, row):
+    Tombstone.bury([(999_999, "default", 1)], using="default")
+    add_ghost(broker, row)
+
+
+def flush_one(broker, row):
+    names = f"{{{broker.config.prefix}:mail:0}}"
+    broker.client.delete(*(f"{names}:{part}" for part in ("due", "point", "gen", "epoch")))
+
+
+FAULTS = [
+    ("an entry is lost", remove_entry, {"missing": 1}),
+    ("a member without a row", add_ghost, {"ghosts": 1}),
+    ("an edit is not mirrored, its entry missing", unmirror, {"unmirrored": 1}),
+    ("a deletion is not mirrored", bury, {"tombstones": 1}),
+    ("an order is lost", lambda b, r: b.remove(b.places()[0], [(f"r{Run.objects.get().pk}", 10**15, "")], gone=True),
+     {"missing": 1}),
+    ("a point is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:point", f"s{r.pk}"), {"torn": 1}),
+    ("a generation is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{r.pk}"),
+     {"torn": 1}),
+    ("a point without a member", lambda b, r: set_due(b, Schedule(pk=77, queue="default"), "point", 5), {"torn": 1}),
+    ("a shard is empty and not built", flush_one, {"missing": 1, "unbuilt": 1}),
+    ("a shard is being built",
+     lambda b, r: b.client.set(f"{{{b.config.prefix}:mail:0}}:epoch", "building:x", px=60_000), {"unbuilt": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "expected"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
+def test_each_fault_counts_once_and_a_sweep_ends_it(built, fault, expected):
+    fault(built, Schedule.objects.get(name="s0"))
+    drift = mirror.drift(built)
+    assert parts(drift) == expected
+    assert drift.total == sum(expected.values())
+    built.client.delete(f"{{{built.config.prefix}:mail:0}}:epoch")  # as a mark of a rebuild goes by itself
+    mirror.full_sweep(built)
+    assert mirror.drift(built).total == 0
+
+
+def test_after_a_flush_everything_is_missing_until_it_is_rebuilt(built):
+    built.purge()
+    assert parts(mirror.drift(built)) == {"missing": 5, "unbuilt": 2}
+    mirror.rebuild(built, built.places())
+    assert mirror.drift(built).total == 0
+
+
+def test_it_tells_when_the_last_full_sweep_was_and_what_it_mended(built):
+    remove_entry(built, Schedule.objects.get(name="s0"))
+    mirror.sweep_now(built)
+    drift = mirror.drift(built)
+    assert abs((utcnow() - drift.swept_at).total_seconds()) < 10
+    assert drift.mended == 1
+    built.note_sweep(json.dumps({"at_ms": "garbage"}))
+    assert mirror.drift(built).swept_at is None
+
+
+def test_the_number_of_queries_and_commands_does_not_grow_with_the_schedules(built, django_assert_num_queries):
+    mirror.drift(built)
+    few = commands(built)
+    for n in range(30):
+        schedule(f"more {n}")
+    with django_assert_num_queries(6):
+        mirror.drift(built)
+    assert commands(built) == few
+
+
+def commands(broker):
+    """Return how many commands a look costs, those inside scripts included.
+
+    Sentinels and replicas ask the same server of their own accord, which only ever adds: so the least of some looks.
+    """
+    return min(_commands_of_a_look(broker) for _ in range(5))
+
+
+def _commands_of_a_look(broker):
+    before = broker.info("stats")[0]["total_commands_processed"]
+    mirror.drift(broker)
+    return broker.info("stats")[0]["total_commands_processed"] - before
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="asks SQLite for its plan")
+def test_the_counts_are_made_on_indexes(built):
+    plans = [
+        Schedule.objects.unmirrored().order_by().explain(),
+        ScheduleState.objects.filter(next_due_at__gte=utcnow()).explain(),
+        ledger.open_apart().order_by().explain(),
+    ]
+    for plan, index in zip(
+        plans, ("delayq_schedule_unmirrored", "delayq_state_next_due", "delayq_run_open"), strict=True
+    ):
+        assert index in plan
+
+
+def test_without_redis_there_is_no_number(built, settings):
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+    with override_settings(CACHES={"default": cache}), pytest.raises(BrokerUnavailable):
+        mirror.drift(Broker(timeout_seconds=1))

@@ -1,0 +1,123 @@
+"""Queues that only the settings of other processes name: their guard stays, and nobody mirrors them wrongly."""
+
+import json
+import re
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import mirror
+from django_delayq.broker import Broker, Place
+from django_delayq.exceptions import ForeignLayout
+from django_delayq.models import Origin, Run
+from tests.integration.mirroring import mirrored, schedule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BULK = 4
+
+
+@pytest.fixture
+def use(settings):
+    """Let this process have these queues and shards; return its broker."""
+    own, made = settings.DELAYQ, []
+
+    def change(queues, shards):
+        settings.DELAYQ = {**own, "QUEUES": queues, "SHARDS": shards}
+        made.append(Broker(timeout_seconds=5, worker="test"))
+        return made[-1]
+
+    yield change
+    for broker in made:
+        broker.close()
+
+
+@pytest.fixture
+def known(use):
+    """A prefix where another process has brought in the queue `bulk`."""
+    broker = use(["default", "bulk"], {"default": 1, "bulk": BULK})
+    mirror.check_layout(broker)
+    mirror.sweep_now(broker)
+    return broker
+
+
+def stored(broker):
+    return json.loads(broker.layout())
+
+
+def members(broker):
+    return [broker.stats(Place("bulk", shard)).members for shard in range(BULK)]
+
+
+def refused(call, *args):
+    with pytest.raises((ForeignLayout, CommandError)) as caught:
+        call(*args)
+    return str(caught.value)
+
+
+def test_the_number_of_their_shards_outlives_a_move_of_other_queues(known, use):
+    few = use(["default"], {"default": 3})
+    seen = []
+    mirror.reshard(few, say=seen.append)
+    assert stored(few)["shards"] == {"default": 3, "bulk": BULK}
+    assert "former" not in stored(few)
+    other = use(["default", "bulk"], {"default": 3, "bulk": BULK + 2})
+    assert f"'bulk' has {BULK} shards in Redis but {BULK + 2}" in refused(mirror.check_layout, other)
+
+
+def test_an_interrupted_move_of_theirs_outlives_one_of_other_queues(known, use):
+    known.write_layout(json.dumps({**stored(known), "former": {"bulk": 2}}))
+    few = use(["default"], {"default": 3})
+    mirror.reshard(few, say=print)
+    assert stored(few)["former"] == {"bulk": 2}
+    call_command("delayq_sync", "--adopt")
+    assert stored(few)["former"] == {"bulk": 2}
+    use(["default", "bulk"], {"default": 3, "bulk": BULK})
+    call_command("delayq_sync", "--reshard")
+    assert stored(few) == {"database": mirror.fingerprint(), "shards": {"default": 3, "bulk": BULK}}
+
+
+def test_a_queue_that_joins_during_a_move_stays(known, use, monkeypatch):
+    few = use(["default"], {"default": 3})
+    monkeypatch.setattr(
+        few, "drop", lambda places: mirror.check_layout(use(["default", "mail"], {"default": 3, "mail": 5}))
+    )
+    mirror.reshard(few, say=print)
+    assert stored(few)["shards"] == {"default": 3, "bulk": BULK, "mail": 5}
+
+
+def test_of_another_database_nothing_stays(known, use):
+    known.write_layout(json.dumps({**stored(known), "database": "another", "former": {"bulk": 2}}))
+    mirror.adopt(use(["default"], 1))
+    assert stored(known) == {"database": mirror.fingerprint(), "shards": {"default": 1}}
+
+
+@pytest.mark.parametrize("kind", ["schedule", "run"])
+def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(known, use, kind):
+    few = use(["default"], {"default": 1})
+    mirror.check_layout(few)
+    use(["default", "bulk"], {"default": 1, "bulk": BULK})
+    if kind == "schedule":
+        schedule(queue="bulk")
+    else:
+        run = {"schedule_name": "s", "task": "tests.app.tasks.noop", "queue": "bulk", "generation": 1, "apart": True}
+        Run.objects.create(schedule_id=1, origin=Origin.MANUAL, due_at="2026-01-01T00:00Z", status="queued", **run)
+    before = (known.layout(), members(known))
+    said = [refused(mirror.check_layout, few)]
+    for shards, order in ((1, ()), (1, ("--dry-run",)), (3, ("--reshard",))):
+        use(["default"], {"default": shards})
+        said.append(refused(call_command, "delayq_sync", *order))
+    for text in said:
+        assert re.search(rf"'bulk' has {BULK} shards in Redis.*as if it had 1\..*Name it in DELAYQ\['QUEUES'\]", text)
+    assert (known.layout(), members(known)) == before
+
+
+def test_who_would_count_them_alike_may_mirror_them(use):
+    every = use(["default", "bulk"], BULK)
+    mirror.check_layout(every)
+    mirror.sweep_now(every)
+    rows = [schedule(f"s{n}", queue="bulk") for n in range(8)]
+    few = use(["default"], BULK)
+    mirror.check_layout(few)
+    assert mirror.sweep_now(few).lines == []
+    assert sum(members(few)) == len(rows)
+    assert all(mirrored(few, row) for row in rows)

@@ -1,0 +1,251 @@
+"""Edits by SQL, which give no generation: the sweep finds them by the digest, and no due point in the past comes of it.
+And edits through Django, which must never be taken for them.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core import serializers
+from django.db import connection
+from django.db.models import F
+
+from django_delayq import mirror
+from django_delayq.fields import utcnow
+from django_delayq.mirror import fast
+from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.timing import from_ms, to_ms
+from tests.integration.mirroring import absent, mirrored, schedule, view
+from tests.support import make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def built(broker):
+    """A prefix that was built once, as in any running project."""
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    return broker
+
+
+def by_sql(row, **columns):
+    """Edit a row as `psql` would."""
+    names = ", ".join(f"{name} = %s" for name in columns)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {Schedule._meta.db_table} SET {names} WHERE id = %s", [*columns.values(), row.pk])  # noqa: S608
+
+
+TOMORROW = datetime.now(UTC) + timedelta(days=1)
+YEARLY = {"cron": "0 0 1 1 *"}
+HASHED = {"cron": "H H * * *"}
+JITTERED = {"cron": "0 0 1 1 *", "jitter": timedelta(minutes=30)}
+
+RETIMED = [
+    ("cron", YEARLY, {"cron": "* * * * *"}),
+    ("time zone", YEARLY, {"timezone": "Asia/Tokyo"}),
+    ("name that is hashed", HASHED, {"name": "other"}),
+    ("start", YEARLY, {"start_at": TOMORROW.replace(tzinfo=None) if connection.vendor == "sqlite" else TOMORROW}),
+    ("number of runs", YEARLY, {"max_runs": 5}),
+    ("kind", YEARLY, {"kind": "every", "cron": "", "every": 60_000_000}),
+    ("summer time", YEARLY, {"dst_gap": "skip"}),
+]
+PLACED = [
+    ("jitter", YEARLY, {"jitter": 60_000_000}),
+    ("name that spreads the jitter", JITTERED, {"name": "other"}),
+    ("queue", YEARLY, {"queue": "mail"}),
+]
+
+
+def interval(value):
+    """Return a duration as the database writes it."""
+    return value if connection.vendor == "sqlite" or not isinstance(value, int) else timedelta(microseconds=value)
+
+
+@pytest.mark.parametrize(("values", "edit", "retimed"),
+                         [(*row[1:], True) for row in RETIMED] + [(*row[1:], False) for row in PLACED],
+                         ids=[row[0] for row in RETIMED + PLACED])  # fmt: skip
+def test_an_edit_by_sql_becomes_a_new_version_and_is_mirrored(built, values, edit, retimed):
+    row, other = schedule("a", **values), schedule("b")
+    old = Schedule.objects.get(pk=row.pk)
+    by_sql(row, **{name: interval(value) if name in ("every", "jitter") else value for name, value in edit.items()})
+    before = list(Schedule.objects.order_by("pk").values()), view(built, row)
+    dry = mirror.full_sweep(built, dry_run=True)
+    assert (list(Schedule.objects.order_by("pk").values()), view(built, row)) == before, "a dry run changes nothing"
+    report = mirror.full_sweep(built)
+    new = Schedule.objects.get(pk=row.pk)
+    assert report.lines == [f"{new.name}: updated, it was edited past Django"]
+    assert report.lines == dry.lines[:1]  # and the ghost in the old queue, where it moved
+    assert new.generation > old.generation
+    assert (new.effective_from > old.effective_from) == retimed
+    assert mirrored(built, row)
+    assert mirrored(built, other)
+    assert view(built, new).score_ms == to_ms(new.recurrence.next_after(new.effective_from)) + jitter_ms(new)
+    assert mirror.full_sweep(built).lines == []
+    assert not Schedule.objects.unmirrored().exists()
+    if "queue" in edit:
+        assert absent(built, row, "default")
+    assert not Tombstone.objects.exists()
+
+
+def jitter_ms(row):
+    from django_delayq import chain
+
+    point = from_ms(to_ms(row.recurrence.next_after(row.effective_from)))
+    return to_ms(chain.wake_of(row, point)) - to_ms(point)
+
+
+def test_a_schedule_that_sql_switches_off_leaves_redis_and_returns_after_now(built):
+    row = schedule(kind="every", cron="", every=timedelta(minutes=1))
+    by_sql(row, enabled=False)
+    assert mirror.full_sweep(built).lines
+    assert absent(built, row)
+    began = utcnow()
+    by_sql(row, enabled=True)
+    assert mirror.full_sweep(built).lines
+    assert from_ms(view(built, row).point_ms) > began
+    assert not Run.objects.exists()
+
+
+def test_an_edit_by_sql_creates_no_due_point_in_the_past(built):
+    """Its new recurrence had hundreds of points since the last one that was decided."""
+    row = schedule(cron="0 0 1 1 *")
+    Schedule._base_manager.filter(pk=row.pk).update(
+        created_at=utcnow() - timedelta(days=400), effective_from=utcnow() - timedelta(days=1)
+    )
+    ScheduleState.objects.update(mirrored_digest="")
+    mirror.full_sweep(built)
+    by_sql(row, cron="* * * * *")
+    began = utcnow()
+    mirror.full_sweep(built)
+    assert from_ms(view(built, row).point_ms) > began
+    run_burst()
+    assert not Run.objects.filter(due_at__lt=began - timedelta(days=2)).exists()
+    assert not Run.objects.filter(status="succeeded", due_at__lte=began).exists()
+
+
+def test_a_point_that_was_due_when_sql_edited_its_schedule_is_not_forgotten(built):
+    """Rule R8, as for an edit through Django: it runs once."""
+    row = schedule()
+    point = make_due(built, row)
+    by_sql(row, cron="0 0 1 1 *")
+    mirror.full_sweep(built)
+    run_burst()
+    run = Run.objects.get(status="succeeded")
+    assert run.due_at == point
+    assert view(built, row).point_ms == to_ms(Schedule.objects.get().recurrence.next_after(utcnow()))
+
+
+def test_an_edit_by_sql_before_a_save_is_found_by_the_save(built):
+    row = schedule(cron="0 0 1 1 *")
+    old = Schedule.objects.get()
+    by_sql(row, cron="* * * * *")
+    row = Schedule.objects.get()
+    row.description = "only this"
+    began = utcnow()
+    row.save()
+    assert row.effective_from > old.effective_from
+    assert mirrored(built, row)
+    assert from_ms(view(built, row).point_ms) > began
+
+
+def test_a_schedule_that_sql_moves_during_a_run_enters_its_new_place_when_it_has_left_the_old_one(built):
+    row = schedule()
+    make_due(built, row)
+    claim = built.claim(built.place_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
+    assert len(claim.entries) == 1
+    by_sql(row, queue="mail")
+    mirror.full_sweep(built)
+    assert absent(built, row, "mail")
+    place = built.place_of(f"s{row.pk}", "default")
+    built.client.delete(f"{{{built.config.prefix}:{place}}}:lease")
+    built.client.zadd(f"{{{built.config.prefix}:{place}}}:due", {f"s{row.pk}": 5})
+    mirror.delta_sweep(built)
+    assert absent(built, row, "default")
+    assert view(built, row, "mail").point_ms
+
+
+# -- edits through Django
+
+
+def touch(row):
+    row.description += "x"
+    row.save()
+
+
+def load_dump(row):
+    for item in serializers.deserialize("json", serializers.serialize("json", [row])):
+        item.object.cron = "7 * * * *"
+        item.save()
+
+
+def upsert(row):
+    values = {"task": row.task, "kind": "cron", "cron": "7 * * * *"}
+    Schedule.objects.bulk_create(
+        [Schedule(name=row.name, **values)], update_conflicts=True, unique_fields=["name"], update_fields=["cron"]
+    )
+
+
+EDITS = [
+    ("save", lambda row: (setattr(row, "cron", "7 * * * *"), row.save())),
+    ("save of something else", touch),
+    ("save of all that decides where", lambda row: (setattr(row, "queue", "mail"), row.save())),
+    ("save of the jitter", lambda row: (setattr(row, "jitter", timedelta(seconds=9)), row.save())),
+    ("save of a name", lambda row: (setattr(row, "name", "other"), row.save())),
+    ("update", lambda row: Schedule.objects.update(cron="7 * * * *", jitter=timedelta(seconds=9), queue="mail")),
+    ("update of timing by an expression", lambda row: Schedule.objects.update(max_runs=F("max_attempts"))),
+    ("bulk_update", lambda row: (setattr(row, "cron", "7 * * * *"), Schedule.objects.bulk_update([row], ["cron"]))),
+    ("bulk_create with conflicts", upsert),
+    ("loaddata", load_dump),
+    ("pause", lambda row: row.pause()),
+    ("pause and resume", lambda row: (row.pause(), row.resume())),
+    ("run now", mirror.run_now),
+]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["at once", "found by the delta sweep"])
+@pytest.mark.parametrize("edit", [row[1] for row in EDITS], ids=[row[0] for row in EDITS])
+def test_an_edit_through_django_is_none_past_it(built, monkeypatch, edit, together):
+    row = schedule(name="H", cron="H * * * *")
+    if together:
+        monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+    edit(Schedule.objects.get())
+    versions = list(Schedule.objects.values("generation", "effective_from"))
+    if together:
+        mirror.delta_sweep(built)
+    assert [line for line in mirror.full_sweep(built).lines if "past Django" in line] == []
+    assert list(Schedule.objects.values("generation", "effective_from")) == versions
+    row.refresh_from_db()
+    assert not row.enabled or mirrored(built, row)
+
+
+def test_runs_change_no_digest(built):
+    row = schedule()
+    make_due(built, row)
+    mirror.full_sweep(built)
+    before = ScheduleState.objects.get().mirrored_digest
+    assert before
+    run_burst()
+    assert Run.objects.get().status == "succeeded"
+    assert ScheduleState.objects.get().mirrored_digest == before
+    assert mirror.full_sweep(built).lines == []
+
+
+@pytest.mark.parametrize("digest", ["", "0:1:2:3", "garbage"], ids=["none", "another release's", "garbage"])
+def test_a_digest_that_says_nothing_is_written_anew_and_no_edit(built, digest):
+    row = schedule()
+    good = ScheduleState.objects.get().mirrored_digest
+    ScheduleState.objects.update(mirrored_digest=digest)
+    assert mirror.full_sweep(built).lines == []
+    assert ScheduleState.objects.get().mirrored_digest == good
+    row.refresh_from_db()
+    assert row.generation == row.synced_generation
+
+
+def test_sql_that_moves_effective_from_itself_is_taken_at_its_word(built):
+    """The way out for a migration that wants points of the past: it cannot be told from an edit through Django."""
+    row = schedule(cron="0 0 1 1 *")
+    since = utcnow() - timedelta(hours=2)
+    by_sql(row, cron="0 * * * *")
+    Schedule._base_manager.update(effective_from=since, created_at=since - timedelta(days=1))
+    assert mirror.full_sweep(built).lines
+    assert Schedule.objects.get().effective_from == since

@@ -1,0 +1,287 @@
+"""Backfill: which points of the past it orders, what it leaves out, and that nothing of an order gets lost."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connections
+
+from django_delayq import mirror
+from django_delayq.exceptions import InvalidBackfill
+from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
+from django_delayq.timing import from_ms, to_ms
+from tests.app import tasks
+from tests.integration import mirroring
+from tests.integration.admin_pages import kill_redis
+from tests.support import OTHER_HOURLY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DAY = datetime(2026, 3, 10, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def schedule(name="s", **values):
+    """Make a schedule whose points are the full hours, which `hours` names."""
+    return mirroring.schedule(name, **({} if "kind" in values else {"cron": "0 * * * *"}) | values)
+
+
+def hours(*numbers):
+    return [DAY + number * HOUR for number in numbers]
+
+
+def row(subject, due_at, status, origin=Origin.DUE, **values):
+    return Run.objects.create(
+        schedule_id=subject.pk,
+        schedule_name=subject.name,
+        task=subject.task,
+        queue=subject.queue,
+        generation=subject.generation,
+        due_at=due_at,
+        status=status,
+        origin=origin,
+        **values,
+    )
+
+
+def ordered(runs):
+    return [run.due_at for run in runs]
+
+
+def members(broker):
+    return {name for place in broker.places() for page in broker.scan(place) for name in page if name.startswith("r")}
+
+
+# -- which points
+
+
+def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
+    subject = schedule(queue="mail")
+    runs = mirror.backfill(subject, DAY, DAY + 3 * HOUR)
+    assert ordered(runs) == hours(0, 1, 2, 3)
+    saved = Run.objects.order_by("due_at")
+    assert [run.pk for run in saved] == [run.pk for run in runs]
+    for run in saved:
+        assert (run.origin, run.apart, run.status) == (Origin.BACKFILL, True, Status.QUEUED)
+        assert (run.schedule_name, run.task, run.queue) == ("s", "tests.app.tasks.noop", "mail")
+    assert members(broker) == {f"r{run.pk}" for run in runs}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_ordered_for_points_to_come(enabled):
+    now = datetime.now(UTC)
+    subject = schedule(cron="0 0 1 * *", enabled=enabled)
+    last = subject.recurrence.previous_at_or_before(now, now - timedelta(days=40))
+    plan = mirror.plan_backfill(subject, last, now + timedelta(days=400))
+    assert [item.due_at for item in plan] == [last]
+    assert ordered(mirror.backfill(subject, last, now + timedelta(days=400))) == [last]
+    assert mirror.backfill(subject, now + timedelta(days=1), now + timedelta(days=400)) == []
+
+
+def test_the_recurrence_is_the_one_the_database_has_now():
+    stale = schedule()
+    Schedule.objects.filter(pk=stale.pk).update(cron="30 */2 * * *", start_at=DAY + HOUR, end_at=DAY + 5 * HOUR)
+    assert ordered(mirror.backfill(stale, DAY, DAY + 24 * HOUR)) == hours(2.5, 4.5)
+
+
+def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_record():
+    anchor = DAY + timedelta(microseconds=1)
+    subject = schedule(kind="every", cron="", every=HOUR, start_at=anchor)
+    (run,) = mirror.backfill(subject, anchor, anchor)
+    assert Run.objects.get().due_at == run.due_at == from_ms(to_ms(anchor))
+
+
+@pytest.mark.parametrize(
+    ("status", "origin", "left_out"),
+    [
+        ("succeeded", "due", "succeeded"),
+        ("running", "due", "running"),
+        ("retrying", "due", "retrying"),
+        ("queued", "due", "queued"),
+        ("queued", "backfill", "backfilled"),
+        ("failed", "backfill", "backfilled"),
+        ("failed", "due", ""),
+        ("lost", "due", ""),
+        ("skipped", "due", ""),
+        ("succeeded", "manual", ""),
+    ],
+)
+def test_what_ran_or_runs_is_left_out_and_what_did_not_succeed_is_ordered(status, origin, left_out):
+    subject = schedule()
+    row(subject, DAY + HOUR, status, origin, apart=origin != "due")
+    plan = mirror.plan_backfill(subject, DAY, DAY + 2 * HOUR)
+    assert [item.left_out for item in plan] == ["", left_out, ""]
+    assert [item.known for item in plan] == ["", "" if origin == "manual" else status, ""]
+    assert Run.objects.count() == 1
+    expected = hours(0, 2) if left_out else hours(0, 1, 2)
+    assert ordered(mirror.backfill(subject, DAY, DAY + 2 * HOUR)) == expected
+
+
+def test_a_skipped_stretch_covers_its_points_also_one_that_began_earlier():
+    subject = schedule()
+    row(subject, DAY - 5 * HOUR, "skipped", last_due_at=DAY + HOUR, points=7)
+    row(subject, DAY + 3 * HOUR, "skipped", last_due_at=DAY + 4 * HOUR, points=2)
+    plan = mirror.plan_backfill(subject, DAY, DAY + 5 * HOUR)
+    assert [item.known for item in plan] == ["skipped", "skipped", "", "skipped", "skipped", ""]
+    assert not any(item.left_out for item in plan)
+
+
+def test_a_point_that_the_chain_has_still_to_decide_is_left_out(broker):
+    subject = schedule(cron=OTHER_HOURLY_CRON)
+    point = make_due(broker, subject)
+    plan = mirror.plan_backfill(subject, point - 2 * HOUR, point)
+    assert [(item.due_at, item.left_out) for item in plan][-1] == (point, "undecided")
+    assert [item.left_out for item in plan[:-1]] == ["", ""]
+    run_burst()
+    assert [item.left_out for item in mirror.plan_backfill(subject, point, point)] == ["succeeded"]
+
+
+def test_all_points_that_the_chain_has_still_to_decide_are_left_out(broker):
+    subject = schedule(kind="every", cron="", every=HOUR, missed="all")
+    first = make_due(broker, subject, 2.5 * HOUR)
+    plan = mirror.plan_backfill(subject, first - HOUR, first + 2 * HOUR)
+    assert [item.left_out for item in plan] == ["", "undecided", "undecided", "undecided"]
+
+
+def test_a_point_that_a_worker_may_run_at_this_moment_is_left_out_also_after_a_pause(broker):
+    subject = schedule(cron=OTHER_HOURLY_CRON)
+    point = make_due(broker, subject)
+    subject.refresh_from_db()
+    subject.pause()
+    assert [item.left_out for item in mirror.plan_backfill(subject, point, point)] == ["undecided"]
+
+
+def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
+    subject = schedule(cron="* * * * *", enabled=False)
+    now = datetime.now(UTC)
+    minute = now.replace(second=0, microsecond=0)
+    Schedule._base_manager.filter(pk=subject.pk).update(effective_from=now - HOUR, created_at=now - 2 * HOUR)
+    assert ordered(mirror.backfill(subject, minute, minute)) == [minute]
+
+
+# -- refusals
+
+
+def test_more_points_than_the_limit_are_refused_with_their_number_before_anything_is_written(broker):
+    subject = schedule()
+    with pytest.raises(InvalidBackfill, match=r"24 due points.*at most 23.*shorter"):
+        mirror.backfill(subject, DAY, DAY + 23 * HOUR, limit=23)
+    assert not Run.objects.exists()
+    assert members(broker) == set()
+    for number in range(22):  # what is left out does not count
+        row(subject, DAY + number * HOUR, "succeeded")
+    assert len(mirror.backfill(subject, DAY, DAY + 23 * HOUR, limit=2)) == 2
+
+
+def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
+    subject = schedule(cron="* * * * * *")
+    with pytest.raises(InvalidBackfill, match=r"31536000 due points.*at most 20000 are looked at"):
+        mirror.plan_backfill(subject, DAY - timedelta(days=365), DAY - timedelta(seconds=1))
+
+
+def test_what_cannot_be_meant_is_refused_with_the_reason():
+    subject = schedule()
+    with pytest.raises(InvalidBackfill, match="before the start"):
+        mirror.backfill(subject, DAY, DAY - HOUR)
+    with pytest.raises(ValueError, match="aware"):
+        mirror.backfill(subject, DAY.replace(tzinfo=None), DAY)
+    delayed = schedule("delayed", kind="every", cron="", every=HOUR, every_from="finish")
+    with pytest.raises(InvalidBackfill, match="Run now"):
+        mirror.backfill(delayed, DAY, DAY + HOUR)
+    Schedule.objects.filter(pk=subject.pk).delete()
+    with pytest.raises(InvalidBackfill, match="deleted"):
+        mirror.backfill(subject, DAY, DAY + HOUR)
+    assert not Run.objects.exists()
+
+
+# -- what becomes of the orders
+
+
+def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(broker):
+    mirror.check_layout(broker)
+    tasks.CALLS.clear()
+    subject = schedule(task="tests.app.tasks.add", args=[1], max_runs=1)
+    ScheduleState.objects.filter(schedule=subject).update(run_count=1, last_due_at=DAY)
+    subject.pause()
+    before = ScheduleState.objects.values("last_due_at", "next_due_at", "run_count", "condition").get()
+    mirror.backfill(subject, DAY + HOUR, DAY + 3 * HOUR)
+    run_burst()
+    assert list(Run.objects.order_by("due_at").values_list("due_at", "status")) == [
+        (due_at, "succeeded") for due_at in hours(1, 2, 3)
+    ]
+    assert len(tasks.CALLS) == 3
+    assert ScheduleState.objects.get().last_lag_ms is None  # it was not late, it was ordered so
+    assert ScheduleState.objects.values("last_due_at", "next_due_at", "run_count", "condition").get() == before
+
+
+def test_old_points_do_not_push_before_what_is_due_now(broker):
+    subject, other = schedule(), schedule("other", cron=OTHER_HOURLY_CRON)
+    point = make_due(broker, other)
+    runs = mirror.backfill(subject, DAY, DAY + 5 * HOUR)
+    scores = [view.score_ms for view in broker.views([(f"r{run.pk}", "default") for run in runs])]
+    assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
+    place = broker.place_of("s1", "default")
+    claim = broker.claim(place, limit=10, lease_ms=30_000, request=1)
+    names = [entry.member for entry in claim.entries]
+    assert point < datetime.now(UTC) and names == [f"s{other.pk}", *(f"r{run.pk}" for run in runs)]
+    assert [entry.point_ms for entry in claim.entries[1:]] == [to_ms(run.due_at) for run in runs]
+
+
+def test_a_flush_and_a_redis_that_was_away_lose_none(broker, settings):
+    good = settings.CACHES
+    subject = schedule()
+    mirror.backfill(subject, DAY, DAY)
+    assert len(members(broker)) == 1
+    broker.purge()
+    kill_redis(settings)
+    assert len(mirror.backfill(subject, DAY, DAY + HOUR)) == 1
+    settings.CACHES = good
+    assert members(broker) == set()
+    run_burst()
+    assert list(Run.objects.order_by("due_at").values_list("due_at", "status")) == [
+        (DAY, "succeeded"),
+        (DAY + HOUR, "succeeded"),
+    ]
+
+
+def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
+    from django.db import transaction
+
+    subject = schedule()
+    with pytest.raises(RuntimeError), transaction.atomic():
+        mirror.backfill(subject, DAY, DAY)
+        assert members(broker) == set()
+        raise RuntimeError
+    assert not Run.objects.exists()
+    assert members(broker) == set()
+
+
+def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
+    subject = schedule()
+    plan = mirror.orders._plan
+    both_have_planned = threading.Barrier(2, timeout=20)
+
+    def plan_then_wait(*args):
+        found = plan(*args)
+        both_have_planned.wait()
+        return found
+
+    monkeypatch.setattr(mirror.orders, "_plan", plan_then_wait)
+    results, problems = [], []
+
+    def order(first, last):
+        try:
+            results.append(ordered(mirror.backfill(subject, DAY + first * HOUR, DAY + last * HOUR)))
+        except Exception as error:
+            problems.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=order, args=span) for span in ((0, 5), (3, 8))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert problems == []
+    assert sorted(results[0] + results[1]) == hours(*range(9))
+    assert [run.due_at for run in Run.objects.order_by("due_at")] == hours(*range(9))

@@ -1,0 +1,133 @@
+"""Jobs while the number of shards changes: all of them move, with what is known of them, and each runs once."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_delayq import mirror
+from django_delayq.backend.sending import shared
+from django_delayq.broker import Broker, JobBroker, JobSettlement, Place
+from django_delayq.compat import TaskResultStatus
+from tests.acceptance.support import wait_until
+from tests.app import tasks
+from tests.support import run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LATER = 3600
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    tasks.CALLS.clear()
+    shared().forget()
+    yield
+    shared().forget()
+
+
+def change(settings, shards):
+    """Say another number of shards and move everything there; return how many were moved."""
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": shards}
+    return mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None, pause=lambda seconds: None)["default"]
+
+
+def counts(queue="default"):
+    jobs = JobBroker(Broker(timeout_seconds=5))
+    found = jobs.counts([place for place in jobs.broker.places() if place.queue == queue])
+    return tuple(sum(values) for values in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (5, 3)])
+def test_what_waits_is_dead_or_is_done_is_found_in_its_new_shard(settings, before, after):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
+    run_burst()  # takes the prefix
+    done = [tasks.add.enqueue(n, 100) for n in range(5)]
+    dead = [tasks.fail.enqueue(f"fails {n}") for n in range(5)]
+    run_burst()
+    ready = [tasks.add.using(priority=n % 3).enqueue(n) for n in range(20)]
+    later = tasks.add.using(run_after=timedelta(seconds=LATER)).enqueue_many(((n,), {}) for n in range(20))
+    one = tasks.note.using(unique_key="k", run_after=timedelta(seconds=LATER)).enqueue("/dev/null")
+    assert counts() == (21, 20, 0, 5)
+    tasks.CALLS.clear()
+
+    assert change(settings, after) > 0
+    assert counts() == (21, 20, 0, 5)
+    assert tasks.note.using(unique_key="k").enqueue("/dev/null").id == one.id
+    for result, status in [
+        (done[0], TaskResultStatus.SUCCESSFUL),
+        (dead[0], TaskResultStatus.FAILED),
+        (later[0], "READY"),
+    ]:
+        result.refresh()
+        assert result.status == status
+    run_burst()
+    assert sorted(tasks.CALLS) == [(n, 1) for n in range(20)]
+    assert counts() == (21, 0, 0, 5)
+    for n, result in enumerate(ready):
+        result.refresh()
+        assert result.return_value == n + 1
+    assert change(settings, before) > 0
+    for n, result in enumerate([*done, *ready]):
+        result.refresh()
+        assert result.status == TaskResultStatus.SUCCESSFUL, n
+
+
+def test_a_process_that_still_counts_as_before_adds_where_they_are_now(settings):
+    run_burst()
+    tasks.add.enqueue(1)
+    former = settings.DELAYQ
+    change(settings, 3)
+    sender = shared()
+    settings.DELAYQ = former  # as an old process has it
+    assert shared() is sender
+    results = [tasks.add.enqueue(n) for n in range(12)]
+    assert tasks.add.get_result(results[0].id).status == "READY"
+    settings.DELAYQ = {**former, "SHARDS": 3}
+    assert counts() == (0, 13, 0, 0)
+    run_burst()
+    assert sorted(tasks.CALLS) == sorted([(1, 1), *((n, 1) for n in range(12))])
+
+
+def test_what_a_worker_holds_stays_until_it_has_ended_and_is_never_run_twice(settings, broker):
+    run_burst()
+    results = [tasks.add.enqueue(n) for n in range(30)]
+    holder = JobBroker(Broker(timeout_seconds=5, worker="other"))
+    claim = holder.claim(Place("default", 0), limit=8, lease_ms=30_000, request=1)
+    assert len(claim.entries) == 8
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 8}
+    said = []
+
+    def settle_meanwhile(seconds):
+        for entry in claim.entries:
+            item = JobSettlement(entry.member, claim.holder, "done")
+            assert holder.settle(Place("default", 0), [item], dead_ms=1, dead_most=1) == [True]
+
+    moved = mirror.reshard(Broker(timeout_seconds=5), say=said.append, pause=settle_meanwhile)
+    assert len(said) == 1
+    assert moved["default"] >= 8
+    run_burst()
+    held = {f"default.{entry.member[1:]}" for entry in claim.entries}
+    expected = sorted((n, 1) for n, result in enumerate(results) if result.id not in held)
+    assert sorted(tasks.CALLS) == expected
+
+
+def test_an_interrupted_move_is_finished_by_the_next_one(settings, monkeypatch):
+    run_burst()
+    tasks.add.enqueue_many(((n,), {}) for n in range(12))
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 4}
+    change_one = JobBroker.change
+    left = iter(range(3))
+
+    def dies(self, *args, **kwargs):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return change_one(self, *args, **kwargs)
+
+    monkeypatch.setattr(JobBroker, "change", dies)
+    with pytest.raises(KeyboardInterrupt):
+        mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None)
+    monkeypatch.undo()
+    run_burst()  # while some are in both places
+    mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None, pause=lambda seconds: None)
+    wait_until(lambda: (run_burst(), len(tasks.CALLS) >= 12)[1])  # what was handed back comes due a second later
+    assert sorted(tasks.CALLS) == [(n, 1) for n in range(12)]
+    assert counts() == (0, 0, 0, 0)

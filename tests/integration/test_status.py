@@ -1,0 +1,178 @@
+"""What `delayq_status` sees in Redis and the database, and how it says so."""
+
+import io
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import mirror, status
+from django_delayq.models import Condition, ScheduleState
+from django_delayq.status.snapshot import (
+    DatabaseView,
+    RedisView,
+    Snapshot,
+)
+from django_delayq.worker import Worker, WorkerOptions
+from tests.integration.mirroring import schedule
+from tests.integration.probing import ALIVE, SHARD, ask, beat, build, codes, text, well
+from tests.support import make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["well"]
+
+
+# -- what it sees
+
+
+def test_all_is_well_where_a_worker_lives_and_everything_is_mirrored(well):
+    schedule()
+    assert ask()[0] == 0
+    shown = text()
+    assert shown.splitlines()[-1] == "All is well."
+    assert "problem" not in shown
+
+
+def test_the_json_has_exactly_the_documented_keys(well):
+    schedule()
+    found = ask()[1]
+    assert list(found) == [
+        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
+        "reshard", "database", "schedules", "open_runs",
+    ]  # fmt: skip
+    server = found["redis"][0]
+    assert set(server) == {
+        "name", "version", "memory_policy", "used_bytes", "max_bytes", "appendonly", "disk_problem",
+    }  # fmt: skip
+    assert set(found["workers"][0]) == {"name", "queues", "heartbeat_age", "uptime", "running", "held", "live"}
+    assert set(found["shards"][0]) == {"queue", "shard", "members", "due", "leased", "oldest_due", "epoch"}
+    assert {"total", "unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt"} <= set(found["drift"])
+    assert set(found["schedules"]) == {"parked", "failing", "refused"}
+    assert set(found["open_runs"]) == {"queued", "running", "retrying"}
+    assert (found["prefix"], found["layout"], found["stale_edits"]) == (well.config.prefix, "ours", 0)
+
+
+def test_it_tells_of_workers_what_they_say_and_how_long_ago(well):
+    beat(well, {"queues": ["mail"], "started": time.time() - 100, "running": 3, "held": 5}, ago=7)
+    (worker,) = ask()[1]["workers"]
+    assert (worker["name"], worker["queues"], worker["live"]) == ("test", ["mail"], True)
+    assert (worker["running"], worker["held"]) == (3, 5)
+    assert 6 < worker["heartbeat_age"] < 60
+
+
+def test_a_worker_tells_its_queues_again_after_a_flush_that_another_worker_made_up_for(broker):
+    worker = Worker(WorkerOptions(queues=("mail",), threads=1))
+    worker.upkeep._round()
+    broker.purge()
+    build(broker)
+    worker.upkeep._due["beat"] = 0.0  # 30 s later
+    worker.upkeep._round()
+    worker.broker.close()
+    assert [found["queues"] for found in ask()[1]["workers"]] == [["mail"]]
+
+
+@pytest.mark.parametrize("details", ["", "garbage", "[1]", '{"queues": 3, "started": "x", "running": true}'])
+def test_a_worker_that_describes_itself_in_garbage_is_still_told(well, details):
+    beat(well, details)
+    (worker,) = ask()[1]["workers"]
+    assert (worker["name"], worker["queues"], worker["uptime"], worker["running"]) == ("test", [], None, None)
+
+
+def test_it_counts_members_due_and_leased_of_each_shard_and_how_late_the_head_is(well):
+    make_due(well, schedule("first", kind="every", cron="", every=timedelta(days=1)), timedelta(seconds=20))
+    schedule("second")
+    schedule("mail", queue="mail")
+    shards = {shard["queue"]: shard for shard in ask()[1]["shards"]}
+    assert (shards["default"]["members"], shards["default"]["due"], shards["default"]["leased"]) == (2, 1, 0)
+    assert 19 < shards["default"]["oldest_due"] < 600
+    assert (shards["mail"]["members"], shards["mail"]["due"], shards["mail"]["oldest_due"]) == (1, 0, None)
+    well.claim(well.place_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
+    shards = {shard["queue"]: shard for shard in ask()[1]["shards"]}
+    assert (shards["default"]["due"], shards["default"]["leased"], shards["default"]["oldest_due"]) == (0, 1, None)
+
+
+def test_parked_and_failing_schedules_and_open_runs_are_told_and_are_no_alarm(well):
+    for number in range(7):
+        schedule(f"f{number}")
+    schedule("paused", enabled=False)
+    lost = schedule("lost")
+    ScheduleState.objects.exclude(schedule=lost).update(failing_streak=1)
+    ScheduleState.objects.filter(schedule=lost).update(condition=Condition.PARKED)
+    mirror.run_now(lost)
+    code, found = ask()
+    assert code == 0
+    assert found["schedules"]["parked"] == {"count": 1, "names": ["lost"]}
+    assert (found["schedules"]["failing"]["count"], len(found["schedules"]["failing"]["names"])) == (7, 5)
+    assert found["open_runs"] == {"queued": 1, "running": 0, "retrying": 0}
+    lines = text().splitlines()
+    assert "Parked     1 (lost)" in lines
+    assert any(line.startswith("Failing    7 (f") and line.endswith(", …)") for line in lines)
+
+
+def test_it_writes_nothing(broker):
+    schedule()
+    broker.purge()
+    assert codes()[0] == 1
+    assert broker.count_keys() == 0
+
+
+# -- words and options
+
+
+def test_many_shards_are_summed_up_with_the_worst_first():
+    shards = [replace(SHARD, shard=number, members=1) for number in range(40)]
+    shards[38] = replace(shards[38], epoch="absent")
+    shards[39] = replace(shards[39], oldest_due=7.0, due=1)
+    lines = [line for _, line in status.as_lines(Snapshot("a", "p", RedisView((ALIVE,), tuple(shards))), [])]
+    at = next(number for number, line in enumerate(lines) if line.startswith("Shards"))
+    assert lines[at + 1].startswith("default:38") and lines[at + 1].endswith("absent")
+    assert "7.0 s late" in lines[at + 2]
+    assert lines[at + 17].split() == ["…", "and", "24", "more", "24", "0", "0"]
+
+
+def test_tables_are_aligned():
+    workers = (ALIVE, replace(ALIVE, name="a-much-longer-name", running=12, held=3))
+    lines = [line for _, line in status.as_lines(Snapshot("a", "p", RedisView(workers, (SHARD,))), [])]
+    head, short, long = lines[lines.index("") + 1 :][:3]
+    assert head.index("queues") == short.index("default") == long.index("default")
+    assert head.rindex("held") + 4 == len(short) == len(long)
+
+
+def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
+    snapshot = Snapshot("a", "p", database=DatabaseView("default", "sqlite"))
+    lines = [line for _, line in status.as_lines(snapshot, [])]
+    assert "Parked     not counted in time" in lines
+    found = status.as_dict(snapshot, [])
+    assert found["schedules"] == {"parked": None, "failing": None, "refused": None}
+    assert found["open_runs"] is None
+
+
+def test_colours_are_for_terminals(well):
+    out = io.StringIO()
+    call_command("delayq_status", stdout=out)
+    assert "\033" not in out.getvalue()
+    call_command("delayq_status", stdout=out, force_color=True)
+    assert "\033" in out.getvalue()
+
+
+def test_settings_that_cannot_be_used_are_status_2_and_reveal_no_password(settings):
+    good = settings.CACHES, settings.DELAYQ
+    settings.CACHES = {"default": {**good[0]["default"], "LOCATION": "redis://:pass/word@127.0.0.1:6379/0"}}
+    with pytest.raises(CommandError, match="no address of a Redis") as caught:
+        call_command("delayq_status")
+    assert caught.value.returncode == 2
+    assert "'pass'" not in str(caught.value)
+    settings.CACHES, settings.DELAYQ = good[0], {**good[1], "MIRROR": False}
+    with pytest.raises(CommandError, match="MIRROR") as caught:
+        call_command("delayq_status")
+    assert caught.value.returncode == 2
+    settings.DELAYQ = good[1]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--max-lag", "-1"), ("--max-lag", "nan"), ("--timeout", "0")])
+def test_options_out_of_range_are_refused(option, value):
+    with pytest.raises(CommandError, match=option) as caught:
+        call_command("delayq_status", option, value)
+    assert caught.value.returncode == 2

@@ -1,0 +1,207 @@
+"""What `delayq_status` calls wrong, and what it does not."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_delayq import mirror, status
+from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.status import comparing
+from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
+from tests.integration.admin_pages import kill_redis
+from tests.integration.mirroring import schedule
+from tests.integration.probing import ALIVE, SHARD, ask, beat, codes, key, text, well
+from tests.support import OTHER_HOURLY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["well"]
+
+
+def test_a_redis_that_is_away_is_told_with_what_the_database_knows(well, settings):
+    good = settings.CACHES
+    ScheduleState.objects.filter(schedule=schedule("lost")).update(condition=Condition.PARKED)
+    kill_redis(settings)
+    code, found = ask()
+    settings.CACHES = good
+    assert code == 2
+    assert [problem["code"] for problem in found["problems"]] == ["redis_unreachable"]
+    assert "alias default in CACHES" in found["problems"][0]["message"]
+    assert (found["redis"], found["workers"], found["shards"], found["drift"]) == (None, None, None, None)
+    assert found["schedules"]["parked"]["names"] == ["lost"]
+
+
+def test_missing_tables_are_told_with_what_redis_knows(well, monkeypatch):
+    monkeypatch.setattr("django_delayq.models.Schedule._meta.db_table", "not_migrated")
+    code, found = ask()
+    assert (code, [problem["code"] for problem in found["problems"]]) == (2, ["tables_missing"])
+    assert "manage.py migrate" in found["problems"][0]["message"]
+    assert len(found["workers"]) == 1
+    assert (found["database"], found["drift"]) == (None, None)
+
+
+def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
+    monkeypatch.setattr("django_delayq.status.database_side.ScheduleState._meta.db_table", "of_a_newer_version")
+    assert codes() == (2, ["database_unreachable"])
+
+
+def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
+    broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
+    broker.enqueue(broker.places()[0], [("s777", 1, 1)])
+    code, found = ask()
+    assert (code, found["layout"], found["drift"]) == (1, "foreign", None)
+    assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
+    assert "delayq_sync --adopt" in found["problems"][0]["message"]
+
+
+def test_a_queue_that_holds_something_and_has_no_live_worker_is_wrong(well):
+    schedule()
+    beat(well, {"queues": ["mail"]})
+    code, found = ask()
+    assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["no_worker"])
+    assert found["problems"][0]["queue"] == "default"
+    assert "delayq_worker" in found["problems"][0]["message"]
+    beat(well, ago=200)
+    assert codes() == (1, ["no_worker"])
+    assert "silent" in text()
+    beat(well)
+    assert codes() == (0, [])
+
+
+def test_a_queue_without_entries_needs_no_worker(well):
+    schedule()
+    beat(well, {"queues": ["default"]})
+    assert codes() == (0, [])
+
+
+def test_a_flushed_shard_is_wrong_until_a_worker_is_at_it(well):
+    row = schedule()
+    place = well.place_of(f"s{row.pk}", "default")
+    well.client.delete(key(well, "epoch"))
+    assert codes() == (1, ["not_built"])
+    well.swap_epoch(place, None, "building:x", ttl_ms=60_000)
+    code, found = ask()
+    assert (code, {shard["epoch"] for shard in found["shards"]}) == (0, {"built", "building"})
+    well.swap_epoch(place, "building:x", "x")
+    assert codes() == (0, [])
+
+
+def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
+    make_due(well, schedule(kind="every", cron="", every=timedelta(days=1)), timedelta(seconds=90))
+    assert codes() == (1, ["overdue"])
+    assert codes("--max-lag", "100000") == (0, [])
+    well.claim(well.place_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
+    assert codes("--max-lag", "0") == (0, [])
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_an_edit_or_deletion_that_nobody_mirrored_for_long_is_wrong(well, settings, old):
+    good = settings.CACHES
+    edited, deleted = schedule("edited"), schedule("deleted")
+    kill_redis(settings)
+    edited.save()
+    deleted.delete()
+    settings.CACHES = good
+    if old:
+        before = datetime.now(UTC) - timedelta(minutes=1)
+        Schedule._base_manager.update(updated_at=before)
+        Tombstone._base_manager.update(created_at=before)
+    code, found = ask()
+    assert found["stale_edits"] == (2 if old else 0)
+    assert [problem["code"] for problem in found["problems"]] == (["stale_edits"] if old else [])
+    assert code == old
+    assert found["drift"]["total"] == 2
+
+
+def test_a_schedule_that_moves_only_when_its_long_run_has_ended_is_not_wrong(well):
+    row = schedule(kind="every", cron="", every=timedelta(days=1))
+    make_due(well, row, timedelta(seconds=1))
+    well.claim(well.place_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
+    row.refresh_from_db()
+    row.queue = "mail"
+    row.save()
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    Schedule._base_manager.update(updated_at=before)
+    Tombstone._base_manager.update(created_at=before)
+    assert Tombstone._base_manager.count() == 1
+    assert ask()[1]["stale_edits"] == 0
+
+
+def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
+    rows = [schedule(f"s{number}") for number in range(3)]
+    well.client.zrem(key(well, "due"), f"s{rows[0].pk}")
+    well.client.hdel(key(well, "point"), f"s{rows[0].pk}")
+    well.client.hdel(key(well, "gen"), f"s{rows[0].pk}")
+    code, found = ask()
+    assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["drift"])
+    assert "delayq_sync" in found["problems"][0]["message"]
+    mirror.full_sweep(well)
+    assert codes() == (0, [])
+    well.enqueue(well.place_of("r77", "default"), [("r77", 1, well.now_ms() + 60_000)])
+    assert codes() == (1, ["drift"])
+
+
+def test_a_schedule_that_was_parked_while_it_owed_a_point_is_no_difference(well):
+    row = schedule(cron=OTHER_HOURLY_CRON)
+    make_due(well, row)
+    Schedule.objects.filter(pk=row.pk).update(timezone="Mars/Olympus")
+    assert ask("--max-lag", "100000")[1]["drift"]["total"] == 0
+    run_burst()
+    beat(well)
+    code, found = ask()
+    assert (code, found["drift"]["total"], found["shards"][0]["members"]) == (0, 0, 0)
+    assert found["schedules"]["parked"]["count"] == 1
+
+
+def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
+    """The first look comes between the commit of an order and its way to Redis."""
+    row = schedule()
+    run = Run.objects.create(
+        schedule_id=row.pk, schedule_name="s", task=row.task, queue="default", generation=1, origin=Origin.MANUAL,
+        apart=True, due_at=datetime.now(UTC), status="queued",
+    )  # fmt: skip
+    looks = []
+
+    def compare_then_enqueue(broker):
+        looks.append(comparing.compare(broker))
+        mirror.enqueue_runs(well, [run])
+        return looks[-1]
+
+    monkeypatch.setattr("django_delayq.status.looking.compare", compare_then_enqueue)
+    assert codes() == (0, [])
+    assert [look.drift.missing for look in looks] == [1, 0]
+
+
+def test_keys_of_a_foreign_type_are_wrong(well):
+    schedule()
+    well.client.delete(key(well, "due"))
+    well.client.set(key(well, "due"), "garbage")
+    assert codes() == (1, ["damaged_keys"])
+
+
+def judged(server=None, **values):
+    snapshot = Snapshot("default", "p", RedisView((ALIVE,), (SHARD,), (server or ServerView(),)), **values)
+    return [problem.code for problem in status.judge(snapshot)]
+
+
+@pytest.mark.parametrize(
+    ("server", "found"),
+    [
+        (ServerView(memory_policy="allkeys-lru"), ["evicts"]),
+        (ServerView(memory_policy="noeviction", used_bytes=100, max_bytes=100), ["memory_full"]),
+        (ServerView(memory_policy="noeviction", used_bytes=99, max_bytes=100), []),
+        (ServerView(used_bytes=100), []),
+        (ServerView(disk_problem="rdb_last_bgsave_status"), ["disk"]),
+    ],
+)
+def test_a_server_that_cannot_be_trusted_is_wrong(server, found):
+    assert judged(server) == found
+
+
+def test_what_is_leased_may_differ_for_a_moment():
+    drift = mirror.Drift(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
+    for leased, found in ((2, []), (1, ["drift"])):
+        shards = (replace(SHARD, members=5, leased=leased),)
+        snapshot = Snapshot("default", "p", RedisView((ALIVE,), shards), comparison=Comparison("ours", drift=drift))
+        assert [problem.code for problem in status.judge(snapshot)] == found

@@ -1,0 +1,247 @@
+"""Rule R6: take-overs are counted where they begin, and from the second one on a suspect runs alone in its process."""
+
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from django_delayq.broker import Broker
+from django_delayq.models import Run, Schedule, Status
+from django_delayq.worker import Worker, WorkerOptions, isolation, status
+from tests.acceptance.support import lines, wait_until
+from tests.support import HOURLY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def note(name, path, seconds=0.0, **values):
+    kwargs = {"path": str(path), "text": name, "seconds": seconds}
+    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
+    return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
+
+
+def died(broker, *rows, reclaims=None, in_seconds=0.0):
+    """Make points due that a worker has claimed and not finished; its leases run out so many seconds from now.
+
+    With `reclaims`, there are `running` rows that count so many take-overs.
+    """
+    for row in rows:
+        point = make_due(broker, row)
+        if reclaims is not None:
+            Run.objects.create(
+                schedule=row, schedule_name=row.name, task=row.task, queue=row.queue, generation=row.generation,
+                due_at=point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead",
+            )  # fmt: skip
+    dead = Broker(timeout_seconds=5, worker=f"dead of {rows[0].name}")
+    claim = dead.claim(dead.places()[0], limit=1000, lease_ms=int(in_seconds * 1000), request=1)
+    dead.close()
+    assert {entry.member for entry in claim.entries} >= {f"s{row.pk}" for row in rows}
+
+
+def spans(path):
+    """Return (start, end) of each text that has both."""
+    times = {}
+    for what, name, _, moment in lines(path):
+        times.setdefault(name, {})[what] = float(moment)
+    return {name: (found["start"], found["end"]) for name, found in times.items() if len(found) == 2}
+
+
+class Running:
+    """A worker in a thread of this process."""
+
+    def __init__(self, **options):
+        self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 4, **options}))
+        self.status = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        self.status = self.worker.run()
+
+    def stop(self):
+        self.worker.stop()
+        self._thread.join(30)
+        return self.status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.stop()
+
+
+def idle_worker(**options):
+    """A worker whose slots never start: what it submits waits."""
+    worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 1, "burst": True, **options}))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    return worker
+
+
+def view(broker, row):
+    return broker.views([(f"s{row.pk}", row.queue)])[0]
+
+
+# counting
+
+
+def test_a_take_over_counts_when_a_slot_is_free_for_it_and_not_before(broker, tmp_path):
+    """What waited in a process that died was not its killer."""
+    rows = [note(f"s{n}", tmp_path / "f") for n in range(3)]
+    died(broker, *rows)
+    worker = idle_worker()
+    worker.slots._mean = 0.001  # so that more is claimed than there are slots
+    worker.slots._last_end = time.monotonic()
+    worker.tick()
+    assert len(worker.keeper) == 3
+    assert list(Run.objects.values_list("reclaims", flat=True)) == [1]
+    worker.dispatcher.release_waiting()
+    worker.broker.close()
+
+
+def test_a_take_over_is_not_overtaken_for_ever_by_what_is_claimed_ahead(broker, tmp_path):
+    """Short tasks keep the slots' inbox filled, and a take-over waits for a slot that is free."""
+    died(broker, note("s", tmp_path / "f"))
+    worker = idle_worker()
+    worker.slots._busy = 1
+    worker.slots._mean, worker.slots._last_end = 0.001, time.monotonic()
+    assert worker.dispatcher.capacity() > 100
+    worker.tick()
+    assert len(worker.keeper) == 1
+    assert worker.dispatcher.capacity() == 0
+    worker.slots._busy = 0
+    worker.tick()
+    assert worker.slots.waiting == 1
+    worker.dispatcher.release_all()
+    worker.broker.close()
+
+
+def test_what_was_handed_back_is_a_suspect_for_the_next_one_too(broker, tmp_path):
+    died(broker, note("s", tmp_path / "f"))
+    for _ in range(3):
+        worker = idle_worker()
+        worker.slots._busy = 1  # something else runs in its only slot
+        worker.slots._mean, worker.slots._last_end = 0.001, time.monotonic()
+        worker.tick()
+        assert len(worker.keeper) == 1
+        worker.dispatcher.release_all()
+        worker.broker.close()
+    assert not Run.objects.exists(), "it was not executed, so nothing counts"
+    run_burst(queues=("default",))
+    assert (Run.objects.get().status, Run.objects.get().reclaims) == (Status.SUCCEEDED, 1)
+
+
+# alone
+
+
+def test_the_first_take_over_runs_beside_others(broker, tmp_path):
+    path = tmp_path / "f"
+    suspect, other = note("suspect", path, 1.0), note("other", path, 1.0)
+    died(broker, suspect, reclaims=0)
+    make_due(broker, other)
+    with Running():
+        wait_until(lambda: len(spans(path)) == 2, 30)
+    assert max(start for start, _ in spans(path).values()) < min(end for _, end in spans(path).values())
+    assert Run.objects.get(schedule=suspect).reclaims == 1
+
+
+def test_from_the_second_take_over_on_a_suspect_runs_alone(broker, tmp_path):
+    path = tmp_path / "f"
+    before, suspect, after = note("before", path, 5.0), note("suspect", path, 1.0), note("after", path, 0.1)
+    died(broker, suspect, reclaims=1, in_seconds=2)
+    make_due(broker, before)
+    with Running() as running:
+        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        make_due(broker, after)
+        claims = sum(running.worker.claims._request.values())
+        wait_until(lambda: any(words[1] == "suspect" for words in lines(path)), 30)
+        assert sum(running.worker.claims._request.values()) == claims, "it claimed what it must not start"
+        wait_until(lambda: Run.objects.filter(status=Status.SUCCEEDED).count() == 3, 30)
+    when = spans(path)
+    assert when["before"][1] <= when["suspect"][0], "what ran was not let finish"
+    assert when["suspect"][1] <= when["after"][0], "something was started beside the suspect"
+    recorded = Run.objects.get(schedule=before).created_at.timestamp()
+    assert recorded <= when["suspect"][0], "what had run was not recorded before"
+    assert Run.objects.get(schedule=suspect).reclaims == 2
+
+
+def test_several_suspects_run_one_after_the_other(broker, tmp_path):
+    path = tmp_path / "f"
+    died(broker, note("s0", path, 0.4), note("s1", path, 0.4), reclaims=1)
+    died(broker, note("s2", path, 0.4), reclaims=2)
+    make_due(broker, note("beside", path, 0.4))
+    run_burst(queues=("default",), threads=4)
+    ordered = sorted(spans(path).values())
+    assert len(ordered) == 4
+    assert all(end <= start for (_, end), (start, _) in pairwise(ordered))
+    assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}
+
+
+def test_where_a_single_take_over_is_allowed_it_runs_alone(broker, tmp_path, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_RECLAIMS": 1}
+    path = tmp_path / "f"
+    died(broker, note("s0", path, 0.4), note("s1", path, 0.4))
+    run_burst(queues=("default",), threads=4)
+    (_, end), (start, _) = sorted(spans(path).values())
+    assert end <= start
+
+
+def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path):
+    path = tmp_path / "f"
+    suspect = note("suspect", path)
+    died(broker, suspect, reclaims=1, in_seconds=2)
+    make_due(broker, note("busy", path, 5))
+    running = Running()
+    wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+    assert running.stop() == status.OK
+    run = Run.objects.get(schedule=suspect)
+    assert (run.reclaims, run.status) == (1, Status.RUNNING)
+    assert view(broker, suspect).score_ms <= broker.now_ms()
+    assert [words[1] for words in lines(path)] == ["busy", "busy"]
+
+
+def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, monkeypatch):
+    """It is handed back for another worker, uncounted, and this one goes on claiming."""
+    monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 0.3)
+    path, other = tmp_path / "f", tmp_path / "g"
+    suspect = note("suspect", path)
+    died(broker, suspect, reclaims=1, in_seconds=2)
+    make_due(broker, note("long", path, 8))
+    with Running() as running:
+        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        wait_until(lambda: not running.worker.dispatcher.isolation.active, 30)
+        assert view(broker, suspect).score_ms > broker.now_ms()
+        make_due(broker, note("meanwhile", other))
+        wait_until(lambda: len(lines(other)) == 2, 30)
+        assert len(lines(path)) == 1, "the long task has not ended"
+        assert Run.objects.get(schedule=suspect).reclaims == 1
+        wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 60)
+
+
+def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(broker, tmp_path):
+    path = tmp_path / "f"
+    suspect = note("suspect", path)
+    died(broker, suspect, reclaims=1, in_seconds=2)
+    make_due(broker, note("busy", path, 5))
+    with Running() as running:
+        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        suspect.refresh_from_db()
+        suspect.pause()
+        wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.LOST).exists(), 30)
+    assert Run.objects.get(schedule=suspect, status=Status.LOST).reason == "paused"
+    assert [words[1] for words in lines(path)] == ["busy", "busy"]
+
+
+def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, settings):
+    """Here it waits for four leases."""
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
+    path = tmp_path / "f"
+    suspect = note("suspect", path)
+    died(broker, suspect, reclaims=1, in_seconds=2)
+    make_due(broker, note("busy", path, 6))
+    with Running() as running:
+        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        (held,) = running.worker.dispatcher.isolation._waiting
+        wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 30)
+    assert Run.objects.get(schedule=suspect).fence == held.fence, "it was claimed once"
+    assert spans(path)["busy"][1] <= spans(path)["suspect"][0]

@@ -1,0 +1,403 @@
+"""What a worker looks at before its first claim: refused for real where a server can be made so."""
+
+import logging
+import re
+
+import pytest
+from django.test import override_settings
+
+from django_delayq.broker import Broker, keys, scripts
+from django_delayq.broker.engine import Look, keeps_nothing, look
+from django_delayq.broker.types import Trial
+from django_delayq.exceptions import BrokerError, BrokerUnavailable
+from django_delayq.models import Run
+from django_delayq.worker import probe
+from django_delayq.worker.flaws import REDIS, VALKEY, known_flaw
+from tests.acceptance.support import wait_until
+from tests.faults.harness.proxy import Proxy
+from tests.faults.harness.servers import Server, pointing_at
+from tests.faults.harness.shapes import SLOTS, Node, free_ports
+from tests.integration.mirroring import schedule
+from tests.support import make_due, run_burst
+
+EXACT = str(2**53 - 1)
+FIT = Look(
+    "",
+    {"redis_version": "8.8.0", "maxmemory_policy": "noeviction"},
+    (0.0, 0.0),
+    (10, 30),
+    Trial(20, EXACT, EXACT, "m", EXACT, ()),
+)
+SECONDS = 1_000_000
+
+
+@pytest.fixture
+def server(prefix):
+    """A server of the test's own, which nobody else uses, and this process points at."""
+    with Server() as own, pointing_at(own.url):
+        yield own
+
+
+@pytest.fixture
+def warnings(caplog, settings):
+    """What the workers' log warns of; the version of the test's server is left out."""
+    settings.SILENCED_SYSTEM_CHECKS = ["delayq.W005"]
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def user(broker, *rules):
+    """Return the address of the server for an ACL user who may do everything but what the rules take away."""
+    broker.client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", *rules)
+    return pointing_at(url_of(broker).replace("unix://", "unix://app:secret@"))
+
+
+def url_of(broker):
+    return f"unix://{broker.client.connection_pool.connection_kwargs['path']}?db=0"
+
+
+def start(said=None):
+    broker = Broker(timeout_seconds=5, worker="w")
+    try:
+        probe.examine(broker, set() if said is None else said)
+    finally:
+        broker.close()
+
+
+def refusal():
+    with pytest.raises(BrokerError) as caught:
+        start()
+    assert not isinstance(caught.value, BrokerUnavailable)
+    return str(caught.value)
+
+
+def ids(*looks):
+    return [finding.id for finding in probe.findings(looks)]
+
+
+# -- a server that is fit
+
+
+def test_a_fit_server_is_looked_at_in_four_commands_of_which_nothing_stays(server, warnings):
+    with server.broker() as broker:
+        start()
+        broker.client.config_resetstat()
+        start()
+        stats = broker.client.info("commandstats")
+        assert {name: stats[f"cmdstat_{name}"]["calls"] for name in ("info", "evalsha")} == {"info": 1, "evalsha": 1}
+        assert stats["cmdstat_time"]["calls"] == 3, "before, in and after the script"
+        assert "cmdstat_eval" not in stats
+        assert broker.client.dbsize() == 0
+    assert warnings() == []
+
+
+def test_the_hint_of_a_trial_says_nothing(server):
+    with server.broker() as broker:
+        hints = broker.hints(timeout_seconds=0.3)
+        assert next(hints) is None
+        start()
+        assert [next(hints), next(hints)] == [None, None]
+        hints.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_it_is_fit_by_either_protocol(server, settings, protocol):
+    cache = {**settings.CACHES["default"], "OPTIONS": {"CONNECTION_POOL_KWARGS": {"protocol": protocol}}}
+    with override_settings(CACHES={**settings.CACHES, "default": cache}):
+        broker = Broker(timeout_seconds=5)
+        (each,) = look(broker)
+        broker.close()
+    assert set(ids(each)) <= {"delayq.W005"}
+    assert each.trial.refused == ()
+
+
+def test_what_somebody_else_has_written_under_the_key_of_the_trial_goes(server):
+    with server.broker() as broker:
+        place = broker.places()[0]
+        names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place, "probe"), strict=True))
+        broker.client.rpush(names["journal"], "garbage")
+        start()
+        assert broker.client.dbsize() == 0
+
+
+# -- refused
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_refuses_a_server_that_evicts_before_it_claims_or_writes_anything(server):
+    with server.broker() as broker:
+        make_due(broker, schedule())
+        before = sorted(broker.client.keys())
+        broker.client.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(BrokerError, match=r"maxmemory-policy 'allkeys-lru'.*Set it to noeviction"):
+            run_burst()
+        assert sorted(broker.client.keys()) == before
+    assert not Run.objects.exists()
+
+
+DENIED = [
+    ("-evalsha", "evalsha"),
+    ("-@scripting", "evalsha"),
+    ("-eval", "eval"),
+    ("-time", "time"),
+    ("-zadd", "ZADD: "),
+    ("-zmscore", "ZMSCORE: "),
+    ("-zrange", "ZRANGE: "),
+    ("-hset", "HSET: "),
+    ("-hmget", "HMGET: "),
+    ("-del", "DEL: "),
+    ("-publish", "PUBLISH: "),
+    ("resetchannels", "PUBLISH: "),
+]
+
+
+@pytest.mark.parametrize(("rule", "word"), DENIED, ids=[row[0] for row in DENIED])
+def test_a_user_who_may_not_do_what_the_scripts_need_is_refused_by_name(server, rule, word):
+    with server.broker() as broker:
+        with user(broker, rule):
+            text = refusal()
+        assert word in text
+        assert "does not run the scripts of django-delayq" in text
+        assert "(ACL)" in text
+        wait_until(lambda: broker.client.dbsize() == 0)  # without DEL its expiry of 1 ms has to do
+
+
+def test_a_user_who_may_not_use_the_prefix_is_refused(server):
+    with server.broker() as broker, user(broker, "resetkeys", "~another:*"):
+        assert re.search("permission|access", refusal())
+
+
+@pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME", "ZMSCORE"])
+def test_a_server_without_a_command_is_refused_as_one_before_6_2_would_be(prefix, command):
+    with Server(extra_args=("--rename-command", command, "another")) as server, pointing_at(server.url):
+        text = refusal()
+        assert re.search(rf"(?i)unknown( redis)? command.*{command}|{command}: .*unknown", text), text
+        assert "Use Redis 6.2 or later" in text
+        with server.broker() as broker:
+            assert broker.client.dbsize() == 0
+
+
+CHANGES = [
+    ("digits are lost", ("'%.0f', number", "'%.14g', number"), "comes back as 9.007"),
+    (
+        "TIME in scripts stands still",
+        ("try('TIME') or", "{'1700000000', '0'} or"),
+        r"TIME in a script is \d+\.\d s off",
+    ),
+    ("a range finds nothing", ("'BYSCORE', 'LIMIT', 0, 1", "'BYSCORE', 'LIMIT', 1, 1"), "comes back as"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_an_engine_whose_scripts_misbehave_is_refused(server, monkeypatch, change, words):
+    """No server here does that: so the script does what such a server would."""
+    text, _ = scripts.load("probe")
+    assert change[0] in text
+    monkeypatch.setattr(scripts, "load", lambda name: (text.replace(*change), "0" * 40))
+    assert re.search(words, refusal())
+    with server.broker() as broker:
+        assert broker.client.dbsize() == 0
+
+
+def test_a_clock_that_stands_still_is_refused_and_one_that_is_coarse_is_not(server, monkeypatch):
+    with server.broker() as broker:
+        real = broker.client.time
+        monkeypatch.setattr(broker.client, "time", lambda: (1_700_000_000, 0))
+        (each,) = look(broker)
+        assert "stands still" in str(probe.findings([each])[0])
+        monkeypatch.setattr(broker.client, "time", lambda: (real()[0], real()[1] // 10_000 * 10_000))
+        (each,) = look(broker)
+        assert "delayq.E005" not in ids(each)
+
+
+def test_a_login_that_is_refused_is_called_so(server):
+    with pointing_at(server.url.replace("unix://", "unix://nobody:secret@")):
+        assert "refused the login" in refusal()
+
+
+# -- in trouble, but fit
+
+
+def test_a_full_server_is_not_called_unfit(server):
+    with server.broker() as broker:
+        broker.client.config_set("maxmemory", 1)
+        start()
+        assert broker.client.dbsize() == 0
+
+
+def test_a_server_that_cannot_write_to_its_disk_is_not_called_unfit(prefix, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with Server(extra_args=("--dir", str(folder))) as server, pointing_at(server.url), server.broker() as broker:
+        folder.rmdir()
+        broker.client.config_set("save", "3600 1")
+        broker.client.bgsave()
+        wait_until(lambda: broker.info("persistence")[0]["rdb_last_bgsave_status"] == "err")
+        text = refusal()
+        assert "MISCONF" in text
+        assert "scripts of django-delayq" not in text
+
+
+def test_a_replica_is_waited_for(server):
+    with server.broker() as broker:
+        broker.client.replicaof("127.0.0.1", 1)
+        with pytest.raises(BrokerUnavailable, match="read only replica"):
+            start()
+
+
+# -- warned of
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_does_not_tell_is_warned_of_once_and_worked_with(server, warnings):
+    with server.broker() as broker:
+        row = schedule()
+        make_due(broker, row)
+        with user(broker, "-info", "-config"):
+            assert run_burst() == 0
+            said = set()
+            start(said)
+            start(said)
+    assert Run.objects.filter(schedule=row, status="succeeded").count() == 1
+    assert len(warnings()) == 2, "one of the worker's, one of the two that follow"
+    assert all("does not tell whether it evicts" in text and "delayq.W004" in text for text in warnings())
+
+
+def test_a_version_with_known_flaws_is_warned_of_unless_that_is_silenced(server, settings, caplog, monkeypatch):
+    monkeypatch.setattr(probe, "look", lambda broker: [flawed])
+    flawed = Look("", {**FIT.about, "redis_version": "7.2.4"}, FIT.ahead_seconds, FIT.clock_us, FIT.trial)
+    settings.SILENCED_SYSTEM_CHECKS = ["delayq.W005"]
+    start()
+    assert caplog.records == []
+    settings.SILENCED_SYSTEM_CHECKS = []
+    start()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "Redis 7.2.4 is a version with known flaws" in record.getMessage()
+    assert f"Update to Redis 7.2.{REDIS[7, 2]} or later" in record.getMessage()
+
+
+VERSIONS = [
+    ({"redis_version": "6.2.14"}, "Update to Redis 6.2.20 or later."),
+    ({"redis_version": "6.2.20"}, ""),
+    ({"redis_version": "7.0.15"}, "Redis 7.0 gets no fix: update to 8.6.3 or later."),
+    ({"redis_version": "7.2.13"}, "Update to Redis 7.2.14 or later."),
+    ({"redis_version": "7.2.14"}, ""),
+    ({"redis_version": "8.0.4"}, "Redis 8.0 gets no fix: update to 8.6.3 or later."),
+    ({"redis_version": "8.6.2"}, "Update to Redis 8.6.3 or later."),
+    ({"redis_version": "8.8.0"}, ""),
+    ({"redis_version": "10.0.0"}, ""),
+    ({"redis_version": "7.1.0"}, ""),  # a provider's own
+    ({"redis_version": "6.3.4"}, ""),
+    ({"redis_version": "7.2.4", "valkey_version": "7.2.12"}, "Update to Valkey 7.2.13 or later."),
+    ({"redis_version": "7.2.4", "valkey_version": "9.0.3"}, "Update to Valkey 9.0.4 or later."),
+    ({"redis_version": "7.2.4", "valkey_version": "9.0.4"}, ""),
+    ({"redis_version": "7.2.4", "valkey_version": "9.1.0"}, ""),
+    ({"redis_version": "7.4.0", "dragonfly_version": "df-v1.30.0"}, ""),
+    ({"redis_version": "unknown"}, ""),
+    ({}, ""),
+]
+
+
+@pytest.mark.parametrize(("about", "wanted"), VERSIONS)
+def test_the_versions_with_flaws_that_scripts_can_use(about, wanted):
+    assert known_flaw(about) == wanted
+
+
+def test_the_table_of_versions_has_the_series_that_the_advisories_name():
+    assert set(REDIS) == {(6, 2), (7, 2), (7, 4), (8, 2), (8, 4), (8, 6)}
+    assert set(VALKEY) == {(7, 2), (8, 0), (8, 1), (9, 0)}
+
+
+# -- clocks
+
+
+@pytest.mark.parametrize(("off", "words"), [(5.0, "behind"), (-5.0, "ahead of")])
+def test_a_clock_of_this_machine_that_is_off_is_warned_of_with_the_difference(
+    server, warnings, monkeypatch, off, words
+):
+    from django_delayq.broker import engine
+
+    real = engine.time.time
+    monkeypatch.setattr(engine.time, "time", lambda: real() + off)
+    start()
+    (text,) = warnings()
+    found = re.search(rf"is (\d\.\d) s {words} this machine's", text)
+    assert found, text
+    assert float(found[1]) == pytest.approx(5, abs=0.2)
+
+
+def test_the_time_that_a_round_trip_takes_is_no_difference_of_clocks(server, monkeypatch):
+    monkeypatch.setattr(probe, "CLOCK_SECONDS", 0.2)
+    with Proxy(server.socket) as proxy, pointing_at(f"redis://127.0.0.1:{proxy.port}/0"):
+        broker = Broker(timeout_seconds=5)
+        look(broker)  # connects
+        proxy.delay_seconds = 0.5
+        (each,) = look(broker)
+        broker.close()
+    least, most = each.ahead_seconds
+    assert least < 0.1
+    assert most > 0.4, "the server's clock is read at the end of the delay"
+    assert "delayq.W006" not in ids(each)
+
+
+def apart(seconds, name="a:1", within=0.1):
+    return Look(name, FIT.about, (seconds, seconds + within), FIT.clock_us, FIT.trial)
+
+
+def test_clocks_of_primaries_that_differ_from_each_other_are_warned_of():
+    assert ids(apart(0), apart(0.9, "b:1")) == []
+    assert ids(apart(-0.7), apart(0.7, "b:1")) == ["delayq.W007"]
+    (found,) = probe.findings([apart(-0.7), apart(0.7, "b:1"), apart(0, "c:1")])
+    assert "Redis 8.8.0 at b:1 and Redis 8.8.0 at a:1 are 1.3 s apart" in found.message
+    assert ids(apart(-0.7, within=1), apart(0.7, "b:1")) == [], "the round trip may have taken as long"
+    assert ids(apart(-1.5, within=1.4)) == ids(apart(0.1, within=1.4)) == []
+    assert ids(apart(-2.5, within=1.4)) == ids(apart(1.1, within=1.4)) == ["delayq.W006"]
+    assert ids(apart(7), apart(7, "b:1")) == ["delayq.W006"], "it is this machine's clock"
+
+
+# -- a cluster
+
+
+@pytest.fixture
+def two_primaries(tmp_path, settings):
+    """A cluster of two primaries, each with half of the slots."""
+    nodes = [Node(tmp_path / f"node{port}", port, "--cluster-enabled", "yes") for port in free_ports(2)]
+    try:
+        for number, node in enumerate(nodes):
+            node.start()
+            node.call("CLUSTER", "ADDSLOTS", *range(SLOTS * number // 2, SLOTS * (number + 1) // 2))
+            node.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        nodes[0].call("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+        wait_until(lambda: all("cluster_state:ok" in str(node.call("CLUSTER", "INFO")) for node in nodes), 15)
+        location = ",".join(f"redis://127.0.0.1:{node.port}" for node in nodes)
+        factory = {"CONNECTION_FACTORY": "django_delayq.broker.connection.ClusterConnectionFactory"}
+        cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": factory}
+        with override_settings(CACHES={**settings.CACHES, "default": cache}):
+            yield {f"127.0.0.1:{node.port}": node for node in nodes}
+    finally:
+        for node in nodes:
+            if node.up:
+                node.stop()
+
+
+@pytest.mark.parametrize("shards", [1, 16])
+def test_each_primary_of_a_cluster_is_looked_at_and_named(two_primaries, settings, shards):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default"], "SHARDS": shards}
+    broker = Broker(timeout_seconds=5)
+    looks = look(broker)
+    assert {each.name for each in looks} == set(two_primaries)
+    assert len([each for each in looks if each.trial]) == (1 if shards == 1 else 2), "where shards are"
+    assert all(each.about["redis_version"] and each.clock_us[1] and not each.refusal for each in looks)
+    assert {finding.id for finding in probe.findings(looks)} <= {"delayq.W005"}
+    assert all(node.call("DBSIZE") == 0 for node in two_primaries.values())
+    assert keeps_nothing(broker)
+    name, node = sorted(two_primaries.items())[-1]
+    node.call("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
+    (evicts,) = [finding for finding in probe.findings(look(broker)) if finding.id == "delayq.E004"]
+    assert f"at {name} has maxmemory-policy 'volatile-ttl'" in evicts.message
+    node.call("CONFIG", "SET", "save", "3600 1")
+    assert keeps_nothing(broker), "the other one still does"
+    for each in two_primaries.values():
+        each.call("CONFIG", "SET", "save", "3600 1")
+    assert not keeps_nothing(broker)
+    broker.close()

@@ -1,0 +1,154 @@
+"""A worker looks again at a server that is another than before: restarted, or a replica in a primary's place."""
+
+import logging
+import threading
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+
+from django_delayq.exceptions import DelayQError, UnfitServer
+from django_delayq.models import Run
+from django_delayq.worker import Worker, WorkerOptions, probe, upkeep
+from tests.acceptance.support import wait_until
+from tests.faults.harness.proxy import Proxy
+from tests.faults.harness.servers import Server, pointing_at
+from tests.faults.harness.shapes import Node, free_ports
+from tests.integration.mirroring import schedule
+from tests.support import make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+EVICTING = ("--maxmemory-policy", "allkeys-lru")
+
+
+@pytest.fixture
+def server(prefix):
+    """A server of the test's own."""
+    with Server() as own:
+        yield own
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The looks at servers that were taken, one after the other."""
+    taken, look = [], probe.look
+    monkeypatch.setattr(probe, "look", lambda broker: taken.append(look(broker)) or taken[-1])
+    return taken
+
+
+@contextmanager
+def working(monkeypatch, *, beat_seconds=0.2):
+    """Run a worker in a thread; lend it, and what it ends with."""
+    monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", beat_seconds)
+    worker, ends = Worker(WorkerOptions(queues=("default", "mail"), threads=1)), []
+
+    def work():
+        try:
+            ends.append(worker.run())
+        except DelayQError as error:
+            ends.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: ends or worker.options.name in worker.broker.workers())
+        yield worker, ends
+    finally:
+        worker.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def beats(worker, count):
+    """Wait for so many heartbeats more."""
+    seen = set()
+    wait_until(lambda: seen.add(worker.broker.workers()[worker.options.name][0]) or len(seen) > count)
+
+
+def test_a_worker_ends_its_runs_and_itself_where_a_server_that_evicts_has_taken_the_place(
+    server, monkeypatch, tmp_path
+):
+    with Server(extra_args=EVICTING) as other, Proxy(server.socket) as proxy, pointing_at(proxy.url):
+        with working(monkeypatch) as (worker, ends):
+            note = {"task": "tests.app.tasks.note", "kwargs": {"path": str(tmp_path / "note"), "seconds": 4}}
+            row = schedule(kind="every", cron="", every=timedelta(days=1), **note)
+            make_due(worker.broker, row)
+            wait_until(lambda: worker.slots.running)
+            proxy.lead_to(other.socket)
+            wait_until(lambda: ends)
+        assert isinstance(ends[0], UnfitServer)
+        assert "maxmemory-policy 'allkeys-lru'" in str(ends[0])
+        assert "Set it to noeviction" in str(ends[0])
+    assert [run.status for run in Run.objects.filter(schedule=row)] == ["succeeded"]
+
+
+def test_a_worker_refuses_a_replica_that_evicts_once_it_is_the_primary_although_it_has_all_entries(
+    prefix, tmp_path, monkeypatch
+):
+    first, second = (Node(tmp_path / f"node{port}", port) for port in free_ports(2))
+    with ExitStack() as stack:
+        for node in (first, second):
+            node.start()
+            stack.callback(node.stop)
+        second.call("REPLICAOF", "127.0.0.1", first.port)
+        second.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        proxy = stack.enter_context(Proxy(("127.0.0.1", first.port)))
+        stack.enter_context(pointing_at(proxy.url))
+        _, ends = stack.enter_context(working(monkeypatch))
+        wait_until(lambda: second.call("DBSIZE") > 3)  # layout, workers, epochs
+        second.call("REPLICAOF", "NO", "ONE")
+        proxy.lead_to(("127.0.0.1", second.port))
+        wait_until(lambda: ends)
+    assert isinstance(ends[0], UnfitServer)
+
+
+def test_a_worker_goes_on_where_the_other_server_is_fit_and_looks_at_it_once(server, monkeypatch, looks):
+    with Server() as other, Proxy(server.socket) as proxy, pointing_at(proxy.url):
+        with working(monkeypatch) as (worker, ends):
+            proxy.lead_to(other.socket)
+            wait_until(lambda: len(looks) == 2)
+            beats(worker, 3)
+        assert ends == [0]
+    assert len({probe.run_ids(each.about for each in taken) for taken in looks}) == len(looks) == 2
+
+
+def test_what_was_warned_of_is_not_said_again_and_what_is_new_is(server, monkeypatch, looks, caplog):
+    warned = probe.Finding("delayq.W006", "Known.", "")
+    found = [[warned], [warned, probe.Finding("delayq.W004", "New.", "")]]
+    monkeypatch.setattr(probe, "findings", lambda _: found[len(looks) - 1])
+    with Server() as other, Proxy(server.socket) as proxy, pointing_at(proxy.url), working(monkeypatch):
+        proxy.lead_to(other.socket)
+        wait_until(lambda: len(looks) == 2)
+        wait_until(lambda: "New." in caplog.text)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text for text in told if "W00" in text] == ["Known.  (delayq.W006)", "New.  (delayq.W004)"]
+
+
+def test_the_same_server_is_not_looked_at_again_and_costs_a_question_a_heartbeat(server, monkeypatch, looks):
+    with pointing_at(server.url), working(monkeypatch) as (worker, _), server.broker() as broker:
+        wait_until(lambda: broker.last_sweep())
+        broker.client.config_resetstat()
+        beats(worker, 5)
+        stats = broker.client.info("commandstats")
+    assert len(looks) == 1
+    assert stats["cmdstat_info"]["calls"] <= stats["cmdstat_zadd"]["calls"]
+    assert "cmdstat_evalsha" not in stats
+
+
+@pytest.mark.parametrize(("rule", "taken"), [("+info", 1), ("-info", 2)])
+def test_a_server_that_was_away_and_does_not_say_who_it_is_may_be_another(server, monkeypatch, looks, rule, taken):
+    with server.broker() as broker, Proxy(server.socket) as proxy:
+        broker.client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", rule)
+        url = proxy.url.replace("redis://", "redis://app:secret@")
+        with pointing_at(url), working(monkeypatch) as (worker, ends):
+            proxy.refuse()
+            wait_until(lambda: worker.trouble.until)
+            proxy.accept()
+            wait_until(lambda: not worker.trouble.until)
+            wait_until(lambda: not worker.upkeep._check_layout.is_set())
+            beats(worker, 3)
+        assert ends == [0]
+    assert len(looks) == taken

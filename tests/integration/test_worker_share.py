@@ -1,0 +1,325 @@
+"""Who looks at which place: rendezvous hashing over the live workers, and the timers that stand in for a dead one."""
+
+import json
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from django_delayq.broker import Broker, Claim, Place
+from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.models import Run, Schedule
+from django_delayq.timing import from_ms, to_ms
+from django_delayq.worker import Worker, WorkerOptions, agenda
+from django_delayq.worker.agenda import Agenda
+from django_delayq.worker.share import ABSENT_SECONDS, ALL_SECONDS, Share
+from tests.acceptance.support import wait_until
+from tests.faults.harness.servers import Server, pointing_at
+from tests.support import HOURLY_CRON, make_due
+
+PLACES = [Place("default", shard) for shard in range(16)] + [Place("mail", shard) for shard in range(4)]
+FLEET = {f"host:{number}:abc": frozenset(("default", "mail")) for number in range(50)}
+
+
+def shares(workers):
+    found = {name: Share(name, PLACES) for name in workers}
+    for share in found.values():
+        share.update(workers)
+    return found
+
+
+def firsts(workers):
+    """Return who is the first at each place, after making sure that all agree."""
+    made = shares(workers)
+    for place in PLACES:
+        assert sorted(share.rank(place) for share in made.values()) == list(range(len(workers)))
+    return {place: name for name, share in made.items() for place in PLACES if share.rank(place) == 0}
+
+
+# -- the order
+
+
+def test_the_workers_agree_on_one_order_for_each_place():
+    found = firsts(FLEET)
+    assert set(found) == set(PLACES)
+    assert max(Counter(found.values()).values()) <= 4, "the places are spread"
+
+
+def test_a_worker_that_goes_hands_over_its_own_places_only():
+    before = firsts(FLEET)
+    gone = next(iter(before.values()))
+    after = firsts({name: queues for name, queues in FLEET.items() if name != gone})
+    assert {place for place in PLACES if before[place] != after[place]} == {
+        place for place, name in before.items() if name == gone
+    }
+
+
+def test_a_worker_of_another_queue_does_not_count_and_one_that_says_nothing_does():
+    mail = {**dict.fromkeys(FLEET, frozenset(("mail",))), "me": frozenset(("default", "mail"))}
+    share = Share("me", PLACES)
+    share.update(mail)
+    assert [share.rank(place) for place in PLACES if place.queue == "default"] == [0] * 16
+    silent = Share("me", PLACES)
+    silent.update(dict.fromkeys(FLEET))
+    assert any(silent.rank(place) for place in PLACES)
+
+
+def test_each_head_has_an_order_of_its_own_on_which_the_workers_agree():
+    made, first = shares(FLEET), Counter()
+    for head_ms in range(1000):
+        ranks = {name: len(share.before(PLACES[0], head_ms, 0.0)) for name, share in list(made.items())[:5]}
+        assert len(set(ranks.values())) == 5
+    for head_ms in range(200):
+        heads = [name for name, share in made.items() if not share.before(PLACES[0], head_ms, 0.0)]
+        assert len(heads) == 1
+        first.update(heads)
+    assert len(first) > 40, "the work is spread over the fleet, although it is one place"
+
+
+def test_the_last_one_comes_half_a_second_after_the_first_at_most():
+    for count in (2, 5, 50):
+        made = shares(dict(list(FLEET.items())[:count]))
+        assert all((count - 1) * share.step_seconds <= ALL_SECONDS for share in made.values())
+        assert all(0.009 <= share.step_seconds <= 0.1 for share in made.values())
+
+
+def test_who_did_not_come_is_passed_over_for_a_while_by_who_had_to_come_instead():
+    made = shares(FLEET)
+    name, head_ms = next(
+        (name, head_ms)
+        for head_ms in range(1000)
+        for name, share in made.items()
+        if len(share.before(PLACES[0], head_ms, 0.0)) == 2
+    )
+    share = made[name]
+    share.did_not_come(share.before(PLACES[0], head_ms, 0.0), 0.0)
+    assert share.before(PLACES[0], head_ms, 0.0) == []
+    assert len(share.before(PLACES[0], head_ms, ABSENT_SECONDS)) == 2
+    assert sum(share.rank(place) for place in PLACES) == sum(shares(FLEET)[name].rank(place) for place in PLACES)
+
+
+# -- the agenda
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def server(prefix):
+    """A server of the test's own, whose commands nobody else adds to."""
+    with Server() as own, pointing_at(own.url):
+        yield own
+
+
+@pytest.fixture
+def sixteen(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 16, "QUEUES": ["default"]}
+
+
+def agenda_of(name, count=16, cap_seconds=5.0):
+    broker = Broker(timeout_seconds=5, worker=name)
+    return Agenda(broker, [Place("default", n) for n in range(count)], cap_seconds=cap_seconds, alone=False)
+
+
+def beat(broker, name, ago_seconds=0.0, details=None):
+    own = Broker(timeout_seconds=5, worker=name)
+    text = json.dumps({"queues": ["default"]}) if details is None else details
+    own.heartbeat(broker.now_ms() - int(ago_seconds * 1000), text)
+    own.close()
+
+
+def looked_at(broker, made, now):
+    """Return how many places an agenda asks for."""
+    broker.client.config_resetstat()
+    made.look(now)
+    return broker.client.info("commandstats").get("cmdstat_zrange", {}).get("calls", 0)
+
+
+def test_each_looks_at_its_own_places_and_now_and_then_at_those_it_is_second_for(sixteen, server):
+    with server.broker() as broker:
+        names = [f"w{n}" for n in range(4)]
+        for name in names:
+            beat(broker, name)
+        agendas = [agenda_of(name) for name in names]
+        first = [looked_at(broker, made, 0.0) for made in agendas]
+        assert sum(first) == 16
+        times = [5.0 * n for n in range(1, agenda.SECOND_EVERY)]
+        later = [[looked_at(broker, made, at) for at in times] for made in agendas]
+        assert [sum(counts) for counts in zip(*later, strict=True)] == [16] * (agenda.SECOND_EVERY - 2) + [32]
+
+
+def test_the_dead_leave_their_share(sixteen, broker):
+    beat(broker, "me")
+    beat(broker, "dead", ago_seconds=agenda.DEAD_AFTER_SECONDS + 1)
+    beat(broker, "alive", ago_seconds=agenda.DEAD_AFTER_SECONDS - 10)
+    beat(broker, "of-another-queue", details=json.dumps({"queues": ["mail"]}))
+    mine = agenda_of("me")
+    mine.look(0.0)
+    ranks = {mine.share.rank(place) for place in mine.places}
+    assert ranks == {0, 1}
+    for name in ("alive", "dead"):
+        broker.client.zrem(f"{broker.config.prefix}:workers", name)
+    mine.look(agenda.WORKERS_FIRST_SECONDS - 0.1)
+    assert {mine.share.rank(place) for place in mine.places} == {0, 1}, "who lives is not asked at every look"
+    mine.look(agenda.WORKERS_FIRST_SECONDS)
+    assert {mine.share.rank(place) for place in mine.places} == {0}
+
+
+class Shared:
+    """The agenda of one of two workers, and a place at whose head the other one comes first."""
+
+    def __init__(self, broker):
+        for name in ("me", "other"):
+            beat(broker, name)
+        self.agenda = agenda_of("me")
+        self.agenda.look(0.0)
+        self.head_ms = broker.now_ms() - 5000
+        for place in self.agenda.places:
+            self.agenda.claimed(place, Claim(broker.now_ms(), None, "e", "", ()))
+        self.mine = [place for place in self.agenda.places if not self.before(place)]
+        self.others = [place for place in self.agenda.places if self.before(place)]
+
+    def before(self, place):
+        return self.agenda.share.before(place, self.head_ms, time.monotonic())
+
+    def turns(self):
+        return self.agenda.turns(time.monotonic())
+
+
+def test_a_head_that_others_have_taken_costs_one_read_and_no_claim(sixteen, broker):
+    shared = Shared(broker)
+    for place in (shared.mine[0], shared.others[0]):
+        shared.agenda.due_at_ms(place, shared.head_ms)
+    assert shared.turns() == [shared.mine[0]], "the first one claims without a look"
+
+
+def test_a_head_that_is_still_there_is_claimed_and_who_did_not_take_it_is_passed_over(sixteen, broker):
+    shared = Shared(broker)
+    place, another = shared.others[:2]
+    broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {"s1": shared.head_ms})
+    shared.agenda.due_at_ms(place, shared.head_ms)
+    assert shared.turns() == [place]
+    assert shared.before(another) == []
+
+
+def test_a_later_head_that_has_come_to_stand_there_is_waited_for(sixteen, broker):
+    shared = Shared(broker)
+    place = shared.others[0]
+    broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {"s1": shared.head_ms + 65_000})
+    shared.agenda.due_at_ms(place, shared.head_ms)
+    assert shared.turns() == []
+    assert shared.before(place), "the other one has taken the first head"
+    assert shared.agenda._turn[place] == pytest.approx(time.monotonic() + 60, abs=3)
+
+
+def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come_first(sixteen, broker, monkeypatch):
+    """Its members are leased to nobody who knows it, so that the head is a lease's end, and no reason to claim."""
+    worker = Worker(WorkerOptions(queues=("default",), threads=1, name="me"))
+    rows = [
+        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+        for n in range(40)
+    ]
+    for name in ("me", "other"):
+        beat(broker, name)
+    worker.agenda.look(0.0)
+    late_ms = broker.now_ms() - 5000
+    place = next(place for place in worker.places if worker.agenda.share.before(place, late_ms, time.monotonic()))
+    make_due(broker, next(row for row in rows if broker.place_of(f"s{row.pk}", "default") == place))
+    for other in worker.places:
+        worker.agenda.claimed(other, Claim(broker.now_ms(), None, "e", "", ()))
+    worker.agenda.due_at_ms(place, late_ms)
+    real = worker.broker.claim
+
+    def lose_the_reply(*args, **kwargs):
+        real(*args, **kwargs)
+        monkeypatch.setattr(worker.broker, "claim", real)
+        raise BrokerUnavailable("gone")
+
+    monkeypatch.setattr(worker.broker, "claim", lose_the_reply)
+    assert not worker.claims.claim(place, 1)
+    assert worker.agenda.turns(time.monotonic()) == [place]
+    assert worker.claims.claim(place, 1)
+    assert len(worker.keeper) == 1
+    worker.dispatcher.release_all()
+    worker.broker.close()
+
+
+# -- a fleet
+
+
+class Fleet:
+    """Workers in threads of this process."""
+
+    def __init__(self, count, **options):
+        self.workers = [Worker(WorkerOptions(queues=("default",), **{"threads": 1, **options})) for _ in range(count)]
+        self._threads = [threading.Thread(target=worker.run, daemon=True) for worker in self.workers]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        wait_until(lambda: len(self.workers[0].broker.workers()) == len(self.workers), 30, "all workers")
+        for worker in self.workers:  # each may have asked before the last one was there
+            worker.agenda._workers_at = 0.0
+            worker.wake()
+        wait_until(lambda: all(len(worker.agenda._queues) == len(self.workers) for worker in self.workers), 30)
+        return self
+
+    def __exit__(self, *exc_info):
+        for worker in self.workers:
+            worker.stop()
+        for thread in self._threads:
+            thread.join(30)
+
+    def claims(self):
+        """Return how many claims there were."""
+        return sum(sum(worker.claims._request.values()) for worker in self.workers)
+
+
+def once(name, seconds):
+    at = from_ms(int((time.time() + seconds) * 1000))
+    return Schedule(name=name, task="tests.app.tasks.noop", kind="once", at=at)
+
+
+def test_one_head_wakes_one_worker(sixteen, broker):
+    """Before, each worker claimed at each head."""
+    Schedule.objects.create(name="far", task="tests.app.tasks.noop", kind="cron", cron="0 0 1 1 *")
+    with Fleet(5) as fleet:
+        time.sleep(1)  # the sweeps at the start tell of heads
+        before = fleet.claims()
+        Schedule.objects.bulk_create([once(f"s{n}", 3 + n * 0.7) for n in range(6)])
+        wait_until(lambda: Run.objects.filter(status="succeeded").count() == 6, 30)
+        time.sleep(ALL_SECONDS + 0.5)  # the last one's turn
+        claims = fleet.claims() - before
+    assert claims <= 6 * 2.5, "one claim each, some found out that nothing is left, and one or the other was late"
+
+
+BLOCKED_SECONDS = 14.0
+
+
+def place_of(broker, row):
+    return broker.place_of(f"s{row.pk}", "default")
+
+
+def test_what_is_due_where_the_first_one_is_busy_starts_a_little_later(sixteen, broker, tmp_path):
+    with Fleet(3) as fleet:
+        shares = {worker.options.name: worker for worker in fleet.workers}
+        blocker = Schedule.objects.create(
+            name="blocker",
+            task="tests.app.tasks.note",
+            args=[str(tmp_path / "blocker"), "blocker", BLOCKED_SECONDS],
+            kind="cron",
+            cron=HOURLY_CRON,
+        )
+        make_due(broker, blocker)
+        busy = []
+        wait_until(lambda: busy.extend(w for w in fleet.workers if w.slots.running) or busy, 30)
+        for worker in fleet.workers:
+            worker.agenda.share._absent.clear()  # nobody has noticed yet
+        rows = Schedule.objects.bulk_create([once(f"s{n}", 4) for n in range(40)])
+        mine = [row for row in rows if not busy[0].agenda.share.before(place_of(broker, row), to_ms(row.at), 0.0)]
+        assert mine and len(shares) == 3
+        wait_until(lambda: Run.objects.filter(status="succeeded").count() >= 40, 30)
+        assert busy[0].slots.running == 1, "it was busy all the time"
+    late = max(run.lag for run in Run.objects.filter(schedule_id__in=[row.pk for row in mine]))
+    assert late < timedelta(seconds=BLOCKED_SECONDS / 2), "nobody waited for the busy one"

@@ -1,0 +1,362 @@
+"""Timeouts of schedules: the exception in the task, the outcome without the task, and nothing hits the wrong one."""
+
+import random
+import signal
+import threading
+import time
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from django.db import connections
+
+from django_delayq.exceptions import TaskTimeout
+from django_delayq.models import Run, Schedule, Status
+from django_delayq.timing import to_ms
+from django_delayq.worker import Worker, WorkerOptions, status, timeouts
+from django_delayq.worker.entry import Held
+from django_delayq.worker.timeouts import Timeouts, Watch
+from tests.acceptance.support import lines, wait_until, worker
+from tests.support import HOURLY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Far beyond what any of these tests takes.
+LONG = 300
+
+
+def schedule(task, name="s", timeout=0.3, **values):
+    limit = None if timeout is None else timedelta(seconds=timeout)
+    values = {"kind": "cron", "cron": HOURLY_CRON, "timeout": limit, **values}
+    return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", **values)
+
+
+def view(broker, row):
+    return broker.views([(f"s{row.pk}", row.queue)])[0]
+
+
+# soft
+
+
+def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
+    row = schedule("spin", args=[LONG])
+    point = make_due(broker, row)
+    assert run_burst() == status.OK
+    run = Run.objects.get()
+    assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
+    assert "in spin" in run.error
+    assert run.duration >= timedelta(seconds=0.3)
+    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+
+
+def test_a_task_that_catches_every_exception_of_its_steps_is_stopped_too(broker):
+    make_due(broker, schedule("spin", args=[LONG, True]))
+    assert run_burst() == status.OK
+    assert Run.objects.get().reason.startswith("TaskTimeout")
+
+
+def test_a_task_may_clean_up_and_succeed(broker, tmp_path):
+    make_due(broker, schedule("tidy", args=[str(tmp_path / "f"), LONG]))
+    run_burst()
+    assert (Run.objects.get().status, Run.objects.get().result) == (Status.SUCCEEDED, "stopped early")
+    assert (tmp_path / "f").read_text() == "tidied"
+
+
+def test_a_timeout_is_a_failed_attempt_like_any_other(broker):
+    make_due(broker, schedule("spin", args=[LONG], max_attempts=2, backoff=timedelta(0)))
+    run_burst()
+    run = Run.objects.get()
+    assert (run.status, run.attempt) == (Status.FAILED, 2)
+
+
+def test_a_task_within_its_timeout_notices_nothing(broker):
+    make_due(broker, schedule("spin", args=[0.05], timeout=LONG))
+    assert run_burst() == status.OK
+    assert Run.objects.get().result == "spun"
+
+
+def test_a_transaction_that_a_stopped_task_left_open_concerns_nobody_else(broker):
+    """Both run in the same slot's thread, one after the other; the first one's transaction would lock the ledger."""
+    for name, seconds in (("first", LONG), ("second", 0.01)):
+        make_due(broker, schedule("leave_transaction", name=name, args=[seconds]))
+    began = time.monotonic()
+    run_burst(threads=1)
+    assert time.monotonic() - began < 15, "the ledger was locked"
+    assert dict(Run.objects.values_list("schedule_name", "status")) == {"first": "failed", "second": "succeeded"}
+
+
+# async def
+
+
+def test_a_coroutine_is_cancelled_by_its_event_loop(broker, tmp_path):
+    """A thread that waits in an event loop could not be interrupted."""
+    make_due(broker, schedule("aspin", args=[str(tmp_path / "f"), LONG]))
+    assert run_burst() == status.OK
+    run = Run.objects.get()
+    assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
+    assert (tmp_path / "f").read_text() == "cancelled"
+
+
+def test_a_coroutine_within_its_timeout_returns(broker, tmp_path):
+    make_due(broker, schedule("anote", args=[str(tmp_path / "f")], timeout=LONG))
+    run_burst()
+    assert Run.objects.get().result == "async"
+
+
+def test_a_timeout_error_of_the_task_itself_is_told_apart(broker):
+    make_due(broker, schedule("abroken", timeout=LONG))
+    run_burst()
+    assert Run.objects.get().reason == "TimeoutError: the bank did not answer"
+
+
+# hard
+
+
+@pytest.fixture
+def short_grace(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
+
+
+class Running:
+    """A worker in a thread of this process."""
+
+    def __init__(self, **options):
+        self.status = None
+        self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 2, **options}))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        self.status = self.worker.run()
+
+    def ended(self, seconds=30):
+        self._thread.join(seconds)
+        assert not self._thread.is_alive()
+        return self.status
+
+
+def test_what_does_not_react_is_recorded_without_it_and_the_process_is_recycled(broker, tmp_path, short_grace):
+    trace, gate, neighbour = tmp_path / "trace", tmp_path / "gate", tmp_path / "neighbour"
+    row = schedule("stubborn", name="hung", args=[str(trace), str(gate)])
+    make_due(broker, row)
+    make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 2.0]))
+    said = []
+    running = Running(tell=said.append)
+    wait_until(lambda: lines(trace) and lines(neighbour), 30)
+    waiting = schedule("noop", name="waiting", timeout=None)
+    make_due(broker, waiting)
+    assert running.ended() == status.RECYCLE
+    assert said == [status.WORKING, status.LEAVING]
+    hung = Run.objects.get(schedule_name="hung")
+    assert (hung.status, hung.reason) == (Status.FAILED, "timeout")
+    assert "in stubborn" in hung.error
+    assert Run.objects.get(schedule_name="beside").status == Status.SUCCEEDED
+    assert not Run.objects.filter(schedule_name="waiting").exists()
+    assert not view(broker, waiting).leased
+    gate.touch()
+    wait_until(lambda: len(lines(trace)) == 2, 10)
+    assert lines(trace)[1] == ["end", "lost"]  # the context told it that somebody else may run the point
+    time.sleep(0.3)  # a late report would come now
+    assert running.worker.inbox.empty()
+    hung.refresh_from_db()
+    assert (hung.status, hung.reason, hung.result) == (Status.FAILED, "timeout", None)
+
+
+def test_what_does_not_react_is_tried_again_while_attempts_are_left(broker, tmp_path, short_grace):
+    row = schedule("stubborn", args=[str(tmp_path / "f"), str(tmp_path / "gate")], max_attempts=2)
+    make_due(broker, row)
+    running = Running()
+    assert running.ended() == status.RECYCLE
+    (tmp_path / "gate").touch()
+    assert (Run.objects.get().status, Run.objects.get().attempt) == (Status.RETRYING, 1)
+    assert not view(broker, row).leased
+    assert view(broker, row).score_ms > broker.now_ms()
+
+
+def test_a_stop_while_it_is_being_recycled_is_a_stop(broker, tmp_path, short_grace):
+    gate, neighbour = tmp_path / "gate", tmp_path / "neighbour"
+    make_due(broker, schedule("stubborn", args=[str(tmp_path / "f"), str(gate)]))
+    make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 3.0]))
+    running = Running()
+    wait_until(lambda: running.worker.leaving, 30)
+    running.worker.stop()
+    assert running.ended() == status.OK
+    gate.touch()
+    assert Run.objects.get(schedule_name="beside").status == Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("task", ["ablock", "spin"])
+def test_a_process_ends_when_its_grace_is_over_whatever_its_tasks_do(task, broker, tmp_path):
+    """Python itself would wait for the thread of a coroutine that blocks."""
+    path = tmp_path / "f"
+    args = [str(path), LONG] if task == "ablock" else [LONG]
+    row = schedule(task, timeout=None, args=args)
+    make_due(broker, row)
+    with worker(DRAIN_SECONDS=0.5) as process:
+        wait_until(lambda: view(broker, row).leased, 30)
+        wait_until(lambda: task == "spin" or path.exists(), 30)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == status.UNFINISHED
+
+
+# Note [One exception at most]
+
+
+def held():
+    """An entry of which only the timeouts ask anything."""
+    return Held(None, None, "", None, float("inf"))
+
+
+class Watched:
+    """Timeouts without a worker."""
+
+    def __init__(self, grace_seconds=LONG):
+        self.overdue = []
+        self.timeouts = Timeouts(grace_seconds=grace_seconds, overdue=self.overdue.append)
+
+    def __enter__(self):
+        self.timeouts.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.timeouts.stop()
+
+
+def busy(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(20))
+    return "done"
+
+
+class GateThatMeets(Watch):
+    """A watch at whose gate the two meet: the watching thread sends right before, or right after, the task ends."""
+
+    def __init__(self, first):
+        super().__init__(held(), LONG, LONG, interrupt=True)
+        self._real, self._gate, self._first = self._gate, self, first
+
+    def acquire(self, blocking):
+        """Both sides come here; the side of the slot lets the other one go first, or tries after it."""
+        if threading.get_ident() != self.ident:
+            return self._real.acquire(blocking=False)
+        won = self._first == "task" and self._real.acquire(blocking=False)
+        sender = threading.Thread(target=self.interrupt)
+        sender.start()
+        sender.join()
+        return won or self._real.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(("first", "expected"), [("task", (1, type(None))), ("watcher", (None, TaskTimeout))])
+def test_whoever_is_first_at_the_gate_decides(first, expected, monkeypatch):
+    monkeypatch.setattr(timeouts, "Watch", lambda *args, **kwargs: GateThatMeets(first))
+    value, error = Watched().timeouts.run(lambda: 1, held(), LONG, interrupt=True)
+    assert (value, type(error)) == expected
+    assert busy(0.05) == "done"
+
+
+def test_a_watching_thread_that_is_late_sends_nothing(monkeypatch):
+    """It has looked while the task ran, and gets to act when the thread does something else."""
+    made = []
+
+    class Remembered(Watch):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(timeouts, "Watch", Remembered)
+    assert Watched().timeouts.run(lambda: 1, held(), LONG, interrupt=True) == (1, None)
+    sender = threading.Thread(target=made[0].interrupt)
+    sender.start()
+    sender.join()
+    assert busy(0.05) == "done"
+
+
+def test_a_task_that_ends_while_the_exception_is_being_sent_waits_for_it(monkeypatch):
+    send = timeouts._raise_in
+
+    def send_slowly(ident, exception):
+        if exception is not None:
+            time.sleep(0.3)  # the task ends meanwhile
+        send(ident, exception)
+
+    monkeypatch.setattr(timeouts, "_raise_in", send_slowly)
+    with Watched() as watched:
+        outcome = watched.timeouts.run(lambda: busy(0.1), held(), 0.05, interrupt=True)
+        assert outcome == ("done", None) or isinstance(outcome[1], TaskTimeout)
+        assert busy(0.6) == "done"
+
+
+def test_many_tasks_that_end_at_their_timeout_leave_the_slots_unharmed():
+    escaped, outcomes = [], []
+
+    def slot(seed, watched):
+        chance = random.Random(seed)
+        try:
+            for _ in range(150):
+                seconds = chance.uniform(0.0005, 0.003)
+                call = partial(busy, seconds + chance.uniform(-0.0003, 0.0003))
+                value, error = watched.timeouts.run(call, held(), seconds, interrupt=True)
+                outcomes.append((value, type(error)))
+                busy(0.001)  # our own code, and the next task, which has no timeout
+        except BaseException as error:
+            escaped.append(error)
+
+    with Watched() as watched:
+        threads = [threading.Thread(target=slot, args=(seed, watched)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert escaped == []
+    assert len(outcomes) == 4 * 150
+    assert set(outcomes) == {("done", type(None)), (None, TaskTimeout)}, "both ways must have happened"
+    assert not watched.timeouts._watches
+
+
+def test_an_exception_that_a_task_swallowed_does_not_come_again():
+    def swallow():
+        try:
+            busy(LONG)
+        except TaskTimeout:
+            return "swallowed"
+
+    with Watched() as watched:
+        assert watched.timeouts.run(swallow, held(), 0.05, interrupt=True) == ("swallowed", None)
+        assert busy(0.2) == "done"
+
+
+def test_the_end_and_the_hard_timeout_have_one_winner():
+    late = 0
+    with Watched(grace_seconds=0.0) as watched:
+        chance = random.Random(5)
+        for _ in range(300):
+            entry = held()
+            watched.overdue.clear()
+            watched.timeouts.run(lambda: time.sleep(chance.uniform(0.001, 0.003)), entry, 0.002, interrupt=False)
+            mine = entry.conclude()
+            busy(0.0005)
+            assert mine + len(watched.overdue) == 1
+            late += not mine
+    assert 0 < late < 300, "both ways must have happened"
+
+
+def test_without_timeouts_the_watching_thread_sleeps():
+    with Watched() as watched:
+        looks = []
+        look = watched.timeouts._look
+        watched.timeouts._look = lambda now: looks.append(now) or look(now)
+        time.sleep(0.3)
+        assert looks == []
+        for _ in range(50):  # later ones than the first need no waking
+            watched.timeouts.run(lambda: None, held(), LONG, interrupt=True)
+        assert len(looks) <= 3
+        count = len(looks)
+        time.sleep(0.3)
+        assert len(looks) <= count + 1
+
+
+@pytest.fixture(autouse=True)
+def close_connections():
+    yield
+    connections.close_all()

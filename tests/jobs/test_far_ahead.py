@@ -1,0 +1,121 @@
+"""A job for 31 days from now, on a server whose clock the test moves: it runs once, at its time and not before."""
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_delayq.compat import TaskResultStatus, task_backends
+from tests.app import tasks as app_tasks
+from tests.faults.harness.servers import Server, pointing_at
+from tests.faults.simulated_time import SimulatedTime
+from tests.jobs.support import SUCCESSFUL, Stored, run_burst
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(
+        bool(os.environ.get("DELAYQ_TEST_SHAPE") or os.environ.get("DELAYQ_TEST_REDIS_USER")),
+        reason="the clock that is moved stands in a key of its own, which scripts cannot read everywhere",
+    ),
+]
+
+AHEAD, HOUR, SECOND = timedelta(days=31), timedelta(hours=1), timedelta(seconds=1)
+
+
+@pytest.fixture
+def time(monkeypatch, broker):
+    simulated = SimulatedTime(monkeypatch.setattr, broker)
+    yield simulated
+    simulated.end()
+
+
+@pytest.fixture
+def aof_server(tmp_path):
+    """A server that keeps its data when it is killed: each write is on its disk before it is answered."""
+    folder = tmp_path / "aof"
+    folder.mkdir()
+    with Server(folder, ("--appendfsync", "always")) as own, pointing_at(own.url):
+        yield own
+
+
+def enqueue(time, number):
+    """Enqueue for 31 days from now by the server's clock; return (result, the instant)."""
+    when = time.now() + AHEAD
+    task = app_tasks.add.using(run_after=when, priority=100)
+    return task_backends["default"].enqueue(task, [number], {}), when
+
+
+@pytest.mark.parametrize("priority", [-100, 0, 100])
+def test_it_runs_once_and_at_its_time(time, settings, priority):
+    settings.USE_TZ = True
+    when = time.now() + AHEAD
+    result = app_tasks.add.using(run_after=when, priority=priority).enqueue(1)
+    for moment in (time.now() + HOUR, when - AHEAD / 2, when - HOUR, when - 2 * SECOND):
+        time.set(moment)
+        run_burst()
+        result.refresh()
+        assert (result.status, app_tasks.CALLS) == (TaskResultStatus.READY, [])
+    time.set(when)
+    for _ in range(3):
+        run_burst()
+        time.set(time.now() + AHEAD / 100)
+    assert app_tasks.CALLS == [(1, 1)]
+
+
+def test_its_result_is_kept_from_its_end_on(time, settings):
+    settings.USE_TZ = True
+    result, when = enqueue(time, 1)
+    time.set(when)
+    run_burst()
+    result.refresh()
+    assert (result.status, result.return_value) == (SUCCESSFUL, 2)
+
+
+@pytest.mark.parametrize("stop", ["kill", "stop"])
+def test_also_after_a_restart_of_the_server_and_with_other_leases(aof_server, monkeypatch, settings, stop):
+    settings.USE_TZ = True
+    with aof_server.broker() as broker:
+        time = SimulatedTime(monkeypatch.setattr, broker)
+        run_burst()  # builds the shards
+        result, when = enqueue(time, 1)
+        time.set(when - HOUR)
+        run_burst()
+        getattr(aof_server, stop)()
+        aof_server.start()
+        settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 3}
+        run_burst()
+        assert app_tasks.CALLS == []
+        time.set(when)
+        run_burst()
+        settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 60}
+        time.set(when + HOUR)
+        run_burst()
+        result.refresh()
+    assert (result.status, app_tasks.CALLS) == (SUCCESSFUL, [(1, 1)])
+
+
+def test_a_lease_that_was_taken_before_its_length_was_changed_ends_when_it_was_to_end(time, settings):
+    """Leases stand in Redis as instants; who claims later with another length ends none of them early."""
+    settings.USE_TZ = True
+    result, when = enqueue(time, 1)
+    run_burst()
+    time.set(when)
+    stored = Stored(result)
+    claim = stored.jobs.claim(stored.place, limit=10, lease_ms=600_000, request=1)
+    assert [entry.member for entry in claim.entries] == [stored.member]
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
+    time.set(when + timedelta(seconds=590))
+    run_burst()
+    assert app_tasks.CALLS == []
+    time.set(when + timedelta(seconds=601))
+    run_burst()
+    assert app_tasks.CALLS == [(1, 1)]
+
+
+def test_times_of_centuries_ahead_are_kept(time, settings):
+    settings.USE_TZ = True
+    when = datetime(2999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
+    result = app_tasks.add.using(run_after=when).enqueue(1)
+    run_burst()
+    assert abs(app_tasks.add.get_result(result.id).task.run_after - when) < timedelta(milliseconds=1)
+    assert app_tasks.CALLS == []

@@ -1,0 +1,326 @@
+"""Results as Django documents them: what stands of a job before, during and after it, and what a worker adds."""
+
+import threading
+from dataclasses import asdict
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from django_delayq.backend import DelayQBackend
+from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_delayq.worker import Worker, WorkerOptions
+from tests.acceptance.support import wait_until
+from tests.app import tasks as app_tasks
+from tests.jobs import tasks
+from tests.jobs.support import LOGGER, SUCCESSFUL, Stored, run, run_burst, tasks_setting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: As long as the name of a job.
+NAME = "x" * 22
+FAILED, READY, RUNNING = TaskResultStatus.FAILED, TaskResultStatus.READY, TaskResultStatus.RUNNING
+
+
+def mismatch():
+    """Return the exception of a task that asks for another one's result."""
+    return import_string(f"{LOGGER}.exceptions.TaskResultMismatch")
+
+
+# -- getting
+
+
+def test_a_result_is_found_by_its_id_and_equals_what_enqueue_returned():
+    result = tasks.echo.enqueue(1, two=3)
+    assert tasks.echo.get_result(result.id) == result
+    assert async_to_sync(tasks.echo.aget_result)(result.id) == result
+    assert task_backends["default"].get_result(result.id) == result
+    assert async_to_sync(task_backends["default"].aget_result)(result.id) == result
+
+
+def test_refresh_of_what_has_not_changed_changes_nothing():
+    result = tasks.echo.enqueue(1)
+    before = asdict(result)
+    result.refresh()
+    assert asdict(result) == before
+    async_to_sync(result.arefresh)()
+    assert asdict(result) == before
+
+
+def test_refresh_brings_what_has_become_of_it():
+    one, two = tasks.echo.enqueue(1), tasks.echo.enqueue(2)
+    run_burst()
+    one.refresh()
+    async_to_sync(two.arefresh)()
+    assert (one.return_value, two.return_value) == ([[1], {}], [[2], {}])
+    assert one.is_finished
+
+
+def test_a_result_of_another_task_is_a_mismatch():
+    result = tasks.echo.enqueue()
+    for get in (tasks.aecho.get_result, async_to_sync(tasks.aecho.aget_result)):
+        with pytest.raises(mismatch(), match=r"tests\.jobs\.tasks\.echo"):
+            get(result.id)
+    assert tasks.echo.using(priority=5, queue_name="mail").get_result(result.id).id == result.id
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    ["123", "", f"default.{NAME}", f"default.{NAME[1:]}", f"other.{NAME}", f"default.\u00e9{NAME[1:]}", "x" * 500,
+     f"default.{NAME}\n", None, 5, b"x"],
+    ids=ascii,
+)  # fmt: skip
+def test_what_is_no_id_of_a_job_does_not_exist(unknown):
+    for get in (tasks.echo.get_result, async_to_sync(tasks.echo.aget_result)):
+        with pytest.raises(TaskResultDoesNotExist):
+            get(unknown)
+
+
+def test_the_id_of_another_alias_does_not_exist(settings):
+    settings.TASKS = tasks_setting(other={})
+    result = tasks.echo.using(backend="other").enqueue()
+    assert result.backend == "other"
+    assert task_backends["other"].get_result(result.id).backend == "other"
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(result.id)
+    run_burst()
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(result.id)
+    result.refresh()
+    assert (result.status, result.return_value) == (SUCCESSFUL, [[], {}])
+
+
+def test_a_result_whose_time_is_over_does_not_exist():
+    result = run(tasks.echo.enqueue())
+    stored = Stored(result)
+    assert 86_000_000 < stored.client.pttl(stored.result_key) <= 86_400_000
+    stored.client.delete(stored.result_key)
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_the_result_of_a_task_that_is_no_more_does_not_exist(monkeypatch):
+    from django_delayq import registry
+
+    result = tasks.echo.enqueue()
+    monkeypatch.setattr(registry, "_tasks", {})
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(result.id)
+
+
+def test_what_is_enqueued_in_a_queue_that_the_alias_has_no_more_can_still_be_read_and_runs(settings):
+    result = tasks.echo.using(queue_name="mail", priority=5).enqueue(1)
+    made = tasks_setting()
+    made["default"]["QUEUES"] = ["default"]
+    settings.TASKS = made
+    assert task_backends["default"].get_result(result.id).status == READY
+    run_burst()
+    assert task_backends["default"].get_result(result.id).return_value == [[1], {}]
+
+
+# -- statuses
+
+
+def test_a_successful_one_has_all_its_times(use_tz):
+    before = timezone.now()
+    result = run(tasks.echo.enqueue())
+    assert (result.status, result.is_finished, result.return_value) == (SUCCESSFUL, True, [[], {}])
+    times = [result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at]
+    assert times == sorted(times)
+    assert timedelta(milliseconds=-1) <= times[0] - before
+    assert times[-1] <= timezone.now()
+    assert timezone.is_aware(times[0]) == use_tz
+
+
+class Background:
+    """A worker in a thread, for a look at what runs."""
+
+    def __init__(self, **options):
+        self.worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2, **options))
+        self.thread = threading.Thread(target=self.worker.run)
+
+    def __enter__(self):
+        self.thread.start()
+        return self.worker
+
+    def __exit__(self, *error):
+        self.worker.stop()
+        self.thread.join(10)
+
+
+def test_while_it_runs_it_is_running_and_names_its_worker(tmp_path, use_tz):
+    gate = tmp_path / "gate"
+    result = app_tasks.stubborn.enqueue(str(tmp_path / "path"), str(gate))
+    with Background() as worker:
+        wait_until((tmp_path / "path").exists)
+        result.refresh()
+        assert (result.status, result.is_finished) == (RUNNING, False)
+        assert (result.worker_ids, result.attempts) == ([worker.options.name], 1)
+        assert result.enqueued_at <= result.started_at <= timezone.now() + timedelta(seconds=1)
+        assert result.last_attempted_at == result.started_at
+        assert result.finished_at is None
+        with pytest.raises(ValueError, match="not finished"):
+            _ = result.return_value
+        gate.touch()
+        wait_until(lambda: result.refresh() or result.is_finished)
+        assert (result.status, result.return_value) == (SUCCESSFUL, "late")
+        assert result.worker_ids == [worker.options.name]
+    assert (tmp_path / "path").read_text().splitlines()[-1] == "end held"
+
+
+def test_a_holder_of_garbage_does_not_hide_the_job():
+    result = tasks.echo.enqueue()
+    stored = Stored(result)
+    for garbage in ("x y", "", " ", "99999999999999999999999 w", "nan w", b"\xff \xff", "-5.e w"):
+        stored.client.hset(stored.names["held"], stored.member, garbage)
+        result.refresh()
+        assert result.status in (READY, RUNNING)
+
+
+def test_who_ends_while_it_is_read_has_ended():
+    """The parts of a job are read one after the other: its payload may be seen, and its result too."""
+    result = tasks.echo.enqueue()
+    stored = Stored(result)
+    payload = stored.payload
+    run_burst()
+    stored.payload = payload
+    result.refresh()
+    assert result.status == SUCCESSFUL
+
+
+# -- values
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [
+        ("tuple", [1, [2, "x"]]),
+        ("bytes", "caf\u00e9"),
+        ("deep", {"a": [{"b": None}], "c": 1.5, "d": "\u2028\x00"}),
+        ("none", None),
+        ("surrogate", "\udcff"),
+    ],
+)
+def test_a_value_is_returned_as_plain_json(what, value):
+    assert run(tasks.give.enqueue(what)).return_value == value
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("object", TypeError), ("set", TypeError), ("broken bytes", ValueError), ("nan", ValueError), ("lazy", KeyError)],
+)
+def test_a_value_that_is_no_json_is_a_failure_of_the_task(what, error):
+    result = run(tasks.give.enqueue(what))
+    assert (result.status, result.errors[0].exception_class) == (FAILED, error)
+    assert result._return_value is None
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+
+
+# -- errors
+
+
+def test_a_failed_one_tells_the_exception_and_where_it_was_raised(use_tz):
+    result = run(app_tasks.fail.enqueue("the bank is closed"))
+    assert (result.status, result.is_finished, result.attempts) == (FAILED, True, 1)
+    (error,) = result.errors
+    assert (error.exception_class, error.exception_class_path) == (RuntimeError, "builtins.RuntimeError")
+    assert error.traceback.startswith("Traceback (most recent call last):\n")
+    assert "raise RuntimeError(message)" in error.traceback
+    assert error.traceback.endswith("RuntimeError: the bank is closed\n")
+    times = [result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"), [("exit", SystemExit), ("interrupt", KeyboardInterrupt), ("other", BaseException)]
+)
+def test_whatever_ends_a_task_is_its_failure_and_the_worker_goes_on(how, error):
+    result, other = tasks.leave.enqueue(how), tasks.echo.enqueue()
+    assert run(result).errors[0].exception_class is error
+    other.refresh()
+    assert other.status == SUCCESSFUL
+
+
+def test_errors_of_every_kind_are_told():
+    results = [made.enqueue() for made in (tasks.complicated, tasks.afail, tasks.unspeakable)]
+    run_burst()
+    for result in results:
+        result.refresh()
+        assert result.status == FAILED
+    complicated, afail, unspeakable = [result.errors[0] for result in results]
+    assert 'ValueError(ValueError("This task failed"))' in complicated.traceback
+    assert (afail.exception_class, "nobody there" in afail.traceback) == (LookupError, True)
+    assert unspeakable.exception_class is tasks.Unspeakable
+
+
+def test_an_attempt_that_fails_with_what_cannot_be_printed_is_tried_again():
+    result = run(tasks.unspeakable.using(max_attempts=2, backoff=0).enqueue())
+    assert (run(result).status, result.attempts) == (FAILED, 2)
+
+
+def test_arguments_that_do_not_fit_are_a_failure_of_the_task():
+    result = run(app_tasks.fail.enqueue(1, 2, 3))
+    assert result.errors[0].exception_class is TypeError
+
+
+def test_what_looks_secret_is_in_no_error_and_no_log_of_ours(caplog):
+    made = tasks.leak.using(max_attempts=2, backoff=0)
+    result = run(made.enqueue("swordfish", note="plain"))
+    result = result if result.is_finished else run(result)
+    text = "".join(error.traceback for error in result.errors)
+    ours = "".join(record.getMessage() for record in caplog.records if record.name.startswith("django_delayq"))
+    assert len(result.errors) == 2
+    assert "plain" in text
+    assert "plain" in ours
+    assert "swordfish" not in text + ours
+
+
+# -- the worker and the context
+
+
+def test_workers_and_attempts_are_counted(tmp_path):
+    result = app_tasks.flaky.using(max_attempts=3, backoff=3600).enqueue(str(tmp_path / "f"), 2)
+    for name in ("one", "two", "three"):
+        run_burst(name=name)
+        Stored(result).make_due()
+    result.refresh()
+    assert (result.status, result.return_value, result.attempts) == (SUCCESSFUL, "attempt 3", 3)
+    assert result.worker_ids == ["one", "two", "three"]
+    assert [error.exception_class for error in result.errors] == [RuntimeError, RuntimeError]
+    for count, error in enumerate(result.errors, 1):
+        assert f"attempt {count} fails" in error.traceback
+    assert result.started_at <= result.last_attempted_at <= result.finished_at
+
+
+def test_the_context_knows_the_job():
+    result = tasks.tell.using(priority=3).enqueue(1, a=2)
+    run(result)
+    assert result.return_value == {
+        "id": result.id,
+        "attempt": 1,
+        "status": "RUNNING",
+        "args": [1],
+        "kwargs": {"a": 2},
+        "called with": [[1], {"a": 2}],
+        "workers": 1,
+        "key": result.id,
+        "lost": False,
+        "task": "tests.jobs.tasks.tell",
+        "priority": 3,
+        "queue": "default",
+        "backend": "default",
+        "run_after": "None",
+        "started": True,
+    }
+
+
+def test_a_coroutine_has_the_context_too():
+    result = tasks.atell.enqueue()
+    assert run(result).return_value == result.id
+
+
+def test_the_backend_documents_what_it_keeps():
+    assert "at least once" in " ".join((DelayQBackend.__doc__ or "").split())

@@ -1,0 +1,109 @@
+"""OPTIONS["results"] = "database": jobs of Redis whose results are rows."""
+
+import pytest
+
+from django_delayq.broker import JobBroker, NewJob
+from django_delayq.compat import InvalidTaskBackend, TaskResultDoesNotExist, TaskResultStatus
+from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.jobs import encode, parse_id
+from django_delayq.jobs.options import parse
+from django_delayq.models import Job
+from tests.acceptance.support import wait_until
+from tests.app import tasks
+from tests.faults.harness.servers import Server, pointing_at
+from tests.faults.harness.workers import WorkerProcess
+from tests.jobs.durable_support import backend, counts, row_of, started
+from tests.support import run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOBODY = "redis://127.0.0.1:1/0"
+
+
+def stored(task, **options):
+    return task.using(backend="stored", **options)
+
+
+def test_a_row_is_written_when_the_job_has_ended_and_not_before(broker):
+    good, bad = stored(tasks.add, priority=3).enqueue(1, b=2), stored(tasks.fail).enqueue("why")
+    assert (Job.objects.count(), backend("stored").get_result(good.id).status) == (0, TaskResultStatus.READY)
+    run_burst()
+    assert Job.objects.count() == 2
+    for result in (good, bad):
+        result.refresh()
+    assert (good.status, good.return_value, good.args, good.kwargs) == (TaskResultStatus.SUCCESSFUL, 3, [1], {"b": 2})
+    assert good.enqueued_at <= good.started_at <= good.finished_at
+    assert (bad.status, bad.errors[0].exception_class) == (TaskResultStatus.FAILED, RuntimeError)
+    row = row_of(good)
+    assert (row.priority, row.queue, row.task) == (3, "default", "tests.app.tasks.add")
+    assert ((row.expires_at - row.finished_at).days, (row_of(bad).expires_at - row_of(bad).finished_at).days) == (1, 30)
+
+
+def test_the_result_outlives_redis_and_is_read_without_it(broker):
+    result = stored(tasks.add).enqueue(1, b=2)
+    waits = stored(tasks.add).enqueue(1)
+    run_burst(max_runs=1, threads=1)
+    broker.purge()
+    with pointing_at(NOBODY):
+        result.refresh()
+        with pytest.raises(BrokerUnavailable):
+            waits.refresh()
+    assert result.return_value == 3
+    result.refresh()
+    assert result.return_value == 3
+    with pytest.raises(TaskResultDoesNotExist):
+        waits.refresh()  # the job itself lives in Redis
+
+
+def test_the_value_does_not_stand_in_redis(broker):
+    result = stored(tasks.add).enqueue(1, b=41_111)
+    run_burst()
+    parsed = parse_id(result.id)
+    assert parsed is not None
+    jobs = JobBroker(broker)
+    assert jobs.view(jobs.place_of(parsed[1], parsed[0]), parsed[1]).result == "row"
+    row_of(result)
+    Job.objects.all().delete()
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_a_job_whose_enqueueing_is_repeated_after_its_end_is_not_run_again(broker, tmp_path):
+    path = tmp_path / "ran"
+    result = stored(tasks.note).enqueue(str(path))
+    run_burst()
+    row = row_of(result)
+    jobs = JobBroker(broker)
+    place = jobs.place_of(row.member, row.queue)
+    epoch = broker.epochs([place])[0]
+    entry = NewJob(row.member, 0, 0, "", encode(row.member, row.call))
+    assert jobs.enqueue_each([(place, [entry])], {place: epoch}, again=True) == [(epoch, [row.member])]
+    run_burst()
+    assert started(path) == 1
+
+
+def test_a_worker_that_is_killed_between_row_and_redis_leaves_nothing_to_run_again(prefix, tmp_path):
+    path = tmp_path / "ran"
+    with Server() as server, pointing_at(server.url):
+        result = stored(tasks.note).enqueue(str(path))
+        with WorkerProcess(folder=tmp_path, LEASE_SECONDS=1, failpoints="after_ledger=kill@1") as victim:
+            victim.wait(20)
+        with server.broker() as own:
+            assert (counts(own)[2], row_of(result).status, started(path)) == (1, "SUCCESSFUL", 1)
+            with WorkerProcess(folder=tmp_path, LEASE_SECONDS=1):
+                wait_until(lambda: sum(counts(own)) == 0, 20)
+        assert started(path) == 1
+
+
+def test_a_retry_writes_no_row_before_the_last_attempt(broker, tmp_path):
+    result = stored(tasks.flaky, max_attempts=2, backoff=0.001).enqueue(str(tmp_path / "tries"), 9)
+    run_burst(max_runs=1)
+    assert Job.objects.count() == 0
+    run_burst()
+    result.refresh()
+    assert (result.status, result.attempts, row_of(result).attempt) == (TaskResultStatus.FAILED, 2, 2)
+
+
+@pytest.mark.parametrize("options", [{"durable": 1}, {"results": "db"}, {"durably": True}])
+def test_wrong_options_are_refused_with_what_to_write(options):
+    with pytest.raises(InvalidTaskBackend, match=r"True or False|'redis' or 'database'|Did you mean 'durable'"):
+        parse("default", options)

@@ -1,0 +1,130 @@
+"""The three signals of Django's tasks: when, from whom, with what, and the logs that Django makes of them."""
+
+import logging
+
+import pytest
+from django.db import transaction
+
+from django_delayq.backend import DelayQBackend
+from django_delayq.compat import task_finished, task_started
+from tests.app import tasks as app_tasks
+from tests.jobs import tasks
+from tests.jobs.support import LOGGER, SUCCESSFUL, run_burst, tasks_setting, told
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GOOD = str(SUCCESSFUL)
+
+
+def test_each_is_sent_once_by_the_backends_class():
+    with told() as heard:
+        result = tasks.echo.enqueue()
+        assert heard == [("enqueued", DelayQBackend, result.id, "READY")]
+        run_burst()
+    assert heard[1:] == [
+        ("started", DelayQBackend, result.id, "RUNNING"),
+        ("finished", DelayQBackend, result.id, GOOD),
+    ]
+
+
+def test_a_subclass_is_its_own_sender(settings):
+    made = tasks_setting()
+    made["default"]["BACKEND"] = f"{__name__}.Own"
+    settings.TASKS = made
+    with told() as heard:
+        tasks.echo.enqueue()
+        run_burst()
+    assert {sender for _, sender, _, _ in heard} == {Own}
+
+
+class Own(DelayQBackend):
+    """A project's own backend."""
+
+
+def test_a_failure_is_finished_too():
+    with told() as heard:
+        result = app_tasks.fail.enqueue()
+        run_burst()
+    assert heard[-1] == ("finished", DelayQBackend, result.id, "FAILED")
+
+
+def test_an_attempt_that_is_not_the_last_one_is_started_and_not_finished(tmp_path):
+    with told() as heard:
+        app_tasks.flaky.using(max_attempts=2, backoff=0).enqueue(str(tmp_path / "f"), 1)
+        run_burst()
+        run_burst()
+    assert [(name, status) for name, _, _, status in heard] == [
+        ("enqueued", "READY"), ("started", "RUNNING"), ("started", "RUNNING"), ("finished", GOOD),
+    ]  # fmt: skip
+
+
+def test_finished_tells_value_and_errors():
+    seen = []
+
+    def receive(sender, task_result, **kwargs):
+        seen.append((task_result._return_value, [error.exception_class for error in task_result.errors]))
+        seen.append(task_result.finished_at is not None)
+
+    task_finished.connect(receive)
+    tasks.echo.enqueue(1)
+    run_burst()
+    app_tasks.fail.enqueue()
+    run_burst()
+    assert seen == [([[1], {}], []), True, (None, [RuntimeError]), True]
+
+
+def test_a_receiver_that_fails_changes_no_outcome(caplog):
+    def broken(sender, **kwargs):
+        raise RuntimeError("broken receiver")
+
+    task_started.connect(broken)
+    task_finished.connect(broken)
+    try:
+        good, bad = tasks.echo.enqueue(), app_tasks.fail.enqueue()
+        run_burst()
+    finally:
+        task_started.disconnect(broken)
+        task_finished.disconnect(broken)
+    good.refresh()
+    bad.refresh()
+    assert (str(good.status), str(bad.status)) == (GOOD, "FAILED")
+    assert "broken receiver" in caplog.text
+
+
+def test_the_logs_are_those_of_the_framework(caplog):
+    caplog.set_level(logging.DEBUG, LOGGER)
+    result = tasks.echo.enqueue()
+    run_burst()
+    path = "tests.jobs.tasks.echo"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records if record.name == LOGGER] == [
+        ("DEBUG", f"Task id={result.id} path={path} enqueued backend=default"),
+        ("INFO", f"Task id={result.id} path={path} state=RUNNING"),
+        ("INFO", f"Task id={result.id} path={path} state={GOOD}"),
+    ]
+    assert "NoneType" not in caplog.text
+
+
+def test_the_log_of_a_failure_has_the_exception(caplog):
+    caplog.set_level(logging.INFO, LOGGER)
+    result = app_tasks.fail.enqueue("the bank is closed")
+    run_burst()
+    record = [record for record in caplog.records if record.name == LOGGER][-1]
+    assert (record.levelname, record.getMessage()) == (
+        "ERROR", f"Task id={result.id} path=tests.app.tasks.fail state=FAILED"
+    )  # fmt: skip
+    assert record.exc_info is not None
+    assert record.exc_info[0] is RuntimeError
+    assert "raise RuntimeError(message)" in caplog.text
+
+
+def test_what_is_rolled_back_is_not_told(settings):
+    settings.TASKS = tasks_setting(default={"enqueue_on_commit": True})
+    with told() as heard:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            tasks.echo.enqueue()
+            raise ZeroDivisionError
+        with transaction.atomic():
+            result = tasks.echo.enqueue()
+            assert heard == []
+        assert [name for name, *_ in heard] == ["enqueued"]
+    assert heard[0][2] == result.id

@@ -1,0 +1,132 @@
+"""Integrity: whoever may write to Redis chooses neither tasks nor arguments nor what a result makes us import."""
+
+import json
+
+import pytest
+
+from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_delayq.jobs import decode, encode
+from tests.app import tasks as app_tasks
+from tests.jobs import tasks
+from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def forge(payload, **changes):
+    """Return a payload with its signature, and with other values in its call."""
+    signature, line, *rest = payload.split("\n")
+    return "\n".join([signature, json.dumps({**json.loads(line), **changes}), *rest])
+
+
+CHANGED = {
+    "another argument": lambda payload: forge(payload, args=[666]),
+    "another task": lambda payload: forge(payload, task="tests.app.tasks.noop"),
+    "a function that is no task": lambda payload: forge(payload, task="os.system", args=["true"]),
+    "more attempts": lambda payload: forge(payload, max_attempts=5),
+    "no signature": lambda payload: payload.partition("\n")[2],
+    "an empty signature": lambda payload: "\n" + payload.partition("\n")[2],
+    "half a signature": lambda payload: payload[20:],
+    "a signature of garbage": lambda payload: "\u00e9" * 43 + "\n" + payload.partition("\n")[2],
+    "a state that was not signed": lambda payload: payload + '\n{"status":"SUCCESSFUL","value":"mine"}',
+    "nothing": lambda payload: "",
+    "garbage": lambda payload: b"\xff\x00\n\xff",
+    "another layout": lambda payload: payload.replace("\n", "", 1),
+}
+
+
+@pytest.mark.parametrize("how", CHANGED)
+def test_a_forged_job_is_dropped_and_its_neighbours_run(how, caplog):
+    victim, neighbour = app_tasks.add.enqueue(1), app_tasks.add.enqueue(2)
+    stored = Stored(victim)
+    stored.payload = CHANGED[how](stored.payload)
+    with pytest.raises(TaskResultDoesNotExist):
+        app_tasks.add.get_result(victim.id)
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].cancel(victim.id)
+    assert run(neighbour).status == SUCCESSFUL
+    assert app_tasks.CALLS == [(2, 1)]
+    assert stored.gone()
+    assert "is not signed with this project's SECRET_KEY" in caplog.text
+
+
+def test_a_payload_does_not_count_under_another_jobs_id():
+    one, two = app_tasks.add.enqueue(1), app_tasks.add.enqueue(2)
+    Stored(one).payload = Stored(two).payload
+    run_burst()
+    assert app_tasks.CALLS == [(2, 1)]
+
+
+def test_a_job_that_somebody_adds_is_dropped():
+    model = app_tasks.add.enqueue(1)
+    stored = Stored(model)
+    names, member = stored.names, f"j{'x' * 22}"
+    stored.client.hset(names["payload"], member, stored.payload)
+    stored.client.zadd(names["ready"], {member: 1})
+    run_burst()
+    assert app_tasks.CALLS == [(1, 1)]
+    assert not stored.client.hexists(names["payload"], member)
+
+
+def test_a_forged_result_is_none_and_imports_nothing():
+    result = run(app_tasks.fail.enqueue())
+    good = run(tasks.echo.enqueue())
+    bad = Stored(good)
+    state = {"status": "FAILED", "errors": [["subprocess.Popen", "boo"]]}
+    text = bad.result.rpartition("\n")[0] + "\n" + json.dumps(state)
+    bad.result = text
+    with pytest.raises(TaskResultDoesNotExist):
+        good.refresh()
+    dead = Stored(result)
+    dead.payload = dead.payload.replace("builtins.RuntimeError", "subprocess.Popen")
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_a_result_does_not_count_under_another_jobs_id():
+    one, two = run(tasks.echo.enqueue(1)), tasks.echo.enqueue(2)
+    Stored(two).client.hdel(Stored(two).names["payload"], Stored(two).member)
+    Stored(two).result = Stored(one).result
+    with pytest.raises(TaskResultDoesNotExist):
+        two.refresh()
+
+
+# -- keys
+
+
+def test_what_the_former_key_signed_counts_while_it_is_a_fallback(settings):
+    ended, dead = run(tasks.aecho.enqueue(2)), run(app_tasks.fail.enqueue())
+    waiting = tasks.echo.enqueue(1)
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "a new one", ["an older one", "only for tests"]
+    ended.refresh()
+    dead.refresh()
+    assert (ended.status, dead.status) == (SUCCESSFUL, TaskResultStatus.FAILED)
+    assert run(waiting).return_value == [[1], {}]
+    settings.SECRET_KEY_FALLBACKS = []
+    waiting.refresh()  # signed anew at its end
+    assert waiting.status == SUCCESSFUL
+    with pytest.raises(TaskResultDoesNotExist):
+        ended.refresh()
+
+
+def test_a_key_may_be_bytes(settings):
+    settings.SECRET_KEY = b"\xff bytes"
+    assert run(tasks.echo.enqueue()).status == SUCCESSFUL
+
+
+def test_what_another_project_signed_is_not_run(settings):
+    app_tasks.add.enqueue(1)
+    settings.SECRET_KEY = "another project's"
+    run_burst()
+    assert app_tasks.CALLS == []
+
+
+def test_texts_are_plain_ascii_lines():
+    """Whatever an argument holds cannot end a line of the text that is signed."""
+    result = tasks.echo.enqueue("\n\u2028\x00\udcff\u00e9", a="\r\n")
+    text = Stored(result).payload
+    assert text.isascii()
+    assert text.count("\n") == 1
+    _, call, state = decode(Stored(result).member, text)
+    assert (call.args, state.status) == (["\n\u2028\x00\udcff\u00e9"], "")
+    assert encode(Stored(result).member, text.split("\n")[1]) == text

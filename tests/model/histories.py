@@ -1,0 +1,340 @@
+"""Short histories, each of the kind that breaks the protocol where one rule is missing.
+
+`a` is due every 10 s, first at 10 s. Played without a mutant, every one of them must come to a good end.
+"""
+
+from .faults import Fault
+
+LEASE_MS = 30_000
+LAPSE = ("advance", {"ms": LEASE_MS + 1})
+
+
+def due(world, ms=15_000, **values):
+    """Make `a` and let its first point fall due."""
+    world.create("a", **values)
+    world.advance(ms)
+
+
+def recorded_in_time(world):
+    """The plainest history."""
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0)
+
+
+def recorded_late(world):
+    """Some points fall due while the first one is executed; each of them is to run."""
+    due(world, overlap="queue_all", missed="all")
+    world.claim(0)
+    world.begin(0)
+    for _ in range(3):
+        world.advance(10_000)
+        world.renew(0)
+    world.end(0)
+    world.flush(0)
+
+
+def claimed_late(world):
+    """A point is claimed long after it fell due."""
+    due(world, ms=60_000)
+    world.claim(0)
+    world.begin(0)
+    world.claim(1)
+    world.begin(1)
+
+
+def overtaken_before_settling(world):
+    """One records, stands still past its lease, another goes on with the next point; then the first one settles."""
+    due(world, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    others = [LAPSE, ("work", {"w": 1}), ("claim", {"w": 1}), ("begin", {"w": 1})]
+    world.flush(0, fault=Fault("after_ledger", "pause", steps=others))
+
+
+def overtaken_in_the_task(world):
+    """One executes for longer than its lease, another takes over; the first one ends while the second one executes."""
+    due(world, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.advance(LEASE_MS + 1)
+    world.claim(1)
+    world.begin(1)
+    world.end(0)
+    world.flush(0)
+    world.end(1)
+    world.flush(1)
+
+
+def stopped_before_judging(world):
+    """One stands still between claim and judgement, another takes over and executes; then the first one judges."""
+    due(world)
+    others = [LAPSE, ("claim", {"w": 1}), ("begin", {"w": 1})]
+    world.claim(0, fault=Fault("after_claim", "pause", steps=others))
+    world.begin(0)
+    world.end(1)
+    world.flush(1)
+
+
+def waits_past_its_lease(world):
+    """An entry waits for a slot until its lease is over; it is taken over, and only then does a slot take it."""
+    due(world)
+    world.claim(0)
+    world.advance(LEASE_MS)
+    world.claim(1)
+    world.begin(1)
+    world.begin(0)
+
+
+def slow_reply(world):
+    """The reply to a claim takes half a lease; the entry waits until the lease is over by the server's clock."""
+    due(world)
+    world.claim(0, fault=Fault("reply:claim", "pause", steps=[("advance", {"ms": LEASE_MS // 2})]))
+    world.advance(LEASE_MS // 2)
+    world.claim(1)
+    world.begin(1)
+
+
+def late_settlement_of_another(world):
+    """A settlement is lost on its way and arrives when another one holds the member."""
+    due(world, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("send:settle", "lose"))
+    world.advance(LEASE_MS)
+    world.claim(1)
+    world.late(script="settle", w=0)
+
+
+def late_renewal(world):
+    """A renewal is lost on its way and arrives when another one holds the member."""
+    due(world)
+    world.claim(0)
+    world.renew(0, fault=Fault("send:renew", "lose"))
+    world.advance(LEASE_MS)
+    world.claim(1)
+    world.advance(1000)
+    world.late(script="renew", w=0)
+
+
+def late_renewal_of_nothing(world):
+    """A renewal is lost on its way and arrives after the schedule was removed."""
+    due(world)
+    world.claim(0)
+    world.renew(0, fault=Fault("send:renew", "lose"))
+    world.begin(0)
+    world.delete("a")
+    world.end(0)
+    world.flush(0)
+    world.late(script="renew", w=0)
+
+
+def late_release(world):
+    """A release of what waits is lost on its way and arrives when another one executes it."""
+    world.create("a", every=3600)
+    for _ in range(5):
+        world.order("a")
+    world.advance(1000)
+    world.claim(0)
+    world.release(0, fault=Fault("send:release", "lose"))
+    world.advance(LEASE_MS)
+    world.take(1)
+    world.late(script="release", w=0)
+
+
+def late_retry(world):
+    """A retry is lost on its way and arrives when another one executes."""
+    due(world, max_attempts=3)
+    world.claim(0)
+    world.begin(0)
+    world.end(0, ok=False)
+    world.flush(0, fault=Fault("send:retry", "lose"))
+    world.advance(LEASE_MS)
+    world.claim(1)
+    world.begin(1)
+    world.late(script="retry", w=0)
+
+
+def claim_without_a_reply(world):
+    """The reply to a claim is lost; the next claim brings it again."""
+    due(world)
+    world.claim(0, fault=Fault("reply:claim", "lose"))
+    world.advance(1000)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0)
+
+
+def claim_without_a_reply_and_late_repetition(world):
+    """The reply to a claim is lost; when the claim is repeated, another one holds the member for its next point."""
+    due(world, missed="all")
+    world.claim(0, fault=Fault("reply:claim", "lose"))
+    world.advance(LEASE_MS)
+    world.work(1)
+    world.claim(2)
+    world.begin(2)
+    world.claim(0)
+
+
+def old_claim_arrives(world):
+    """A claim arrives once more after its process has made another one."""
+    world.create("a")
+    world.create("b", every=11)
+    world.advance(10_000)
+    world.work(0)
+    world.advance(1000)
+    world.claim(0)
+    world.advance(10_000)
+    for back in range(9):
+        world.late(back, script="claim", w=0)
+
+
+def two_points_in_one_ms(world):
+    """One claims and settles; in the same ms another one claims the next point, and the first one settles again."""
+    due(world, ms=25_000, missed="all")
+    world.work(0)
+    world.claim(1)
+    world.late(script="settle", w=0)
+
+
+def edited_between_ledger_and_redis(world):
+    """A schedule becomes denser after its point was recorded and before it is settled."""
+    due(world, every=25, ms=25_000)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("after_ledger", "pause", steps=[("edit", {"name": "a", "every": 7})]))
+
+
+def edited_when_due(world):
+    """A schedule is edited while its point is due and unclaimed: that point still runs once."""
+    due(world)
+    world.edit("a", every=7)
+    world.work(0)
+
+
+def edited_between_attempts(world):
+    """A schedule is edited while its point waits for another attempt."""
+    due(world, max_attempts=3)
+    world.work(0, ok=False)
+    world.edit("a", missed="all")
+    world.work(0)
+
+
+def ended_when_due(world):
+    """A schedule gets an end in the past while its point is due and unclaimed."""
+    due(world)
+    world.edit("a", end_in=-1)
+    world.work(0)
+
+
+def edited_while_later_ones_fell_due(world):
+    """A task takes longer than the interval; before it ends, the schedule is edited."""
+    due(world, ms=10_000)
+    world.claim(0)
+    world.begin(0)
+    world.advance(25_000)
+    world.edit("a", start_in=3)
+    world.end(0)
+    world.flush(0)
+
+
+def edited_twice_while_later_ones_fell_due(world):
+    """A task takes longer than the interval; before it ends, the schedule is edited twice."""
+    due(world, ms=35_000)
+    world.edit("a", every=25)
+    world.advance(1000)
+    world.claim(0)
+    world.begin(0)
+    world.advance(25_000)
+    world.edit("a", start_in=3)
+    world.advance(25_000)
+    world.edit("a", start_in=3)
+    world.end(0)
+    world.flush(0)
+
+
+def disabled_before_it_was_settled(world):
+    """A worker dies between ledger and Redis; the next point falls due, and the schedule is switched off."""
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("send:settle", "kill"))
+    world.advance(10_000)
+    world.edit("a", enabled=False)
+
+
+def disabled_between_attempts(world):
+    """A schedule is switched off while its point waits for another attempt."""
+    due(world, max_attempts=3)
+    world.work(0, ok=False)
+    world.edit("a", enabled=False)
+
+
+def edited_while_it_runs(world):
+    """A schedule is edited while it runs."""
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.edit("a", every=7)
+    world.advance(10_000)
+    world.claim(1)
+    world.begin(1)
+
+
+def disabled_when_due(world):
+    """A schedule is switched off while some of its points are due and unclaimed."""
+    due(world)
+    world.edit("a", enabled=False)
+    world.work(0)
+
+
+def disabled_after_an_edit(world):
+    """Points of an older definition are due when a schedule is switched off."""
+    due(world, ms=35_000)
+    world.edit("a", start_in=100)
+    world.edit("a", enabled=False)
+
+
+def disabled_and_moved(world):
+    """A schedule that is switched off while its point is due moves to another queue."""
+    due(world)
+    world.edit("a", enabled=False)
+    world.edit("a", queue="mail")
+
+
+def edited_and_overlapping(world):
+    """A point of a schedule that may overlap was due at an edit."""
+    due(world, overlap="allow", ms=35_000)
+    world.edit("a", start_in=15)
+    world.work(0)
+
+
+def late_after_an_edit(world):
+    """Points of two definitions are missed: the older one's are explained, the newer one's are not explained twice."""
+    due(world, ms=35_000)
+    world.edit("a", start_in=3)
+    world.advance(LEASE_MS)
+    world.work(0)
+
+
+def an_old_edit_arrives(world):
+    """The mirroring of an edit is delayed until a later one is done."""
+    world.create("a")
+    world.edit("a", every=25)
+    world.edit("a", every=7)
+    world.late(1, script="upsert")
+
+
+def an_old_removal_arrives(world):
+    """A schedule moves away and back; the removal from the first queue comes once more."""
+    world.create("a")
+    world.edit("a", queue="mail")
+    world.edit("a", queue="default")
+    world.late(1, script="remove")

@@ -1,0 +1,403 @@
+"""More short histories: those in which Redis, the database or a signal is lost, and those about runs and poison."""
+
+from .faults import Fault
+from .histories import LEASE_MS, due
+
+
+def rolled_back_under_a_lease(world):
+    """Redis falls back to before a claim; another one claims; the first one settles."""
+    due(world, missed="all")
+    world.snapshot()
+    world.claim(0)
+    world.begin(0)
+    world.rollback()
+    world.claim(1)
+    world.begin(1)
+    world.end(0)
+    world.flush(0)
+
+
+def flushed_and_clock_stepped_back(world):
+    """Redis is flushed and rebuilt, its clock steps back, and somebody claims at the very ms of an older claim."""
+    due(world, missed="all")
+    world.claim(0)
+    world.flush_redis()
+    world.sweep(1, "rebuild")
+    world.advance(4000)
+    world.jump(-4001)
+    world.claim(1)
+
+
+def flushed_twice_without_a_rebuild(world):
+    """An edit reaches a flushed shard, which must not be claimed from before it is rebuilt."""
+    due(world)
+    world.flush_redis()
+    world.edit("a", missed="all")
+    world.edit("a", every=7)
+    world.advance(10_000)
+    world.claim(0)
+    world.flush_redis()
+    world.edit("a", missed="latest")
+    world.jump(-2)
+    world.claim(1)
+
+
+def disabled_and_flushed(world):
+    """A schedule is switched off while its point is due, and Redis forgets both."""
+    due(world)
+    world.edit("a", enabled=False)
+    world.flush_redis()
+    world.sweep(0, "rebuild")
+
+
+def overtaken_after_a_flush(world):
+    """Redis forgets a lease; another one executes the point too and fails; then the first one ends."""
+    due(world, max_attempts=3)
+    world.claim(0)
+    world.begin(0)
+    world.flush_redis()
+    world.sweep(1, "rebuild")
+    world.claim(1)
+    world.begin(1)
+    world.end(0, ok=False)
+    world.flush(0)
+    world.end(1)
+    world.flush(1)
+
+
+def overtaken_after_a_retry(world):
+    """One executes for longer than its lease; another takes over, fails, tries again; then the first one ends."""
+    due(world, max_attempts=3)
+    world.work(0, ok=False)
+    world.advance(10_000)
+    world.claim(0)
+    world.begin(0)
+    world.advance(LEASE_MS)
+    world.claim(1)
+    world.begin(1)
+    world.end(0)
+    world.flush(0)
+    world.end(1)
+    world.flush(1)
+
+
+def edited_and_flushed(world):
+    """Points are due when a schedule is edited, and Redis forgets them."""
+    due(world, ms=35_000)
+    world.edit("a", start_in=3)
+    world.flush_redis()
+    world.sweep(0, "rebuild")
+
+
+def restored_with_a_far_point(world):
+    """The database is restored from before an edit, which Redis has seen; the next edit gets the same generation."""
+    world.create("a", every=3600)
+    world.edit("a", missed="all")
+    world.dump()
+    world.advance(1000)
+    world.edit("a", start_in=4000)
+    world.restore()
+    world.skew("web", -1)  # to the ms of the edit that was lost
+    world.edit("a", missed="latest")
+
+
+def deleted_under_a_run(world):
+    """A schedule is deleted while it runs a second time, and its worker dies."""
+    due(world, max_attempts=3)
+    world.work(0, ok=False)
+    world.advance(10_000)
+    world.claim(0)
+    world.begin(0)
+    world.delete("a")
+    world.kill(0)
+
+
+def moved_while_it_runs(world):
+    """A schedule moves to another queue while it runs; its next point is due before the run ends."""
+    due(world, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.edit("a", queue="mail")
+    world.advance(10_000)
+    world.claim(1, place=2)
+    world.begin(1)
+    world.end(0)
+    world.flush(0)
+
+
+def moved_and_an_old_edit_arrives(world):
+    """A late request puts a moved schedule back into its old queue, where it is due too."""
+    world.create("a")
+    world.edit("a", every=7)
+    world.edit("a", queue="mail")
+    world.late(1, script="upsert")
+    world.advance(10_000)
+    world.claim(0, place=0)
+    world.claim(1, place=2)
+    world.begin(0)
+    world.begin(1)
+
+
+def deleted_when_due(world):
+    """A schedule is deleted while its point is due and unclaimed."""
+    due(world, seen=True)
+    world.delete("a", fault=Fault("send:remove", "lose"))
+    world.work(0)
+
+
+def deleted_unseen(world):
+    """A schedule with a far point is deleted where nobody mirrors."""
+    world.create("a", every=3600)
+    world.delete("a", seen=False)
+
+
+def edit_unseen(world):
+    """An edit does not reach Redis; the delta sweep brings it."""
+    world.create("a", every=25)
+    world.edit("a", every=7, fault=Fault("send:upsert", "lose"))
+    world.advance(3000)
+    world.sweep(0, "delta")
+
+
+def edits_seen_late(world):
+    """An edit to a denser interval reaches Redis when a point of the old one is due, and a second edit follows."""
+    world.create("a")
+    world.edit("a", every=7, fault=Fault("before_mirror", "lose"))
+    world.advance(12_000)
+    world.edit("a", start_in=20)
+    world.work(0)
+
+
+def order_while_it_runs(world):
+    """An order is put into Redis once more while it runs."""
+    world.create("a")
+    world.order("a")
+    world.advance(2500)
+    for place in range(3):
+        world.claim(0, place)
+    world.begin(0)
+    world.late(script="enqueue")
+
+
+def order_flushed(world):
+    """Redis forgets an order."""
+    world.create("a")
+    world.order("a")
+    world.advance(20_000)
+    world.flush_redis()
+
+
+def handed_over_and_killed(world):
+    """A worker dies between the ledger and Redis when it hands over a run that may overlap."""
+    due(world, overlap="allow")
+    world.claim(0)
+    world.flush(0, fault=Fault("send:enqueue", "kill"))
+
+
+def recorded_and_rolled_back(world):
+    """Redis falls back to before a point was recorded: it is due there once more."""
+    due(world)
+    world.snapshot()
+    world.work(0)
+    world.rollback()
+    world.work(1)
+
+
+def retrying_edited_and_flushed(world):
+    """A point waits for another attempt, the schedule is edited, Redis is flushed."""
+    due(world, max_attempts=3)
+    world.work(0, ok=False)
+    world.edit("a", start_in=3)
+    world.flush_redis()
+    world.sweep(0, "rebuild")
+
+
+def flushed_during_a_rebuild(world):
+    """Redis is flushed again while it is being rebuilt."""
+    world.create("a", every=3600)
+    world.flush_redis()
+    world.sweep(0, "rebuild", fault=Fault("during_rebuild", "pause", steps=[("flush_redis", {})]))
+
+
+def flushed_during_a_full_sweep(world):
+    """Redis is flushed again while a full sweep builds it."""
+    world.create("a", every=3600)
+    world.flush_redis()
+    world.sweep(0, "full", fault=Fault("during_rebuild", "pause", steps=[("flush_redis", {})]))
+
+
+def another_rebuilds_meanwhile(world):
+    """A rebuild stands still until its mark is gone; Redis is flushed, another begins, and then the first goes on."""
+    world.create("a", every=3600)
+    world.flush_redis()
+    late = Fault("send:upsert", "pause", steps=[("advance", {"ms": 16_000}), ("flush_redis", {"place": 0})])
+    others = [("advance", {"ms": 16_000}), ("sweep", {"w": 1, "kind": "rebuild", "fault": late})]
+    world.sweep(0, "rebuild", fault=Fault("during_rebuild", "pause", steps=others))
+
+
+def restored(world):
+    """The database is restored from before an edit and before a point was recorded."""
+    due(world, every=25)
+    world.dump()
+    world.edit("a", every=7)
+    world.advance(10_000)
+    world.work(0)
+    world.restore()
+
+
+def restored_and_ahead(world):
+    """The database is restored from before some points were recorded; Redis stands behind them."""
+    due(world)
+    world.dump()
+    world.work(0)
+    world.advance(10_000)
+    world.work(0)
+    world.restore()
+    world.advance(10_000)
+    world.work(0)
+
+
+def an_old_removal_after_a_restore(world):
+    """A schedule is deleted, but the removal is delayed. The database is restored from before, another gets its key."""
+    world.create("b", every=25)
+    world.dump()
+    world.create("a")
+    for every in (7, 10, 7):
+        world.edit("a", every=every)
+    world.delete("a", fault=Fault("send:remove", "lose"))
+    world.advance(1000)
+    world.restore()
+    world.create("a")
+    world.sweep(0, "full")
+    world.late(script="remove")
+
+
+def swept_while_claimed(world):
+    """A restored database has the sweep rewind a point which somebody claims meanwhile."""
+    world.create("a")
+    world.dump()
+    world.advance(10_000)
+    world.work(0)
+    world.restore()
+    world.advance(10_000)
+    world.sweep(0, "full", fault=Fault("send:upsert", "pause", steps=[("claim", {"w": 1})]))
+
+
+def restored_and_made_anew(world):
+    """The database is restored from before a schedule; another one gets its key while a point of the first is due."""
+    world.create("b", every=25)
+    world.dump()
+    due(world)
+    world.restore()
+    world.create("a")
+    world.claim(0)
+    world.begin(0)
+
+
+def restored_under_a_run(world):
+    """The database is restored from before a schedule while it runs, and another one gets its key."""
+    world.create("b", every=25)
+    world.dump()
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.snapshot()
+    steps = [("recreate", {})]
+    world.flush(0, fault=Fault("before_ledger", "pause", steps=steps))
+
+
+def commit_without_a_reply(world):
+    """The database commits outcomes, and nobody hears of it."""
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("after_ledger", "database"))
+    world.advance(1000)
+    world.flush(0)
+
+
+def deleted_after_a_commit_without_a_reply(world):
+    """The database commits an outcome, nobody hears of it, and the schedule is deleted before it is written again."""
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("after_ledger", "database"))
+    world.delete("a")
+    world.advance(1000)
+    world.flush(0)
+
+
+def handed_back(world):
+    """An order waits behind others, is handed back as at a deploy, and then executed."""
+    world.create("a", every=3600)
+    for _ in range(5):
+        world.order("a")
+    world.advance(1000)
+    world.claim(0)
+    world.release(0)
+    world.take(1)
+
+
+def dies_again_and_again(world):
+    """A task kills its process each time."""
+    due(world)
+    for number in range(6):
+        world.claim(number % 3)
+        world.flush(number % 3)
+        world.begin(number % 3, dies=True)
+        world.advance(LEASE_MS)
+
+
+def dies_beside_others(world):
+    """A task kills its process each time, and neighbours with it."""
+    for name, queue in (("a", "default"), ("b", "default"), ("c", "default")):
+        world.create(name, queue=queue)
+    for _ in range(3):
+        world.order("a")
+    world.advance(10_000)
+    for number in range(6):
+        w = number % 3
+        for _ in range(3):
+            for place in range(2):
+                world.claim(w, place)
+            world.flush(w)
+        for _ in range(6):
+            world.begin(w)
+        world.kill(w)
+        world.advance(LEASE_MS)
+
+
+def dies_beside_those_that_wait(world):
+    """A process with more entries than slots dies twice: what only waited is not to blame."""
+    world.create("a", every=3600)
+    for _ in range(5):
+        world.order("a")
+    world.advance(1000)
+    for w in range(2):
+        for place in range(2):
+            world.claim(w, place)
+        world.flush(w)
+        for _ in range(3):
+            world.begin(w)
+        world.kill(w)
+        world.advance(LEASE_MS)
+    for _ in range(6):
+        for place in range(2):
+            world.claim(2, place)
+        world.flush(2)
+        world.begin(2)
+        world.end(2)
+        world.flush(2)
+
+
+def another_database(world):
+    """Redis is flushed, and another database takes the prefix over."""
+    due(world)
+    world.work(0)
+    world.foreign()
+    world.work(0)
+    world.sweep(0, "full")
+    world.native()

@@ -1,0 +1,106 @@
+"""Checks every script call against who holds what: a lease is given once, and only its holder moves the member."""
+
+from .faults import Broken
+from .wire import BY_FENCE, Request, plain
+
+HASHES = ("point", "gen", "lease", "attempts")
+
+
+class Holders:
+    """What the server has executed, call by call."""
+
+    def __init__(self, world):
+        self.world = world
+        #: place -> fences given so far, with the claim that got each.
+        self.given = {}
+        #: (owner, place) -> member -> fence, of a claim whose reply was lost.
+        self.lost = {}
+        #: (owner, place) -> the highest request that leased something, so that the journal knows it.
+        self.journaled = {}
+        #: (owner, place) -> the highest request of which the owner knows the reply.
+        self.answered = {}
+        #: (place, member) -> when another attempt may begin, by the server's clock.
+        self.not_before = {}
+        #: (place, member, fence) of leases whose holder handed them back.
+        self.back = set()
+
+    # -- around each call
+
+    def look(self, request):
+        """Return what the call may change."""
+        client, place = self.world.stage.client, request.place
+        if request.name == "claim":
+            return {plain(m): plain(f) for m, f in client.hgetall(f"{place}:lease").items()}
+        return {item[0]: self._state(place, item[0]) for item in request.items()}
+
+    def check(self, request, before, reply, *, late):
+        """Compare with what it was before."""
+        if request.name == "claim":
+            self._check_claim(request, before, reply, late)
+            return
+        rights = [self._may(request, item, before[item[0]]) for item in request.items()]
+        for number, (item, mine) in enumerate(zip(request.items(), rights, strict=True)):
+            member, was = item[0], before[item[0]]
+            again = any(other[0] == member and right for other, right in zip(request.items(), rights, strict=True))
+            if not again and self._state(request.place, member) != was:
+                raise Broken("I4 a stale request changed something", request.name, member, item, was)
+            if mine and request.name in ("settle", "release", "retry"):
+                self.back.add((request.place, member, item[1]))
+            if mine and request.name == "settle" and reply[number] == 2:
+                self.world.stage.seen["edited under a lease"] += 1
+            if mine and request.name == "retry":
+                self.world.stage.seen["attempt failed"] += 1
+                self.not_before[(request.place, member)] = self.world.clock.server_ms() + int(item[2])
+            if mine and request.name == "settle" and reply[number] == 1:
+                self.world.invariants.settled(request, member, int(item[2]), int(item[3]) if item[3] else None)
+
+    @staticmethod
+    def _may(request, item, was):
+        """Say whether the sender holds the member, or nobody has it yet."""
+        if request.name not in BY_FENCE:
+            return was["due"] is None
+        return was["lease"] is not None and was["lease"] == item[1]
+
+    def _check_claim(self, request, before, reply, late):
+        place, fence = request.place, plain(reply[3])
+        leased = {plain(reply[at]) for at in range(5, len(reply), 5)}
+        identity = (request.owner, int(request.args[2]))
+        if leased:
+            self.world.note_claim(request.owner, fence)
+        if leased and self.given.setdefault(place, {}).setdefault(fence, identity) != identity:
+            raise Broken("I3 one fence for two claims", place, fence, self.given[place][fence], identity)
+        for member in leased - before.keys():
+            if self.world.clock.server_ms() < self.not_before.pop((place, member), 0) and not self.world.losses:
+                raise Broken("another attempt comes before its delay is over", place, member)
+        key = (request.owner, place)
+        again = self.journaled.get(key, 0) >= identity[1]
+        if leased:
+            self.journaled[key] = max(identity[1], self.journaled.get(key, 0))
+        if late and again and request.losses == self.world.losses and self.look(request) != before:
+            raise Broken("I3 a late claim leased something for nobody", place, before, self.look(request))
+        if late and not again and identity[1] > self.answered.get(key, 0):
+            self.reply_was_lost(request, reply)
+        if not late:
+            for member, lost in self.lost.pop(key, {}).items():
+                if before.get(member) == lost and member not in leased:
+                    raise Broken("R: leases of a lost reply are forgotten", request.owner, member)
+
+    def reply_was_lost(self, request: Request, reply):
+        """Note what a worker was given without knowing it."""
+        if request.name == "claim":
+            fence = plain(reply[3])
+            leased = {plain(reply[at]): fence for at in range(5, len(reply), 5)}
+            self.lost[(request.owner, request.place)] = leased
+
+    def reply_arrived(self, request):
+        """Note that its sender knows the reply."""
+        if request.name == "claim":
+            self.answered[(request.owner, request.place)] = int(request.args[2])
+
+    def _state(self, place, member):
+        pipeline = self.world.stage.client.pipeline(transaction=False)
+        pipeline.zscore(f"{place}:due", member)
+        for part in HASHES:
+            pipeline.hget(f"{place}:{part}", member)
+        due, *rest = pipeline.execute()
+        return {"due": due, **{part: None if v is None else plain(v) for part, v in zip(HASHES, rest, strict=True)}}

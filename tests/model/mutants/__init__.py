@@ -1,0 +1,9 @@
+"""Rules taken away, one at a time, each with a short history that shows what the rule is there for."""
+
+from .breaking import Mutant
+from .rules import RULES
+from .scripts import SCRIPTS
+
+MUTANTS = (*SCRIPTS, *RULES)
+
+__all__ = ["MUTANTS", "Mutant"]

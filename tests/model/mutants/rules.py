@@ -1,0 +1,233 @@
+"""Mutants of the rules in Python."""
+
+from .. import histories as h
+from .. import histories_lossy as hl
+from .breaking import Change, Mutant
+
+PACKAGE = "django_delayq."
+
+
+def mutant(name, rule, where, old, new, history, broken, **names):
+    """Return a mutant of one place in one function."""
+    return Mutant(name, rule, (Change(PACKAGE + where, old, new),), history, broken, names=names)
+
+
+RULES = (
+    # R1, R2
+    mutant(
+        "nodisabled", "R1 a schedule that is switched off starts nothing", "worker.judge:_judge_schedule",
+        "if not schedule.enabled:", "if False:",
+        h.disabled_when_due, "I8 started although it was disabled",
+    ),
+    mutant(
+        "noqueue", "R1 a schedule that was moved runs in its new place only", "worker.judge:_judge_schedule",
+        "if schedule.queue != held.place.queue:", "if False:",
+        hl.moved_and_an_old_edit_arrives, "I3 two valid leases",
+    ),
+    mutant(
+        "r2flag", "R2 asks of every point whether it is decided, not only after a lapsed lease",
+        "worker.judge:_judge_schedule",
+        "or _not_owed(", "or held.entry.lapsed and _not_owed(",
+        hl.recorded_and_rolled_back, "R2 started after its outcome",
+    ),
+    mutant(
+        "nocreated", "R2 no point from before the schedule", "worker.judge:_not_owed",
+        "or point <= schedule.created_at", "",
+        hl.restored_and_made_anew, "I8 ",
+    ),
+    mutant(
+        "noR9", "R2 a point ahead of a missing one waits", "worker.judge:_not_owed",
+        "        return False\n    return point != first", "        return False\n    return first is None",
+        hl.restored_and_ahead, "I1 a due point without a row",
+    ),
+    # R2b, R6
+    mutant(
+        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_judge_schedule",
+        "if row is not None or held.entry.lapsed:", "if row is not None:",
+        h.overtaken_in_the_task, "I4 a stale holder recorded",
+    ),
+    mutant(
+        "noverify", "R2b the lease is proven after the row was read", "worker.starting:Starter.start",
+        "kept = self.keeper.prove(place, list(tasks))", "kept = list(tasks)",
+        h.stopped_before_judging, "I4 ",
+    ),
+    mutant(
+        "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:Starter.start",
+        "won = ledger.start(outcomes)", "won = [Won.YES for _ in outcomes]",
+        h.overtaken_in_the_task, "I",
+    ),
+    mutant(
+        "countclaim", "R6 what only waited is not counted", "worker.dispatch:Dispatcher._sort",
+        "elif take_overs(run):", "elif False:",
+        hl.dies_beside_those_that_wait, "R6 more take-overs",
+    ),
+    mutant(
+        "noisolation", "R6 a suspect runs alone", "worker.isolation:Isolation.concerns",
+        "take_overs >= self._alone_from", "False",
+        hl.dies_beside_others, "R6 a suspect does not run alone",
+    ),
+    mutant(
+        "nopoison", "R6 what kills its workers ends", "worker.starting:Starter.is_poison",
+        "take_overs(run) > self.max_reclaims", "False",
+        hl.dies_again_and_again, "I7 ",
+    ),
+    mutant(
+        "noundo", "what was handed back counts no take-over", "ledger.rows:undo_start",
+        "rows.update(**values)", "pass",
+        hl.handed_back, "R6 more take-overs",
+    ),
+    # R3, R4, the ledger
+    mutant(
+        "settlefirst", "R3 the ledger first", "worker.recorder:Recorder._record",
+        'failpoints.reach("before_ledger")',
+        "for item in batch:\n"
+        "        outcome = item.held.outcome\n"
+        "        point = outcome.schedule.recurrence.next_after(outcome.run.due_at)\n"
+        "        self.settle(item.held, point, outcome.schedule)\n"
+        "    self._settle_all()",
+        h.recorded_in_time, "R3 settled beyond",
+    ),
+    mutant(
+        "loser", "R3 who loses the compare-and-set does not touch Redis", "worker.recorder:Recorder._after",
+        "self.lost(held, run)", "self._advance(held, outcome)",
+        hl.overtaken_after_a_flush, "R3 settled beyond",
+    ),
+    mutant(
+        "nocas", "R3 a row is updated only as it was read", "ledger.rows:_update",
+        "pk=run.pk, status=seen.status, attempt=seen.attempt, fence=seen.fence", "pk=run.pk",
+        hl.overtaken_after_a_retry, "I",
+    ),
+    mutant(
+        "repeated", "R3 what was committed without a reply counts once", "ledger.recording:_advance",
+        "if not outcome.repeated:", "if True:",
+        hl.commit_without_a_reply, "the state counts",
+    ),
+    mutant(
+        "noincarn", "R3 an outcome belongs to the schedule that was claimed", "ledger.recording:_advance",
+        "row is None or row.created_at != outcome.schedule.created_at", "row is None",
+        hl.restored_under_a_run, "I8 a row of another incarnation",
+    ),
+    mutant(
+        "fromclock", "R4 the next point comes from the claimed one", "worker.recorder:Recorder._advance",
+        "point = outcome.next_point", "point = schedule.recurrence.next_after(held.claimed_at)",
+        h.recorded_late, "R3 settled beyond",
+    ),
+    mutant(
+        "halftrailing", "R8 a hand-over brings what the edit left", "worker.recorder:Recorder._record",
+        "(run.apart or not Status(run.status).is_open)", "not Status(run.status).is_open",
+        h.edited_and_overlapping, "R3 settled beyond",
+    ),
+    # R8
+    mutant(
+        "noR8", "R8 what an edit left is explained", "worker.judge:_left_by_edit",
+        "point, edited = _point(held), schedule.effective_from", "return",
+        h.late_after_an_edit, "I1 a due point without a row",
+    ),
+    mutant(
+        "noowes", "R8 what the mirror owes is remembered", "mirror.read:_owed",
+        "due is not None", "False",
+        hl.edited_and_flushed, "I1 a due point without a row",
+    ),
+    mutant(
+        "noleft", "R8 whoever records explains what an edit ended meanwhile", "ledger.recording:_advance",
+        "if claimed.effective_from < row.effective_from:", "if False:",
+        h.edited_while_later_ones_fell_due, "I1 a due point without a row",
+    ),
+    mutant(
+        "skipsedit", "R8 what an edit left is explained once", "worker.judge:_judge_new",
+        "and point > schedule.effective_from", "",
+        h.late_after_an_edit, "I2 two outcomes for one point",
+    ),
+    mutant(
+        "noowedfirst", "R8 an owed point comes before a later one that fell due meanwhile",
+        "worker.judge:_judge_schedule",
+        "owed < _point(held) <= schedule.effective_from", "False",
+        hl.edits_seen_late, "I1 a due point without a row",
+    ),
+    mutant(
+        "pausededit", "R8 what an older definition left is explained by a pause too", "worker.judge:_judge_disabled",
+        "if _point(held) < schedule.effective_from:", "if False:",
+        h.disabled_after_an_edit, "I1 a due point without a row",
+    ),
+    mutant(
+        "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
+        "worker.judge:_judge_disabled",
+        "verdicts.settle.append((held, _owed(schedule, state), schedule))", "verdicts.drop.append(held)",
+        h.disabled_before_it_was_settled, "I1 a due point without a row",
+    ),
+    mutant(
+        "gonerecorded", "what was recorded stands when the schedule is deleted", "ledger.recording:_advance",
+        "if not outcome.repeated:  # else it was", "if True:  #",
+        hl.deleted_after_a_commit_without_a_reply, "I2 an outcome changed",
+    ),
+    # the self-fence and the journal
+    mutant(
+        "noselffence", "nothing is started after its lease", "worker.entry:Held.lapsed",
+        "return self.lost.is_set() or time.monotonic() >= self.deadline", "return False",
+        h.waits_past_its_lease, "I4 started after its lease",
+    ),
+    mutant(
+        "fencefromreply", "the deadline counts from the sending of the claim", "worker.claims:Claims.claim",
+        "return self._dispatch(place, claim, sent + lease_seconds)",
+        "return self._dispatch(place, claim, time.monotonic() + lease_seconds)",
+        h.slow_reply, "I3 ",
+    ),
+    mutant(
+        "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims.claim",
+        "self._unanswered.add(place)", "pass",
+        h.claim_without_a_reply, "R: leases of a lost reply",
+    ),
+    # the mirror
+    mutant(
+        "plaingen", "generations grow with the clock", "models.versions:now_generation",
+        "return int(utcnow().timestamp() * 1000)", "return 1",
+        hl.an_old_removal_after_a_restore, "I1 an enabled schedule is absent",
+    ),
+    mutant(
+        "noR10", "open rows that nobody will end are closed", "mirror.runs:close_abandoned",
+        "if not dry_run:", "if False:",
+        hl.deleted_under_a_run, "I1 a run without outcome",
+    ),
+    mutant(
+        "noputback", "orders that Redis lost are put back", "mirror.runs:put_back",
+        "if not dry_run:", "if False:",
+        hl.order_flushed, "I1 a run without outcome",
+    ),
+    mutant(
+        "noghosts", "members that nothing stands behind are removed", "mirror.ghosts:remove_ghosts",
+        "if ghosts and not dry_run:", "if False:",
+        hl.deleted_unseen, "I5 a member that nothing stands behind",
+    ),
+    mutant(
+        "nodelta", "the delta sweep brings missed edits", "mirror.sweep:delta_sweep",
+        "newer = sync(broker, pks)", "newer = []",
+        hl.edit_unseen, "I5 the sweep left an edit",
+    ),
+    mutant(
+        "notombstone", "tombstones are followed", "mirror.write:remove_tombstones",
+        "rows = Tombstone", "return set()\n    rows = Tombstone",
+        hl.moved_while_it_runs, "a member is in two places",
+    ),
+    mutant(
+        "twoplaces", "a moved schedule enters its new place after it has left the old one", "mirror.write:write_wanted",
+        "wanted = [item for item in wanted if item.member not in held]", "",
+        hl.moved_while_it_runs, "a member is in two places",
+    ),
+    mutant(
+        "nomark", "a rebuild that lost its mark does not call the shard built", "mirror.build:Build.finish",
+        "return all(self.broker.swap_epochs(self.places, self._mark, self._id))",
+        "return all(self.broker.swap_epochs(self.places, None, self._id))",
+        hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
+    ),
+    mutant(
+        "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",
+        "text = this_layout(broker)", "return",
+        hl.another_database, "F31 ",
+    ),
+    mutant(
+        "disabledowes", "a point that was due when a schedule was switched off survives a flush",
+        "mirror.read:_work_out",
+        "if owed and state.condition != Condition.PARKED:", "if False:",
+        h.disabled_and_moved, "I1 a due point without a row",
+    ),
+)  # fmt: skip

@@ -1,0 +1,161 @@
+"""Mutants of the Lua scripts."""
+
+from .. import histories as h
+from .. import histories_lossy as hl
+from .breaking import Change, Mutant
+
+
+def mutant(name, rule, script, old, new, history, broken):
+    """Return a mutant of one place in one script."""
+    return Mutant(name, rule, (Change(script, old, new),), history, broken)
+
+
+NUMBER = "math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)"
+MOVES = """    append(scores, wake, member)
+    append(points, member, point)"""
+
+SCRIPTS = (
+    # claim.lua
+    mutant(
+        "incr", "a lease ends at now + lease, not so much later than before", "claim",
+        "call('ZADD', DUE, unpack(scores))",
+        "for i = 2, #scores, 2 do call('ZINCRBY', DUE, int(lease_ms), scores[i]) end",
+        h.claimed_late, "I3 ",
+    ),
+    mutant(
+        "nojournal", "a claim is noted, to be repeated", "claim",
+        "call('SET', JOURNAL, ", "call('SETNX', JOURNAL, '') call('SET', JOURNAL, '0 ' .. ",
+        h.claim_without_a_reply, "R: leases of a lost reply",
+    ),
+    mutant(
+        "oldreplay", "a repeated reply holds only what is still leased", "claim",
+        "if holders[i] == fence then members", "if true then members",
+        h.claim_without_a_reply_and_late_repetition, "I3 ",
+    ),
+    mutant(
+        "noold", "an old claim gets nothing", "claim",
+        "if last and last > request then", "if false then",
+        h.old_claim_arrives, "I3 a late claim",
+    ),
+    mutant(
+        "clockfence", "fences grow within one ms", "claim",
+        NUMBER, "now * 1024",
+        h.two_points_in_one_ms, "I3 one fence for two claims",
+    ),
+    mutant(
+        "incrfence", "fences grow with the clock, so that a rollback gives none twice", "claim",
+        NUMBER, "(whole(call('GET', FENCE)) or 0) + 1",
+        hl.rolled_back_under_a_lease, "I3 one fence for two claims",
+    ),
+    mutant(
+        "noepochfence", "a fence names the epoch, so that a flush gives none twice", "claim",
+        "fence = int(number) .. '.' .. string.sub(string.gsub(epoch, '^building:', ''), 1, 16)", "fence = int(number)",
+        hl.flushed_and_clock_stepped_back, "I3 one fence for two claims",
+    ),
+    mutant(
+        "unbuilt", "nothing is claimed before a flushed shard is rebuilt", "claim",
+        "if epoch == '' then return reply end", "",
+        hl.flushed_twice_without_a_rebuild, "I3 one fence for two claims",
+    ),
+    mutant(
+        "nolapsed", "a claim tells that an earlier lease ran out (R2b)", "claim",
+        "lapsed[i] = holder and '1' or '0'", "lapsed[i] = '0'",
+        h.overtaken_in_the_task, "I4 a stale holder recorded",
+    ),
+    # renew.lua
+    mutant(
+        "renewnofence", "only the holder renews", "renew",
+        "if holder == fences[i] then", "if holder then",
+        h.late_renewal, "I4 a stale request changed something",
+    ),
+    mutant(
+        "renewcreates", "a renewal creates nothing", "renew",
+        "if holder == fences[i] then", "if holder == fences[i] or not holder then",
+        h.late_renewal_of_nothing, "I4 a stale request changed something",
+    ),
+    # settle.lua
+    mutant(
+        "nofence", "only the holder settles", "settle",
+        "if holders[i] ~= ARGV[at + 1] then", "if not stored[i] then",
+        h.late_settlement_of_another, "I4 a stale request changed something",
+    ),
+    mutant(
+        "nogencas", "an edit during the lease is not overwritten", "settle",
+        "elseif known > tonumber(used) then", "elseif false then",
+        h.edited_between_ledger_and_redis, "I1 the entry is beyond",
+    ),
+    mutant(
+        "settlekeeps", "a settlement ends the lease", "settle",
+        "call('HDEL', LEASE, unpack(kept))", "",
+        h.two_points_in_one_ms, "I5 ",
+    ),
+    mutant(
+        "dropkeeps", "a member leaves with its lease", "prelude",
+        "{POINT, GEN, LEASE, ATTEMPTS}", "{POINT, GEN, ATTEMPTS}",
+        hl.order_while_it_runs, "something is left of an entry",
+    ),
+    # release.lua, retry.lua
+    mutant(
+        "releasenofence", "only the holder hands back", "release",
+        "if holder == ARGV[3 * i + 2] then", "if holder then",
+        h.late_release, "I4 a stale request changed something",
+    ),
+    mutant(
+        "retrynofence", "only the holder puts off", "retry",
+        "if holder == ARGV[3 * i + 1] then", "if holder then",
+        h.late_retry, "I4 a stale request changed something",
+    ),
+    # upsert.lua
+    mutant(
+        "upsertdue", "an edit does not disturb what is due or retrying", "upsert",
+        "elseif stored <= now or attempts[i] then", "elseif false then",
+        h.edited_between_attempts, "another attempt comes before",
+    ),
+    mutant(
+        "upsertleased", "an edit does not disturb a lease", "upsert",
+        "local leased = holders[i] and", "local leased = false and",
+        hl.swept_while_claimed, "I3 ",
+    ),
+    mutant(
+        "upsertold", "an older definition does not replace a newer one", "upsert",
+        "local newer = not known or", "local newer = true or",
+        h.an_old_edit_arrives, "I1 the entry is beyond",
+    ),
+    mutant(
+        "noforce", "after a restore the sweep forces generations down", "upsert",
+        "(expected ~= '' and whole(expected) == known)", "false",
+        hl.restored, "I5 Redis knows another generation",
+    ),
+    mutant(
+        "norewind", "after a restore the sweep rewinds points ahead of the ledger", "upsert",
+        "result, place = tonumber(point) < stored and 'REWOUND' or 'RESET', wake", "result = 'RESET'",
+        hl.restored_with_a_far_point, "I",
+    ),
+    # remove.lua
+    mutant(
+        "removedue", "the end of a definition does not erase a due point", "remove",
+        "elseif score and stored and stored <= now and mode == '' then", "elseif false then",
+        h.disabled_between_attempts, "I1 a run without outcome",
+    ),
+    mutant(
+        "removeleased", "a live lease keeps its member in its place", "remove",
+        "local leased = score and", "local leased = false and",
+        hl.moved_while_it_runs, "I3 ",
+    ),
+    mutant(
+        "removeold", "an old removal does not remove what came back", "remove",
+        "if known and generation < known and", "if false and",
+        h.an_old_removal_arrives, "I1 an enabled schedule is absent",
+    ),
+    # enqueue.lua, epoch.lua
+    mutant(
+        "enqueuexx", "an order that is there stays as it is", "enqueue",
+        "if call('ZADD', DUE, 'NX', wake, member) == 1 then", "if call('ZADD', DUE, wake, member) >= 0 then",
+        hl.order_while_it_runs, "I4 a stale request changed something",
+    ),
+    mutant(
+        "epochcas", "only who holds the mark calls a shard built", "epoch",
+        "if epoch ~= ARGV[1] then return 0 end", "",
+        hl.flushed_during_a_rebuild, "I1 an enabled schedule is absent",
+    ),
+)  # fmt: skip

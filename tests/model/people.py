@@ -1,0 +1,252 @@
+"""The steps of everybody but the workers: people who edit, the clocks, the server and the database that lose things."""
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from django_delayq import mirror
+from django_delayq.broker import keys
+from django_delayq.models import Schedule
+from django_delayq.timing import from_ms, to_ms
+
+from .faults import Broken, step
+from .stage import TASK
+from .wire import deliver
+
+
+def seconds(number):
+    """Return a duration."""
+    return timedelta(seconds=number)
+
+
+class People:
+    """Schedules are named `a`, `b`, `c`; a name that is deleted may come again."""
+
+    # -- definitions
+
+    @step
+    def create(self, name="a", every=10, once_in=None, queue="default", *, seen=True, **values):
+        """Make a schedule, unless there is one of this name. Not `seen`: by a process that does not mirror."""
+        if name in self.names:
+            return
+        with self._web(seen):
+            kind = {"kind": "every", "every": seconds(every)}
+            if once_in is not None:
+                kind = {"kind": "once", "at": self._soon(once_in)}
+            values = {"backoff": seconds(5), **values}
+            with self._noted(name):
+                Schedule.objects.create(name=name, task=TASK, queue=queue, **kind, **values)
+
+    @step
+    def edit(self, name="a", *, every=None, start_in=None, end_in=None, seen=True, **values):
+        """Change a schedule, if it is there, never twice in one ms.
+
+        `start_in`, `end_in`: seconds from now to its first point, to its end.
+        """
+        if name not in self.names:
+            return
+        with self._web(seen):
+            self.advance_clock(1)
+            row = Schedule.objects.get(pk=self.names[name])
+            self._note_owed(row, values)
+            self.invariants.moved[row.pk] += values.get("queue", row.queue) != row.queue
+            if row.kind == "every":
+                values |= {} if every is None else {"every": seconds(every)}
+                values |= {} if start_in is None else {"start_at": self._soon(start_in)}
+                values |= {} if end_in is None else {"end_at": self._soon(end_in)}
+            for field, value in values.items():
+                setattr(row, field, value)
+            with suppress(ValidationError), self._noted(name):  # such as an end before the first point
+                row.save()
+
+    def change(self, name="a", changes=None, **options):
+        """Make these changes to a schedule."""
+        self.edit(name, **changes, **options)
+
+    @step
+    def delete(self, name="a", *, seen=True):
+        """Delete a schedule, if it is there."""
+        pk = self.names.pop(name, None)
+        if pk is not None:
+            with self._web(seen):
+                self.oracle.forget(pk)
+                Schedule.objects.get(pk=pk).delete()
+
+    @step
+    def order(self, name="a", *, seen=True):
+        """Run now; two orders are never given in one ms."""
+        self.advance_clock(1)
+        if name in self.names:
+            with self._web(seen):
+                mirror.run_now(Schedule.objects.get(pk=self.names[name]))
+
+    @contextmanager
+    def _web(self, seen):
+        """Act as a web process: one that mirrors, or one with MIRROR = False."""
+        self.unseen = self.unseen or not seen
+        self.delayed = self.delayed or not seen or self.plan is not None
+        self.stage.config = replace(self.config, mirror=seen)
+        try:
+            with self.as_actor("web"):
+                yield
+        finally:
+            self.stage.config = self.config
+
+    @contextmanager
+    def _noted(self, name):
+        """Tell the oracle what was written, at the commit, before anything else follows it."""
+
+        def note():
+            row = Schedule.objects.get(name=name)
+            self.names[name] = row.pk
+            self.oracle.note(row)
+
+        with transaction.atomic():
+            transaction.on_commit(note)
+            yield
+
+    def _soon(self, ahead):
+        return from_ms(to_ms(self.clock.wall()) + ahead * 1000)
+
+    def _note_owed(self, row, values):
+        """A point that is due now survives this edit (rule R8), but not a move, which has it explained by a stretch."""
+        if values.get("queue", row.queue) != row.queue:
+            self.invariants.owed = {item for item in self.invariants.owed if item[0] != row.pk}
+            return
+        shard = self.view.shards[self.tag_of(f"s{row.pk}", row.queue)]
+        point = shard.point.get(f"s{row.pk}")
+        undecided = point is not None and point > (self.view.schedules[row.pk].last_due or 0)
+        if undecided and row.enabled and point <= self.clock.server_ms() and self.oracle.is_point(row.pk, point):
+            self.invariants.owed.add((row.pk, point))
+
+    # -- time
+
+    @step
+    def advance(self, ms=1000):
+        """Let time go by, for everybody."""
+        self.advance_clock(ms)
+
+    @step
+    def jump(self, ms=-1000):
+        """Step the server's clock, which shortens or lengthens all leases."""
+        self.clock.server_offset_ms += ms
+        self.losses += 1
+        self.false_clock = self.delayed = True
+        self.advance_clock(1)
+
+    @step
+    def skew(self, who="web", ms=1000):
+        """Set a process' wall clock."""
+        self.clock.skews_ms[who] = ms
+        self.false_clock = self.false_clock or who == "web"
+
+    def advance_clock(self, ms):
+        """Move the clocks on and let marks of rebuilds expire."""
+        self.clock.elapsed_ms += ms
+        client = self.stage.client
+        client.set(self.stage.clock_key, self.clock.server_ms())
+        for key, end in list(self.marks.items()):
+            if end <= self.clock.elapsed_ms:
+                del self.marks[key]
+                if (client.get(key) or b"").startswith(b"building:"):
+                    client.delete(key)
+
+    # -- requests that come late
+
+    @step
+    def late(self, back=0, script=None, w=None):
+        """Deliver an old request to Redis, whether it was delivered before or not. Nobody hears the reply.
+
+        It is the last but `back` of those of this `script` and of this worker's process, or of all.
+        """
+        owner = None if w is None else self.workers[w].name
+        found = [item for item in self.requests if script in (None, item.name) and owner in (None, item.owner)]
+        if found:
+            request = found[-1 - back % len(found)]
+            self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
+            self.strays = self.strays or request.name == "upsert"
+            deliver(self, request, late=True)
+            self.stage.seen["late"] += 1
+
+    # -- losses
+
+    @step
+    def flush_redis(self, place=None):
+        """Lose every key, or those of one shard."""
+        names = self.key_names()
+        if place is not None:
+            names = [name for name in names if name.startswith(self.tags[place])]
+        self.stage.client.delete(*names)
+        self.lost_something()
+
+    @step
+    def snapshot(self):
+        """Let a replica fall behind from here."""
+        self.backup.save_keys()
+
+    @step
+    def rollback(self):
+        """Fail over to the replica of the last snapshot."""
+        if self.backup.keys is not None:
+            self.advance_clock(1)
+            self.backup.restore_keys()
+            self.stage.seen["wound back"] += 1
+            self.lost_something()
+            self.suspect = True
+
+    @step
+    def dump(self):
+        """Make a backup of the database."""
+        self.backup.save_tables()
+
+    @step
+    def restore(self):
+        """Restore the database from the last backup. No worker lives through it."""
+        if self.backup.tables is not None and not any(stepped.busy for stepped in self.workers):
+            self.backup.restore_tables()
+            self.stage.seen["restored"] += 1
+            for stepped in list(self.workers):
+                self.killed(stepped)
+            self.restores += 1
+            self.lost_something()
+            self.suspect = True
+
+    @step
+    def recreate(self):
+        """Restore the database under running workers, and make a schedule that gets a key anew."""
+        self.backup.restore_tables()
+        self.restores += 1
+        self.lost_something()
+        self.suspect = True
+        self.advance_clock(20_000)
+        self.create("a")
+
+    @step
+    def foreign(self):
+        """Lose every key, and have another database take the prefix over, with a member that nobody here knows."""
+        self.flush_redis()
+        tag = self.tags[0]
+        client, now = self.stage.client, self.clock.server_ms()
+        client.set(keys.layout_key(self.config.prefix), '{"database": "another", "shards": {"default": 2, "mail": 1}}')
+        client.set(f"{tag}:epoch", "another")
+        client.zadd(f"{tag}:due", {"s999": now})
+        for part in ("point", "gen"):
+            client.hset(f"{tag}:{part}", "s999", now)
+        self.occupied = True
+
+    @step
+    def native(self):
+        """Leave the prefix to this database again; the other one has lost nothing until then."""
+        if "s999" not in self.view.shards[self.tags[0]].due:
+            raise Broken("F31 a member of another database was removed", self.view.shards)
+        self.flush_redis()
+        self.occupied = False
+
+    def lost_something(self):
+        """What was claimed before may be claimed again now."""
+        self.losses += 1
+        self.delayed = True
+        self.holders.lost.clear()

@@ -1,0 +1,89 @@
+"""What a test sets up once for all histories: the injected clock, the scripts that read it, the wires, the hooks."""
+
+import logging
+import os
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache, partialmethod
+from hashlib import sha1
+
+from django_delayq import conf, failpoints, ledger, registry
+from django_delayq.broker import Broker, connector, scripts
+from django_delayq.worker import execution, loop
+
+from .clock import Clock, timed
+from .stepped import Waiting
+from .wire import Wire
+
+#: Two shards of one queue and one of another; the shortest numbers that leave room for every case.
+SETTINGS = {"queues": ("default", "mail"), "shards": {"default": 2, "mail": 1}, "max_reclaims": 2, "batch_size": 5}
+TASK = "tests.app.tasks.noop"
+
+
+class TaskFailed(Exception):
+    """What a task raises where the history wants it to fail."""
+
+
+def _wired(broker, stage, real, **options):
+    """Give a new broker a wire of the process that creates it."""
+    real(broker, **{**options, "client": Wire(stage.world, stage.world.creating)})
+
+
+class Stage:
+    """The patches of one test. `world` is the history that is being played."""
+
+    def __init__(self, monkeypatch, *, mutate=None):
+        """`mutate(name, text)` returns the text of a script, changed or not."""
+        self.world = None
+        self.config = replace(conf.get_config(), lease_seconds=30, **SETTINGS)
+        self.client = connector(timeout_seconds=5)()
+        self.clock = Clock(monkeypatch)
+        self.clock_key = f"model-clock-{os.getpid()}"
+        self.names = {}
+        self._real_load, self._mutate = scripts.load, mutate or (lambda name, text: text)
+        monkeypatch.setattr(scripts, "load", lru_cache(self._load))
+        for name in scripts.NAMES:
+            scripts.load(name)
+        monkeypatch.setattr(Broker, "__init__", partialmethod(_wired, self, Broker.__init__))
+        monkeypatch.setattr(conf, "get_config", lambda: self.config)
+        monkeypatch.setattr(loop, "Slots", Waiting)
+        monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
+        for name in ("close_aged_connections", "tidy_connections"):
+            monkeypatch.setattr(execution, name, lambda: None)
+        for name, check in (("record", "recorded"), ("start", "started")):
+            monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))
+        monkeypatch.setattr(type(registry.get_task(TASK)), "call", lambda task, *args, **kwargs: self._call())
+        self._quiet = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        self.ending = True
+        #: What happened how often, over all histories: steps, and what they came to.
+        self.seen = Counter()
+
+    def summary(self, seconds):
+        """Return a line about all histories so far."""
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.seen.items()))
+        return f"{self.seen['steps'] / seconds:.0f} steps/s; {counts}"
+
+    def close(self):
+        """Leave nothing behind on the server and in the logging of other tests."""
+        self.client.delete(self.clock_key)
+        self.client.connection_pool.disconnect()
+        logging.disable(self._quiet)
+
+    def _load(self, name):
+        text = timed(self._mutate(name, self._real_load(name)[0]), self.clock_key)
+        sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.names[sha] = name
+        return text, sha
+
+    def _watched(self, real, check):
+        def call(outcomes):
+            results = real(outcomes)
+            getattr(self.world.invariants, check)(outcomes, [result.value for result in results])
+            return results
+
+        return call
+
+    def _call(self):
+        if not self.ending:
+            raise TaskFailed

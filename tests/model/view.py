@@ -1,0 +1,145 @@
+"""One look at the tables and at the keys, past the package. Instants are ms."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from django.db import connection
+
+from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+
+from .wire import plain
+
+OPEN = ("queued", "running", "retrying")
+RUN = (
+    "id", "schedule_id", "origin", "apart", "due_at", "last_due_at", "status", "attempt", "fence", "reason",
+    "started_at", "claimed_at", "worker",
+)  # fmt: skip
+SCHEDULE = ("id", "generation", "synced_generation", "enabled", "queue", "effective_from", "created_at")
+STATE = ("schedule_id", "last_due_at", "next_due_at", "run_count")
+
+
+@lru_cache(maxsize=4096)
+def _ms(value):
+    """Return an instant as a column holds it (text on SQLite) in ms."""
+    if value is None:
+        return None
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return -(-int(moment.timestamp() * 1_000_000) // 1000)
+
+
+def _select(model, columns):
+    quoted = ", ".join(f'"{name}"' for name in columns)
+    with connection.cursor() as cursor:
+        cursor.execute(f'SELECT {quoted} FROM "{model._meta.db_table}" ORDER BY 1')  # noqa: S608 - our own names
+        return cursor.fetchall()
+
+
+class RunRow:
+    """A row of the ledger."""
+
+    def __init__(self, raw):
+        self.raw = raw
+        (self.pk, self.schedule, self.origin, apart, due, last, self.status, self.attempt, self.fence, self.reason,
+         started, claimed, self.worker) = raw  # fmt: skip
+        self.apart = bool(apart)
+        self.due = _ms(due)
+        self.until = self.due if last is None else _ms(last)
+        self.final = self.status not in OPEN
+        self.counted = self.final and self.status != "skipped" and started is not None and claimed is not None
+        self.key = (self.schedule, self.origin, self.due)
+
+    def __repr__(self):
+        return f"<run {self.pk} of {self.schedule} {self.origin} {self.due}..{self.until} {self.status} {self.reason}>"
+
+
+class ScheduleRow:
+    """A definition with its state, and where its member belongs."""
+
+    def __init__(self, raw, state, tag):
+        self.pk, self.generation, synced, enabled, self.queue, effective, created = raw
+        self.enabled, self.mirrored = bool(enabled), synced == self.generation
+        self.effective, self.created = _ms(effective), _ms(created)
+        self.last_due, self.next_due, self.run_count = state or (None, None, 0)
+        self.last_due, self.next_due = _ms(self.last_due), _ms(self.next_due)
+        self.place = tag(f"s{self.pk}", self.queue)
+
+    def __repr__(self):
+        mirrored = "" if self.mirrored else " unmirrored"
+        return (
+            f"<schedule {self.pk} {self.place} from {self.effective} last {self.last_due} g{self.generation}{mirrored}>"
+        )
+
+
+@dataclass
+class Shard:
+    """What the keys of one place hold."""
+
+    due: dict
+    point: dict
+    gen: dict
+    lease: dict
+    attempts: dict
+    epoch: str | None
+
+    @property
+    def built(self):
+        """True where the shard claims to be complete."""
+        return self.epoch is not None and not self.epoch.startswith("building:")
+
+
+class View:
+    """Everything, at one instant."""
+
+    def __init__(self, world):
+        self.world = world
+        self.runs = {raw[0]: RunRow(raw) for raw in _select(Run, RUN)}
+        states = {raw[0]: raw[1:] for raw in _select(ScheduleState, STATE)}
+        rows = _select(Schedule, SCHEDULE)
+        self.schedules = {raw[0]: ScheduleRow(raw, states.get(raw[0]), world.tag_of) for raw in rows}
+        self.tombstones = _select(Tombstone, ("member", "queue"))
+        #: Schedule pk -> rows of due points, by due.
+        self.chains = {}
+        for run in sorted(self.runs.values(), key=lambda run: run.due):
+            if run.origin == "due" and run.schedule in self.schedules:
+                self.chains.setdefault(run.schedule, []).append(run)
+        self._shards = None
+
+    @property
+    def shards(self):
+        """Return what Redis holds, by the tag of the place."""
+        if self._shards is None:
+            self._shards = read_shards(self.world)
+        return self._shards
+
+    def row_of(self, key):
+        """Return the row of a due point or order."""
+        return next((run for run in self.runs.values() if run.key == key), None)
+
+    def first_missing(self, pk):
+        """Return where the chain goes on: its oldest open row, else the first point after all that is decided."""
+        waiting = [row.due for row in self.chains.get(pk, []) if not row.final and not row.apart]
+        schedule = self.schedules[pk]
+        after = max(schedule.effective, schedule.last_due or 0)
+        point = self.world.oracle.eras[pk][-1].next_after(after)
+        return min([*waiting, *([] if point is None else [point])], default=None)
+
+
+def read_shards(world):
+    """Return every shard by its tag, in one round trip."""
+    pipeline = world.stage.client.pipeline(transaction=False)
+    for tag in world.tags:
+        pipeline.zrange(f"{tag}:due", 0, -1, withscores=True)
+        for part in ("point", "gen", "lease", "attempts"):
+            pipeline.hgetall(f"{tag}:{part}")
+        pipeline.get(f"{tag}:epoch")
+    replies = iter(pipeline.execute())
+    found = {}
+    for tag in world.tags:
+        due = {plain(member): int(score) for member, score in next(replies)}
+        point, gen, lease, attempts = ({plain(k): plain(v) for k, v in next(replies).items()} for _ in range(4))
+        numbers = [{k: int(v) for k, v in part.items()} for part in (point, gen)]
+        epoch = next(replies)
+        found[tag] = Shard(due, *numbers, lease, attempts, None if epoch is None else plain(epoch))
+    return found

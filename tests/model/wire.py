@@ -1,0 +1,138 @@
+"""What stands between a broker and the real server: loses, delays and repeats requests, and sees who holds what.
+
+It executes the real scripts. It knows who claimed each member last, which no script tells, and so can say of every
+request whether its sender had a right to change what it changed.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from redis import exceptions as errors
+
+from django_delayq.broker import scripts
+from django_delayq.mirror.ghosts import BEYOND
+
+#: Scripts whose members name a fence.
+BY_FENCE = ("settle", "release", "retry", "renew")
+#: Scripts that change nothing but the members they name.
+BY_MEMBER = (*BY_FENCE, "enqueue")
+
+
+def plain(value: Any) -> str:
+    """Return an argument or reply as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@lru_cache
+def shape(name: str) -> tuple[int, int]:
+    """Return how many arguments of a script stand before the members, and how many each takes, by its header."""
+    header = scripts.load(name)[0].partition("-- ARGV")[2].partition("-- RETURNS")[0].replace("\n--", "")
+    before, found, each = re.sub(r"\([^()]*\)", "", header).partition("then per member")
+    assert found, f"the header of {name}.lua names no arguments per member"
+    return before.count(","), each.count(",") + 1
+
+
+@dataclass
+class Request:
+    """One script call, as it was sent."""
+
+    name: str
+    owner: str
+    keys: list[str]
+    args: list[Any]
+    #: How often Redis had lost something when it was sent.
+    losses: int
+
+    @property
+    def place(self) -> str:
+        """The tag of the shard."""
+        return self.keys[0].removesuffix(":due")
+
+    @property
+    def forces(self) -> bool:
+        """True where it acts against the generations: a late one puts the past in place of the present."""
+        if self.name == "upsert":
+            return plain(self.args[2]) == "reset" or any(map(plain, self.args[7::5]))
+        return self.name == "remove" and any(int(number) >= BEYOND for number in self.args[2::3])
+
+    def items(self) -> list[list[str]]:
+        """Return the arguments of each member."""
+        first, width = shape(self.name)
+        texts = [plain(value) for value in self.args]
+        return [texts[at : at + width] for at in range(first, len(texts), width)]
+
+
+class Wire:
+    """A redis client for one process, named `owner`."""
+
+    def __init__(self, world: Any, owner: str) -> None:
+        self._world = world
+        self._owner = owner
+        self._client = world.stage.client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def time(self) -> tuple[int, int]:
+        """Return the injected server time."""
+        now = self._world.clock.server_ms()
+        return now // 1000, now % 1000 * 1000
+
+    def pipeline(self, transaction: bool = True) -> "Pipeline":
+        """Return a pipeline whose scripts go one by one: the connection can break in its middle."""
+        return Pipeline(self, self._client.pipeline(transaction=transaction))
+
+    def evalsha(self, sha: str, count: int, *rest: Any) -> Any:
+        """Send a script, through the faults of this step."""
+        world, keys, args = self._world, list(rest[:count]), list(rest[count:])
+        request = Request(world.stage.names[sha], self._owner, keys, args, world.losses)
+        world.requests.append(request)
+        world.seam(f"send:{request.name}", self._owner)
+        reply = deliver(world, request)
+        world.seam(f"reply:{request.name}", self._owner, request=request, reply=reply)
+        world.holders.reply_arrived(request)
+        return reply
+
+
+class Pipeline:
+    """Reads go to the server in one piece, scripts each through the faults of this step. The package never mixes."""
+
+    def __init__(self, wire: Wire, real: Any) -> None:
+        self._wire = wire
+        self._real = real
+        self._scripts: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def evalsha(self, *call: Any) -> None:
+        """Queue a script."""
+        self._scripts.append(call)
+
+    def execute(self, **options: Any) -> list[Any]:
+        """Send what was queued."""
+        queued, self._scripts = self._scripts, []
+        return [self._wire.evalsha(*call) for call in queued] or self._real.execute(**options)
+
+
+def deliver(world: Any, request: Request, *, late: bool = False) -> Any:
+    """Execute a request on the server, and check what only here can be seen."""
+    before = world.holders.look(request) if request.name in BY_MEMBER or request.name == "claim" else None
+    text, sha = scripts.load(request.name)
+    client = world.stage.client
+    try:
+        reply = client.evalsha(sha, len(request.keys), *request.keys, *request.args)
+    except errors.NoScriptError:
+        reply = client.eval(text, len(request.keys), *request.keys, *request.args)
+    if before is not None:
+        world.holders.check(request, before, reply, late=late)
+    if request.name == "epoch" and plain(request.args[2]) != "0" and reply == 1:
+        world.marks[request.keys[7]] = world.clock.elapsed_ms + int(request.args[2])
+    return reply
+
+
+def lost() -> Exception:
+    """Return the error of a connection that broke."""
+    return errors.ConnectionError("lost in the model")

@@ -1,0 +1,304 @@
+"""One history: database, Redis, workers, people. Each public method is a step; invariants are checked after it."""
+
+import random
+from contextlib import contextmanager
+
+from django.db import OperationalError
+
+from django_delayq import mirror
+from django_delayq.broker import Place, keys
+from django_delayq.broker.keys import member_place
+from django_delayq.mirror import fast
+from django_delayq.mirror.layout import forget_fingerprints
+from django_delayq.models import Schedule
+
+from .backup import Backup
+from .faults import Killed, step
+from .holders import Holders
+from .invariants import Invariants
+from .oracle import Oracle
+from .people import People
+from .stepped import Stepped
+from .wire import lost
+
+WORKERS = 3
+
+
+class World(People):
+    """Begins with a new database, an empty Redis that is marked as built, and three workers."""
+
+    def __init__(self, stage):
+        self.stage, self.config, self.clock = stage, stage.config, stage.clock
+        stage.world = self
+        stage.seen["histories"] += 1
+        random.seed(0)
+        self.plan, self.acting, self.creating = None, "web", "web"
+        #: How often Redis lost something or its clock stepped; how often the database was restored.
+        self.losses = self.restores = 0
+        #: True once Redis may differ from the database without anybody being to blame until the next full sweep.
+        self.suspect = False
+        #: True once the clocks of Redis and the web processes differ, so that an edit can take back due points.
+        self.false_clock = False
+        #: True once a late request may have put a moved schedule back where it was. Its next claimer drops it there.
+        self.strays = False
+        #: True once somebody deleted or ordered something without telling Redis: only a full sweep finds it.
+        self.unseen = False
+        #: True once an edit may have reached Redis late, so that a point of the old definition came due.
+        self.delayed = False
+        #: True while the prefix is another database's.
+        self.occupied = False
+        #: True inside a step; True after one that found something wrong.
+        self.inside = self.over = False
+        self.requests, self.marks = [], {}
+        self.places = [Place(queue, n) for queue in self.config.queues for n in range(self.config.shards_of(queue))]
+        self.tags = [self.tag(place) for place in self.places]
+        self.oracle, self.holders, self.invariants = Oracle(), Holders(self), Invariants(self)
+        self.workers, self.lives, self.names = [], 0, {}
+        self.clock.reset()
+        self.backup = Backup(self)
+        self.backup.clear()
+        self.advance_clock(0)
+        forget_fingerprints()
+        fast.forget_broker()
+        for number in range(WORKERS):
+            self.workers.append(self._born(number))
+        mirror.check_layout(self.workers[0].worker.broker)
+        mirror.full_sweep(self.workers[0].worker.broker)
+        self.invariants.after_step()
+
+    # -- names
+
+    def tag(self, place):
+        """Return the hash tag of a place."""
+        return f"{{{self.config.prefix}:{place}}}"
+
+    def tag_of(self, member, queue):
+        """Return the tag of the place where a member belongs."""
+        return self.tag(member_place(member, queue, self.config.shards_of(queue)))
+
+    def key_names(self):
+        """Return every key that this history can have written."""
+        names = list(keys.prefix_keys(self.config.prefix))
+        for place in self.places:
+            owners = ["-", *(f"w{n}.{life}" for n in range(WORKERS + 1) for life in range(self.lives + 1))]
+            names += keys.shard_keys(self.config.prefix, place)
+            names += [keys.all_keys(self.config.prefix, place, owner)["journal"] for owner in owners]
+        return sorted(set(names))
+
+    @staticmethod
+    def key_of(run):
+        """Return what a row of the ledger is about, as `RunRow.key`."""
+        return run.schedule_id, str(run.origin), round(run.due_at.timestamp() * 1000)
+
+    def executing(self, key, view):
+        """Return who has begun this point under a lease that is his."""
+        for stepped in self.workers:
+            for held in stepped.begun:
+                mine = view.shards[self.tag(held.place)].lease.get(held.member) == held.fence
+                if mine and not stepped.lapsed(held) and self.key_of(held.outcome.run) == key:
+                    return held
+        return None
+
+    def note_claim(self, owner, fence):
+        """Remember what the definitions were when these were claimed, and what Redis had lost until then."""
+        for stepped in self.workers:
+            if stepped.name == owner and fence not in stepped.known:
+                stepped.known[fence] = dict(Schedule.objects.values_list("pk", "generation"))
+                stepped.losses[fence] = self.losses
+
+    # -- faults
+
+    @contextmanager
+    def planned(self, fault):
+        """Have this fault strike the step that follows."""
+        before, self.plan = self.plan, fault
+        try:
+            yield
+        finally:
+            self.plan = before
+
+    @contextmanager
+    def as_actor(self, name):
+        """Let a process act: its wall clock, its requests."""
+        before = self.acting, self.clock.actor
+        self.acting = self.clock.actor = name
+        try:
+            yield
+        finally:
+            self.acting, self.clock.actor = before
+
+    def seam(self, name, owner, *, request=None, reply=None):
+        """Pass a place where the fault of this step may strike."""
+        fault = self.plan
+        if fault is None or owner != self.acting or fault.seam != name:
+            return
+        fault.passed += 1
+        if fault.passed != fault.nth:
+            return
+        if fault.effect in ("lose", "kill") and reply is not None:
+            self.holders.reply_was_lost(request, reply)
+        if fault.effect == "kill":
+            raise Killed
+        if fault.effect == "lose":
+            raise lost()
+        if fault.effect == "database":
+            raise OperationalError("lost in the model")
+        for method, arguments in fault.steps:
+            getattr(self, method)(**arguments)
+
+    def _born(self, number):
+        self.lives += 1
+        return Stepped(self, number, self.lives)
+
+    def killed(self, stepped):
+        """Replace a worker that is gone."""
+        self.stage.seen["killed"] += 1
+        for held, _ in stepped.slots.entries:
+            self.invariants.waited_in_vain(held)
+        self.workers[self.workers.index(stepped)] = self._born(stepped.number)
+
+    @contextmanager
+    def _acting(self, number):
+        """Let a worker act, unless it stands in the middle of another step. It may be killed there."""
+        stepped = self.workers[number]
+        if stepped.busy:
+            yield None
+            return
+        stepped.busy = True
+        with self.as_actor(stepped.name):
+            try:
+                yield stepped
+            except Killed:
+                self.killed(stepped)
+            finally:
+                stepped.busy = False
+
+    # -- steps of workers
+
+    @step
+    def claim(self, w=0, place=None, limit=5):
+        """Claim, judge and dispatch; by default everywhere."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                for chosen in self.places if place is None else [self.places[place]]:
+                    stepped.claim(chosen, limit)
+
+    @step
+    def take(self, w=0):
+        """Claim everywhere and begin what was claimed."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                for place in self.places:
+                    stepped.claim(place, 5)
+                while stepped.slots.entries:
+                    stepped.begin()
+
+    @step
+    def finish_running(self, w=0, ok=True):
+        """End all tasks that run, record and settle."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                while stepped.slots.begun:
+                    stepped.end(0, ok=ok)
+                stepped.flush()
+
+    @step
+    def begin(self, w=0, *, dies=False):
+        """Start a task."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.begin(dies=dies)
+
+    @step
+    def end(self, w=0, index=0, ok=True):
+        """End a task."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.end(index, ok=ok)
+
+    @step
+    def flush(self, w=0):
+        """Record and settle."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.flush()
+
+    @step
+    def renew(self, w=0):
+        """Renew leases."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.renew()
+
+    @step
+    def release(self, w=0):
+        """Hand back what waits."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.release()
+
+    @step
+    def kill(self, w=0):
+        """End a process without a word."""
+        if not self.workers[w].busy:
+            self.killed(self.workers[w])
+
+    @step
+    def work(self, w=0, ok=True):
+        """Do everything that can be done now: claim everywhere, run, record."""
+        with self._acting(w) as stepped:
+            if stepped is None:
+                return
+            for place in self.places:
+                stepped.claim(place, 5)
+            for _ in range(3):  # what waits to run alone begins only after the rest is recorded
+                while stepped.slots.entries:
+                    stepped.begin()
+                while stepped.slots.begun:
+                    stepped.end(0, ok=ok)
+                stepped.flush()
+
+    @step
+    def sweep(self, w=0, kind="delta"):
+        """Sweep as `upkeep` does: `delta`, `full`, or `rebuild` of what was flushed."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                alone = not any(other.busy for other in self.workers if other is not stepped)
+                stepped.sweep(kind)
+                if self.plan is None and alone and kind == "full":
+                    self.suspect = False
+                if self.plan is None and kind != "rebuild":
+                    self.invariants.swept()
+
+    # -- the end
+
+    def finish(self):
+        """Let everything come to rest without further faults, then check that nothing is open, missing or left over."""
+        for stepped in list(self.workers):
+            self.killed(stepped)
+        self.advance(5000)
+        self.sweep(0)
+        for _ in range(20):
+            self.advance(self.config.lease_seconds * 1000 + 1)
+            self.sweep(0, "full" if self.losses or self.unseen else "delta")
+            for _ in range(50):
+                if not self._due():
+                    break
+                self.work(0)
+            if not self._due() and self.invariants.is_quiet():
+                break
+        self.look_back()
+        self.sweep(0, "full")
+        self.work(0)
+        self.look_back(whole=True)
+
+    @step
+    def look_back(self, *, whole=False):
+        """Check what must hold at the end; the `whole` of it after a full sweep only."""
+        self.invariants.nothing_missing()
+        if whole:
+            self.invariants.at_end()
+
+    def _due(self):
+        now = self.clock.server_ms()
+        return any(score <= now for shard in self.view.shards.values() for score in shard.due.values())

@@ -1,0 +1,69 @@
+"""The Python blocks of the README, and what each of them is.
+
+- Its first line is a comment that names a file (`# shop/tasks.py`): a part of that file in a project made for the test.
+  `# settings.py` is one of them.
+- It has `>>>`: a doctest.
+- It is nothing but assignments to names in capitals, or a fragment of such: settings.
+- Anything else that begins with an import is a script, and is executed; unless it defines functions or classes: those
+  belong into a file. What does not begin with an import is an excerpt, and only read.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@dataclass(frozen=True)
+class Block:
+    """`line` is where its first line stands in the README. `name` is its file's, else empty."""
+
+    line: int
+    text: str
+    kind: str
+    name: str = ""
+
+
+def read(text: str) -> list[Block]:
+    """Return the blocks in order."""
+    found = []
+    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        line = text.count("\n", 0, match.start()) + 2
+        found += _parts(line, match[1])
+    return found
+
+
+def _parts(line: int, code: str) -> list[Block]:
+    """A block with several file names is several blocks."""
+    names = list(re.finditer(r"^# ([\w/]+\.py)$", code, re.MULTILINE))
+    if not names:
+        return [Block(line, code, _kind(code))]
+    ends = [name.start() for name in names[1:]] + [len(code)]
+    return [
+        Block(line + code.count("\n", 0, name.start()), code[name.start() : end], "file", name[1])
+        for name, end in zip(names, ends, strict=True)
+    ]
+
+
+def _kind(code: str) -> str:
+    if ">>>" in code:
+        return "doctest"
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        ast.parse(f"{{{code}}}")  # a part of a dict
+        return "fragment"
+    if all(isinstance(item, ast.Assign) and _is_setting(item.targets[0]) for item in tree.body):
+        return "settings"
+    defines = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    if any(isinstance(item, defines) for item in tree.body):
+        return "definitions"
+    return "script" if isinstance(tree.body[0], ast.Import | ast.ImportFrom) else "excerpt"
+
+
+def _is_setting(target: ast.expr) -> bool:
+    if isinstance(target, ast.Subscript):
+        target = target.value
+    return isinstance(target, ast.Name) and target.id.isupper()

@@ -1,0 +1,98 @@
+"""A project made of the README's blocks, in a folder of its own, with a test that runs the examples in order."""
+
+import inspect
+import json
+from pathlib import Path
+
+import django
+
+from django_delayq.compat import task
+
+from .blocks import Block
+
+SETTINGS = """
+from pathlib import Path
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "shop"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+"""
+#: What the README's tasks call, and what it mentions without showing it.
+TASKS = """
+from types import SimpleNamespace
+
+from django.tasks import task
+
+bank = SimpleNamespace(charge=lambda order, key: f"charged {order}")
+
+
+def remind_everybody(days):
+    return days
+
+
+def mail_receipt(order):
+    return None
+
+
+@task
+def check_stock():
+    return None
+"""
+EXAMPLES = """
+import doctest
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+BLOCKS = json.loads(Path(__file__).with_name("blocks.json").read_text())
+#: A Sunday.
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_the_examples_in_order(delayq):
+    delayq.start_at(NOON)
+    names, finder, shown = {}, doctest.DocTestParser(), []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for line, text in BLOCKS:
+        delayq.run_due()  # between two blocks, a worker
+        if ">>>" not in text:
+            exec(compile("\\n" * (line - 1) + text, "README.md", "exec"), names)
+            continue
+        example = finder.get_doctest(text, names, "README", "README.md", line - 1)
+        runner.run(example, out=shown.append, clear_globs=False)
+        names.update(example.globs)
+    assert not shown, "".join(shown)
+    assert runner.tries > 10
+"""
+
+
+def make(folder: Path, blocks: list[Block]) -> None:
+    """Write the project. What this Django does not know yet is left out."""
+    files = {
+        "settings.py": SETTINGS,
+        "shop/__init__.py": "",
+        "shop/tasks.py": _for_this_django(TASKS),
+        "test_examples.py": EXAMPLES,
+    }
+    for block in blocks:
+        if block.kind == "file" and not _is_too_new(block):
+            files[block.name] = f"{files.get(block.name, '')}\n\n{_for_this_django(block.text)}"
+    examples = [(block.line, _for_this_django(block.text)) for block in blocks if block.kind in ("doctest", "script")]
+    files["blocks.json"] = json.dumps(examples)
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _is_too_new(block: Block) -> bool:
+    """Options at the decorator came with Django 6.1 and version 0.10 of the backport."""
+    takes_options = any(item.kind is item.VAR_KEYWORD for item in inspect.signature(task).parameters.values())
+    return "@task(max_attempts" in block.text and not takes_options
+
+
+def _for_this_django(text: str) -> str:
+    return text if django.VERSION >= (6, 0) else text.replace("from django.tasks import", "from django_tasks import")

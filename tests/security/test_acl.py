@@ -1,0 +1,248 @@
+"""The minimal Redis user of SECURITY.md: everything works with it, and with one rule less something does not."""
+
+import io
+from datetime import timedelta
+
+import pytest
+import redis
+from django.core.management import call_command
+
+from django_delayq import mirror
+from django_delayq.broker import Broker, Definition, JobBroker, JobSettlement, Lease, NewJob, Place, Settlement, keys
+from django_delayq.broker.job_pages import After, JobPages
+from django_delayq.embedded import EmbeddedServer
+from django_delayq.exceptions import BrokerError, DamagedKeys
+from django_delayq.models import Run, Schedule
+from tests.acceptance.support import wait_until
+from tests.faults.live import live_worker
+from tests.integration.mirroring import absent, mirrored, schedule
+from tests.integration.shard import LEASE_MS, PLACE
+from tests.security import acl
+from tests.support import make_due, run_burst
+
+PREFIX = "locked"
+RULES = acl.rules(PREFIX)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with EmbeddedServer() as started:
+        yield started
+
+
+@pytest.fixture
+def admin(server):
+    """The server's default user, for what the app itself does not do."""
+    client = redis.Redis.from_url(server.url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def locked(settings, prefix, server, admin):
+    """The app as the user of the document, on a server and under a prefix of its own."""
+    good, own = settings.CACHES, settings.DELAYQ
+    acl.make_user(admin, RULES)
+    settings.DELAYQ = {**own, "PREFIX": PREFIX}
+    location = {"LOCATION": acl.url_of(server.url)}
+    settings.CACHES = {**good, "default": {**good["default"], **location}}
+    broker = Broker(timeout_seconds=5, worker="test")
+    yield broker
+    broker.close()
+    settings.CACHES, settings.DELAYQ = good, own
+
+
+def said(*command):
+    out = io.StringIO()
+    call_command(*command, stdout=out)
+    return out.getvalue()
+
+
+def key(broker, part):
+    return dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, PLACE, broker.worker), strict=True))[part]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_worker_mirror_and_commands_work_under_the_minimal_user(locked, admin, settings):
+    row, fails, tries = schedule("ok"), schedule("fails", task="tests.app.tasks.fail"), schedule(
+        "tries", task="tests.app.tasks.fail", max_attempts=2, backoff=timedelta(milliseconds=10)
+    )  # fmt: skip
+    for each in (row, fails, tries):
+        make_due(locked, each)
+    run_burst()
+    outcomes = {run.schedule_name: (run.status, run.attempt) for run in Run.objects.all()}
+    assert (outcomes["ok"], outcomes["fails"][0]) == (("succeeded", 1), "failed")
+    wait_until(lambda: run_burst() is not None and Run.objects.get(schedule=tries).status == "failed", 10)
+    row.cron = "30 4 * * *"
+    row.save()
+    assert mirrored(locked, row), "an edit is mirrored at once"
+    gone = schedule("gone")
+    pk = gone.pk
+    gone.delete()
+    assert absent(locked, Schedule(pk=pk, queue="default"))
+    admin.script_flush()
+    order = mirror.run_now(row)
+    run_burst()
+    order.refresh_from_db()
+    assert order.status == "succeeded"
+    admin.delete(*admin.keys("*"))
+    run_burst()
+    assert mirrored(locked, row), "rebuilt after a flush"
+    with live_worker():
+        began = Run.objects.count()
+        mirror.run_now(row)  # a hint wakes the worker
+        wait_until(lambda: Run.objects.filter(status="succeeded").count() > began - 2, 10)
+        assert "Workers" in said("delayq_status", "--timeout", "5")
+    admin.set(key(locked, "due"), "foreign")
+    run_burst()  # repairs it
+    run_burst()  # rebuilds the shard
+    assert mirrored(locked, row), "a key of a foreign type is repaired"
+    assert "0 would be changed" in said("delayq_sync", "--dry-run")
+    assert "schedules checked" in said("delayq_sync")
+    assert "schedules checked" in said("delayq_sync", "--adopt")
+    assert "Next" in said("delayq_explain", "ok")
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 2}
+    assert "moved to 2 shards" in said("delayq_sync", "--reshard", "2")
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 1}
+    assert "moved to 1 shards" in said("delayq_sync", "--reshard", "1")
+    assert "Removed" in said("delayq_sync", "--purge")
+    assert admin.keys("*") == []
+    assert acl.denied(admin) == set()
+
+
+def steps(broker, admin):
+    """Yield what the app asks of Redis, each as one call. Needs no database."""
+    place, lease = PLACE, {"lease_ms": LEASE_MS}
+    point = broker.now_ms() + 60_000
+    yield lambda: broker.info("memory")
+    yield lambda: broker.claim_layout("{}")
+    yield lambda: broker.layout()
+    yield lambda: broker.write_layout("{}")
+    yield lambda: broker.heartbeat(1, "{}")
+    yield lambda: broker.workers()
+    yield lambda: broker.live_workers(since_ms=0)
+    yield lambda: broker.details_of(["test"])
+    yield lambda: broker.begin_sweep("t", ttl_ms=10_000)
+    yield lambda: broker.keep_sweep("t", ttl_ms=10_000)
+    yield lambda: broker.end_sweep("t")
+    yield lambda: broker.note_sweep("{}")
+    yield lambda: broker.last_sweep()
+    yield lambda: broker.swap_epoch(place, None, "building:x", ttl_ms=10_000)
+    yield lambda: broker.swap_epoch(place, "building:x", "e")
+    hints = broker.hints(timeout_seconds=0.01)
+    yield lambda: next(hints)
+    yield lambda: broker.upsert(place, [Definition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
+    yield lambda: broker.enqueue(place, [(f"r{n}", 1, 1) for n in (1, 2, 3)])
+    claims = []
+    yield lambda: claims.append(broker.claim(place, limit=9, request=1, **lease))
+    yield lambda: broker.claim(place, limit=9, request=1, **lease)
+    fence = claims[0].fence if claims else ""
+    yield lambda: broker.renew(place, [Lease("r1", fence)], **lease)
+    yield lambda: broker.release(place, [Lease("r1", fence)])
+    yield lambda: broker.retry(place, [Lease("r2", fence)])
+    yield lambda: broker.settle(place, [Settlement("r3", fence, 1, None)])
+    yield lambda: broker.remove(place, [("s1", 9, "")])
+    yield lambda: broker.views([("s2", "default")])
+    yield lambda: list(broker.scan(place))
+    yield lambda: broker.stats(place)
+    yield lambda: broker.heads([place])
+    yield lambda: broker.epochs([place])
+    yield from job_steps(broker)
+    yield lambda: broker.take_over([place])
+    yield lambda: broker.renew_epochs([place])
+    yield lambda: broker.farewell()
+    yield lambda: admin.set(key(broker, "due"), "foreign")
+    yield lambda: broker.repair(place)
+    yield lambda: broker.drop([place])
+    yield lambda: broker.purge()
+    hints.close()
+
+
+def job_steps(broker):
+    """Yield what the app asks of Redis for jobs."""
+    place, jobs, claims = PLACE, JobBroker(broker), []
+    names = [f"j{n}" for n in range(6)]
+    new = [NewJob(name, 0, n, f"key {name}", "text") for n, name in enumerate(names)]
+    yield lambda: jobs.enqueue_each([(place, new)], {place: "e"}, again=False)
+    yield lambda: jobs.enqueue_each([(place, new)], {place: "e"}, again=True)
+    yield lambda: claims.append(jobs.claim(place, limit=4, lease_ms=LEASE_MS, request=1))
+    holder = claims[0].holder if claims else ""
+    yield lambda: jobs.renew(place, [("j5", holder)], lease_ms=LEASE_MS, start=True)
+    settlements = [
+        JobSettlement(name, holder, what, 1000, "text")
+        for name, what in zip(names[:1:-1], ("done", "dead", "retry", "release"), strict=True)
+    ]
+    yield lambda: jobs.settle(place, settlements, dead_ms=1000, dead_most=1)
+    yield lambda: jobs.change(place, "j4", "revive", 1, "text")
+    yield lambda: jobs.change(place, "j0", "cancel", 1000, "text")
+    yield lambda: jobs.views(place, names)
+    yield lambda: jobs.counts([place])
+    pages = JobPages(broker)
+    yield lambda: pages.ordered("dead", [place], 1, after=After(0.0, place, 0), newest_first=True)
+    yield lambda: pages.held([place], 10)
+    yield lambda: pages.turn_us(place, "j4")
+    yield lambda: [*jobs.waiting(place), *jobs.dead(place), *jobs.results("default")]
+    yield lambda: jobs.entomb(place, "j9", 1, "text")
+    yield lambda: jobs.change(place, "j9", "bury")
+    yield lambda: jobs.move_result("j5", place, Place("default", 1))
+
+
+def play(broker, admin):
+    """Do every step, also after one that is refused; return the errors."""
+    admin.flushall()
+    admin.script_flush()
+    errors = []
+    try:
+        for step in steps(broker, admin):
+            try:
+                step()
+            except (BrokerError, StopIteration) as error:
+                errors.append(error)
+    except BrokerError as error:  # not even the clock
+        errors.append(error)
+    return errors
+
+
+def test_every_command_of_the_app_is_allowed(locked, admin):
+    assert play(locked, admin) == []
+    assert acl.denied(admin) == set()
+
+
+@pytest.mark.parametrize("rule", acl.grants(RULES))
+def test_each_rule_is_needed(locked, admin, rule):
+    acl.make_user(admin, [word for word in RULES if word != rule])
+    errors = play(locked, admin)
+    assert errors or acl.denied(admin)
+    assert not any(isinstance(error, DamagedKeys) for error in errors)
+    kind = {"+": "command", "~": "key", "&": "channel"}[rule[0]]
+    assert kind in {reason for reason, _ in acl.denied(admin)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["FLUSHALL"],
+        ["CONFIG", "GET", "*"],
+        ["KEYS", "*"],
+        ["ACL", "LIST"],
+        ["SCRIPT", "FLUSH"],
+        ["GET", "delayq:layout"],
+        ["SET", "other", "x"],
+        ["SET", "{locked2:default:0}:due", "x"],
+        ["PUBLISH", "other", "x"],
+        ["EVAL", "return redis.call('GET', KEYS[1])", "1", "other"],
+        ["EVAL", "return redis.call('FLUSHALL')", "0"],
+    ],
+    ids=" ".join,
+)
+def test_the_user_can_do_nothing_to_others(locked, command):
+    with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission|can't run|ACL"):
+        locked.client.execute_command(*command)
+
+
+def test_without_its_password_nobody_is_that_user(server, locked):
+    client = redis.Redis.from_url(acl.url_of(server.url, password="guessed"))
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        client.get("x")
+    client.close()

@@ -1,0 +1,377 @@
+"""Every address of the app's admin, taken from the resolver: reading changes nothing, writing needs a POST, a token and
+the permission, and hostile texts are escaped on every page.
+"""
+
+import html
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.urls import NoReverseMatch, reverse
+
+from django_delayq import mirror
+from django_delayq.backend.sending import shared
+from django_delayq.broker import Place, keys
+from django_delayq.declared.values import to_json, values_of
+from django_delayq.mirror.fast import forget_broker
+from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tombstone
+from tests.app import tasks
+from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make
+from tests.integration.job_pages import JOBS, claim, dead, forge, ready, waiting
+from tests.integration.mirroring import schedule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAYLOADS = {
+    "script": "<script>alert(1)</script>",
+    "attribute": "\"><img src=x onerror=alert(1)>'",
+    "template": "{{ 7|add:7 }}{% now 'Y' %}{0.__class__}%(name)s%s",
+    "direction": "evil\u202etxt.exe\u2066 \u0007\x1b[31m\x7f\u2028",
+    "long": "x" * 190 + "<b>",
+}
+#: The word of the admin's names that says what the page is about.
+MODELS = ("schedule", "run", "redisjob")
+
+
+def names():
+    """Return the names of every address of the app's admin."""
+    found = []
+    for model, model_admin in admin.site._registry.items():
+        if model._meta.app_label == "django_delayq":
+            found += [pattern.name for pattern in model_admin.get_urls() if pattern.name]
+    return sorted(set(found))
+
+
+def model_of(name):
+    """Return the model that a page is about."""
+    return name.removeprefix("django_delayq_").partition("_")[0]
+
+
+def addresses(row, run, job):
+    """Return (name, address) of every page, for this schedule, run and job, and of the app's own index."""
+    found = [("app_list", reverse("admin:app_list", args=["django_delayq"]))]
+    for name in names():
+        pk = {"schedule": row.pk, "run": run.pk, "redisjob": quote(job)}[model_of(name)]
+        for args in ([], [pk]):
+            try:
+                found.append((name, reverse(f"admin:{name}", args=args)))
+                break
+            except NoReverseMatch:
+                continue
+        else:
+            raise AssertionError(f"{name} has no address that this test knows to build")
+    return found
+
+
+NAMES = names()
+
+
+def test_the_walk_knows_every_address():
+    """Also those without a name: each pattern of the app's admins leads to a page that has one, or redirects to it."""
+    assert {
+        "django_delayq_schedule_changelist", "django_delayq_schedule_add", "django_delayq_schedule_change",
+        "django_delayq_schedule_delete", "django_delayq_schedule_history", "django_delayq_schedule_run_now",
+        "django_delayq_schedule_pause", "django_delayq_schedule_resume", "django_delayq_schedule_backfill",
+        "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_run_changelist",
+        "django_delayq_run_change",
+        "django_delayq_redisjob_changelist", "django_delayq_redisjob_change", "django_delayq_redisjob_run_now",
+        "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
+    } <= set(NAMES)  # fmt: skip
+    unnamed = [
+        str(pattern.pattern)
+        for model, model_admin in admin.site._registry.items()
+        if model._meta.app_label == "django_delayq"
+        for pattern in model_admin.get_urls()
+        if not pattern.name
+    ]
+    assert set(unnamed) == {"<path:object_id>/"}, "Django's redirect to the form"
+
+
+@pytest.fixture
+def row(broker):
+    made = schedule("s", created_at=datetime.now(UTC) - timedelta(days=2))
+    Declaration.objects.create(schedule=made, key="s", values=to_json({**values_of(made), "max_attempts": 3}))
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    return made
+
+
+@pytest.fixture
+def run(row):
+    made = Run.of(row, datetime(2020, 1, 1, tzinfo=UTC), status="failed", error="Traceback", reason="X")
+    made.save()
+    return made
+
+
+@pytest.fixture
+def job(broker, row):
+    """A job that waits."""
+    shared().forget()
+    return waiting()
+
+
+def everything(broker):
+    """Return all rows of the app and all keys of the prefix, as they are."""
+    rows = {
+        model.__name__: list(model._base_manager.order_by("pk").values())
+        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry)
+    }
+    keys = {name: broker.client.dump(name) for page in broker._own_keys() for name in page}
+    assert keys
+    return rows, keys
+
+
+SPAN = {"start_0": "2024-12-01", "start_1": "00:00:00", "end_0": "2099-01-01", "end_1": "00:00:00"}
+DISGUISED = f"?action=run_now&_selected_action={{pk}}&apply=1&reason=x&{urlencode(SPAN)}"
+
+
+@pytest.mark.parametrize("query", ["", DISGUISED])
+def test_a_get_changes_nothing(boss, broker, row, run, job, query):
+    before = everything(broker)
+    for name, address in addresses(row, run, job):
+        page = boss.get(address + query.format(pk=row.pk))
+        assert page.status_code in (200, 302, 403, 405), (name, page.status_code)
+        if name.rpartition("_schedule_")[2] in ("run_now", "resume", "reset", "preview"):
+            assert page.status_code == 405
+        assert everything(broker) == before, name
+    for method in ("options", "put", "patch", "delete"):
+        for _name, address in addresses(row, run, job):
+            getattr(boss, method)(address)
+        assert everything(broker) == before, method
+
+
+def post_values(name, row, job):
+    """Return what would do the most on this page."""
+    if name == "django_delayq_redisjob_changelist":
+        return {"action": "cancel", "_selected_action": [job], "apply": "1"}
+    if name.endswith("_changelist"):
+        return {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+    if name.endswith(("_add", "_change", "_preview")):
+        return fields(name=f"another for {name}")
+    if name.endswith("_backfill"):
+        yesterday = datetime.now(UTC) - timedelta(days=1)
+        return {"start_0": f"{yesterday:%Y-%m-%d}", "start_1": "00:00:00", "end_0": "2099-01-01", "end_1": "00:00:00"}
+    return {"post": "yes", "apply": "1", "reason": "because", "action": "run_now"}
+
+
+STRANGERS = {
+    "staff without a permission": [],
+    "who may see": ["view_schedule", "view_run", "view_redisjob"],
+    "who may write something else": ["add_user", "change_user", "delete_user", "view_user"],
+    "who may do everything to runs": ["add_run", "change_run", "delete_run", "view_run"],
+}
+
+
+@pytest.mark.parametrize("permissions", STRANGERS.values(), ids=STRANGERS)
+def test_without_the_permission_nothing_is_written(broker, row, run, job, permissions):
+    client = client_for(*permissions)
+    before = everything(broker)
+    for name, address in addresses(row, run, job):
+        seen, posted = client.get(address), client.post(address, post_values(name, row, job))
+        readable = any(f"view_{model}" in permissions and model_of(name) == model for model in MODELS)
+        if not readable and name != "app_list":
+            assert seen.status_code in (403, 404, 405), (name, seen.status_code)
+            assert posted.status_code in (403, 404), (name, posted.status_code)
+            assert row.task not in seen.content.decode()
+            assert job not in seen.content.decode()
+        assert everything(broker) == before, name
+
+
+def test_nobody_who_is_not_logged_in_sees_or_writes_anything(broker, row, run, job):
+    before = everything(broker)
+    user = client_for()
+    User.objects.update(is_staff=False, is_superuser=True)  # who may do everything, but not here
+    for client in (Client(), user):
+        for name, address in addresses(row, run, job):
+            for reply in (client.get(address), client.post(address, post_values(name, row, job))):
+                assert reply.status_code == 302, name
+                assert reply["Location"].startswith("/admin/login/"), name
+    assert everything(broker) == before
+
+
+def test_every_write_needs_a_token(boss, broker, row, run, job):
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = boss.cookies
+    before = everything(broker)
+    for name, address in addresses(row, run, job):
+        reply = strict.post(address, post_values(name, row, job))
+        assert reply.status_code == 403, name
+        assert b"CSRF" in reply.content, name
+    assert everything(broker) == before
+
+
+NEEDED = {"add": "add_schedule", "delete": "delete_schedule"}
+
+
+def test_each_write_works_with_exactly_its_permission(broker, row, run, job):
+    """So that the refusals above are for want of the permission, and not because nothing works at all."""
+    for name, address in addresses(row, run, job):
+        kind = name.rpartition("_schedule_")[2] if "_schedule_" in name else ""
+        if kind not in ("add", "change", "run_now", "pause", "resume", "reset", "backfill", "delete"):
+            continue
+        needed = NEEDED.get(kind, "change_schedule")
+        others = {"add_schedule", "change_schedule", "delete_schedule"} - {needed}
+        before = everything(broker)
+        assert client_for("view_schedule", *others).post(address, post_values(name, row, job)).status_code == 403, name
+        assert everything(broker)[0]["Schedule"] == before[0]["Schedule"]
+        if kind == "delete":
+            continue  # the last one; see below
+        assert client_for("view_schedule", needed).post(address, post_values(name, row, job)).status_code == 302, name
+        assert everything(broker) != before, name
+    assert client_for("view_schedule", "delete_schedule").post(
+        reverse("admin:django_delayq_schedule_delete", args=[row.pk]), {"post": "yes"}
+    ).status_code == 302  # fmt: skip
+    assert not Schedule.objects.filter(pk=row.pk).exists()
+
+
+@pytest.mark.parametrize("order", ["run_now", "cancel", "retry", "delete"])
+def test_each_order_to_a_job_works_with_exactly_its_permission(broker, row, order):
+    shared().forget()
+    job = dead(broker) if order in ("retry", "delete") else waiting()
+    needed = "delete_redisjob" if order == "delete" else "change_redisjob"
+    address = reverse(f"admin:django_delayq_redisjob_{order}", args=[quote(job)])
+    jobs = reverse("admin:django_delayq_redisjob_changelist")
+    state = "dead" if order in ("retry", "delete") else "waiting"
+    action = {"action": "delete_selected" if order == "delete" else order, "_selected_action": [job], "apply": "1"}
+    before = everything(broker)
+    others = {f"{kind}_{model}" for kind in ("add", "change", "delete") for model in MODELS} | {"view_redisjob"}
+    stranger = client_for(*(others - {needed}))
+    assert stranger.get(address).status_code == 403
+    assert stranger.post(address).status_code == 403
+    assert stranger.post(f"{jobs}?state={state}", action, follow=True).status_code == 200
+    assert everything(broker) == before
+    allowed = client_for("view_redisjob", needed)
+    assert allowed.get(address).status_code == 200
+    assert everything(broker) == before, "the page that asks does nothing"
+    assert allowed.post(address).status_code == 302
+    assert everything(broker) != before
+
+
+@pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
+def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, broker, text):
+    name, short = text[:195], text[:190]
+    row = schedule(
+        name,
+        description=text,
+        task="tests.app.tasks.fail",
+        args=[text],
+        cron="0 9 1 1 *",
+        created_at=datetime.now(UTC) - timedelta(days=800),
+    )
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    said = {**values_of(row), "description": short, "kwargs": {text: text}}
+    Declaration.objects.create(schedule=row, key=name, values=to_json(said))
+    state = {"condition": Condition.PARKED, "condition_reason": text, "last_status": short[:16]}
+    ScheduleState.objects.update_or_create(schedule=row, defaults=state)
+    stored = text.replace("\0", "")
+    for number, status in enumerate(("failed", "skipped", "lost", "running")):
+        made = Run.of(
+            row, datetime(2020, 1, 1 + number, tzinfo=UTC), status=status, error=stored, reason=short,
+            worker=short[:100], result={text: [text]},
+        )  # fmt: skip
+        made.save()
+    broker.heartbeat(broker.now_ms(), text)
+    broker.client.zadd(f"{broker.config.prefix}:workers", {text.encode(): broker.now_ms()})
+    shared().forget()
+    job = waiting(text, queue="default", unique_key=text)
+    died = dead(broker, tasks.note, text, error=f"{text}\n{text}", text=text)
+    held, forged = ready(text), waiting()
+    claim(broker, held)
+    forge(broker, forged, text)
+    damage(broker, text)
+    viewer = client_for("view_schedule", "view_run", "view_redisjob")
+    typed = fields(**dict.fromkeys(fields(), text))
+    runs = list(Run.objects.all())
+    pages = [client.get(address) for _, address in addresses(row, runs[0], job) for client in (boss, viewer)]
+    pages += [viewer.get(reverse("admin:django_delayq_run_change", args=[run.pk])) for run in runs[1:]]
+    pages += [boss.get(JOBS, {"state": state}) for state in ("waiting", "ready", "running", "dead", text)]
+    pages += [client.get(f"{JOBS}{quote(each)}/change/") for each in (died, held, forged) for client in (boss, viewer)]
+    pages += [
+        boss.get(JOBS, {"queue": text}),
+        boss.get(JOBS, {"after": text}),
+        boss.get(JOBS, {"id": text}, follow=True),
+        boss.get(f"{JOBS}{quote(text)}/change/", follow=True),
+        boss.post(f"{JOBS}{quote(text)}/cancel/", follow=True),
+        boss.post(JOBS, {"action": "cancel", "_selected_action": [job, text, forged]}),
+        boss.post(JOBS, {"action": text, "_selected_action": [text], "apply": text}),
+        boss.post(JOBS, {"action": "cancel", "_selected_action": [text], "apply": text}, follow=True),
+        boss.get(LIST, {"q": text}),
+        boss.get(LIST, {"state": text}),
+        boss.get(LIST, {"queue": text}),
+        boss.get("/admin/django_delayq/run/", {"q": text}),
+        boss.get(reverse("admin:django_delayq_schedule_backfill", args=[row.pk]), {"start_0": text, "end_0": text}),
+        boss.post(reverse("admin:django_delayq_schedule_pause", args=[row.pk]), {"reason": text + "y" * 300}),
+        boss.post(LIST, {"action": "pause", "_selected_action": [row.pk], "reason": text}),
+        boss.post(
+            reverse("admin:django_delayq_schedule_change", args=[row.pk]), fields(**dict.fromkeys(fields(), text))
+        ),
+        boss.post(reverse("admin:django_delayq_schedule_add"), typed),
+        boss.post(
+            reverse("admin:django_delayq_schedule_preview", args=[row.pk]), fields(**dict.fromkeys(fields(), text))
+        ),
+        boss.post(reverse("admin:django_delayq_schedule_preview", args=[0]), fields(name=text, task=text, cron=text)),
+    ]
+    shown = 0
+    for kind in ("run_now", "pause", "resume", "reset", "backfill"):
+        address = reverse(f"admin:django_delayq_schedule_{kind}", args=[row.pk])
+        page = boss.post(address, {"reason": short, **SPAN}, follow=True)
+        told = [str(message) for message in get_messages(page.wsgi_request)]
+        shown += any(html.escape(name) in message or name in message for message in told)
+        pages.append(page)
+    pages.append(boss.get(reverse("admin:django_delayq_schedule_history", args=[row.pk])))
+    for page in pages:
+        assert page.status_code in (200, 302, 403, 405), page.request["PATH_INFO"]
+        _check(page.content.decode(), page.request["PATH_INFO"])
+    assert shown, "some message named it"
+    assert any(html.escape(name) in page.content.decode() for page in pages), "it was shown at all"
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_who_may_only_see_is_not_told_the_address_of_redis(settings, rows):
+    good = settings.CACHES
+    pages = [LIST, JOBS, f"{JOBS}default.{'A' * 22}/change/", *(change_url(make()) for _ in range(rows))]
+    try:
+        kill_redis(settings)
+        for who, wanted in (
+            (client_for("view_schedule", "view_run", "view_redisjob"), 0),
+            (client_for(superuser=True), len(pages)),
+        ):
+            told = 0
+            for address in pages:
+                forget_broker()  # else only the first page asks
+                page = who.get(address)
+                assert "Redis" in page.content.decode()
+                assert re.search(r"does not answer|cannot be used", page.content.decode())
+                told += "127.0.0.1" in page.content.decode()
+            assert told == wanted
+    finally:
+        settings.CACHES = good  # the prefix is purged after this
+
+
+def damage(broker, text):
+    """Write a text wherever jobs of a shard have names and holders, and bytes that are no text."""
+    parts = keys.all_keys(broker.config.prefix, Place("default", 0))
+    for name in (text.encode(), b"\xff\xfe" + text.encode()):
+        for part in ("jobs", "ready", "dead"):
+            broker.client.zadd(parts[part], {part.encode() + name: 10**12})
+        broker.client.hset(parts["held"], b"held" + name, b"9.e " + name)
+        for part in (b"jobs", b"held"):
+            broker.client.hset(parts["payload"], part + name, name)
+
+
+def _check(text, where):
+    if where.endswith("/preview/") and text.startswith("{"):
+        text = "".join(str(value) for value in json.loads(text).values())
+    for tag in ("<script>alert", "<img src=x", "<b>"):
+        assert tag not in text, where
+    assert not re.search(r"<[^>]*\sonerror\s*=", re.sub(r'"[^"]*"', '""', text)), where
+    assert "{0.__class__}" not in text or "{{ 7|add:7 }}" in text, f"{where} was read as a template"

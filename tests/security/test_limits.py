@@ -1,0 +1,149 @@
+"""The limits that SECURITY.md names: each one refuses or cuts, and the document tells its number."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
+
+from django_delayq import conf, mirror, validators
+from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, backfill, changelist, display, formfields, upcoming
+from django_delayq.compat import task as make_task
+from django_delayq.exceptions import InvalidArguments, InvalidBackfill
+from django_delayq.management.commands import delayq_explain
+from django_delayq.mirror import orders
+from django_delayq.models import Run, Schedule
+from django_delayq.worker import execution
+from tests.integration.admin_pages import LIST
+from tests.integration.mirroring import schedule
+from tests.security.acl import SECURITY
+from tests.support import run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def row_of(words):
+    """Return the cells of the document's row of limits that begins with these words."""
+    (line,) = [line for line in SECURITY.read_text("utf-8").splitlines() if line.startswith(f"| {words}")]
+    return line
+
+
+NUMBERS = [
+    ("arguments", [validators.MAX_ARGUMENT_BYTES // 1024, validators.MAX_DEPTH]),
+    ("what is typed", [formfields.MAX_TYPED_BYTES // 1024**2]),
+    ("result", [validators.MAX_ARGUMENT_BYTES // 1024]),
+    ("error", [execution.MAX_ERROR_CHARS, 200]),
+    ("retries", [execution.MAX_BACKOFF // timedelta(hours=1)]),
+    ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, backfill.POINTS_SHOWN]),
+    ("preview", [upcoming.SHOWN, delayq_explain.MOST_SHOWN]),
+    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, changelist.MOST_COUNTED, actions.NAMES_SHOWN]),
+    ("“show all”", [ScheduleAdmin.list_max_show_all]),
+    ("texts on a page", [display.MOST_CHARACTERS]),
+    ("batch, shards", [conf.MAX_BATCH_SIZE, conf.MAX_SHARDS]),
+]
+
+
+@pytest.mark.parametrize(("words", "numbers"), NUMBERS, ids=[words for words, _ in NUMBERS])
+def test_the_document_tells_the_number(words, numbers):
+    for number in numbers:
+        assert f"{number:,}" in row_of(words)
+    assert RunAdmin.list_max_show_all == ScheduleAdmin.list_max_show_all
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"kind": "every", "cron": "", "every": timedelta(seconds=29)}, "every"),
+        ({"cron": "*/20 * * * * *"}, "cron"),
+        ({"cron": "0,29 0 9 1 1 *"}, "cron"),
+        ({"cron": "5,10 59,58 9 * * *"}, "cron"),
+    ],
+)
+def test_a_shorter_interval_than_the_minimum_is_refused(settings, values, field):
+    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 30}
+    with pytest.raises(ValidationError) as refused:
+        schedule(**values)
+    assert "at least 30 s" in refused.value.message_dict[field][0]
+    assert not Schedule.objects.exists()
+    schedule(cron="0,30 * * * * *")
+
+
+def test_arguments_are_refused_beyond_their_size_and_depth():
+    most = validators.MAX_ARGUMENT_BYTES - len(json.dumps([[""], {}]))
+    validators.validate_json(["x" * most], {})
+    with pytest.raises(InvalidArguments, match="64 KiB"):
+        validators.validate_json(["x" * (most + 1)], {})
+    deep = []
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(InvalidArguments, match="nested"):
+        validators.validate_json(deep, {})
+
+
+@make_task
+def enormous() -> str:
+    """Return more than can be stored."""
+    return "x" * 10_000_000
+
+
+@make_task
+def furious() -> None:
+    """Fail with more words than can be stored."""
+    raise RuntimeError("no luck " * 1_000_000)
+
+
+@pytest.mark.parametrize("made", [enormous, furious])
+def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, made):
+    from django_delayq import registry
+
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), made.module_path: made})
+    row = schedule(task=made.module_path)
+    mirror.run_now(row)
+    run_burst()
+    run = Run.objects.get()
+    assert len(json.dumps(run.result)) < 1000
+    assert len(run.error) <= execution.MAX_ERROR_CHARS
+    assert len(run.reason) <= 200
+    assert run.status == ("succeeded" if made is enormous else "failed")
+
+
+def test_retries_wait_at_most_an_hour():
+    assert execution.backoff_ms(timedelta(days=9), 32_767) <= 3_600_000
+
+
+def test_catching_up_runs_the_newest_and_writes_one_row_for_the_rest(broker):
+    from tests.support import make_due
+
+    row = schedule(kind="every", cron="", every=timedelta(seconds=1), missed="all", max_catch_up=3, grace=timedelta(0))
+    make_due(broker, row, timedelta(days=30))
+    run_burst(max_runs=3)
+    skipped = Run.objects.filter(status="skipped", reason="max_catch_up")
+    assert skipped.count() <= 3  # one for the month, perhaps one for a second that passed meanwhile
+    assert skipped.order_by("due_at")[0].points > 2_500_000
+
+
+def test_a_backfill_that_is_too_long_is_refused_and_orders_nothing():
+    row = schedule(cron="* * * * *", created_at=datetime(2020, 1, 1, tzinfo=UTC))
+    for days in (1, 30):
+        with pytest.raises(InvalidBackfill, match="shorter time"):
+            mirror.backfill(row, datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1 + days, tzinfo=UTC))
+    assert not Run.objects.exists()
+
+
+def test_pages_show_no_more_than_their_size(boss):
+    rows = [
+        Schedule(name=f"s{n}", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
+        for n in range(ScheduleAdmin.list_max_show_all + 1)
+    ]
+    Schedule.objects.bulk_create(rows)
+    for query in ("", "?all="):
+        assert len(boss.get(LIST + query).context["cl"].result_list) == ScheduleAdmin.list_per_page
+    posted = {"action": "pause", "_selected_action": [row.pk for row in Schedule.objects.all()[:100]]}
+    assert len(boss.post(LIST, posted).context["names"]) == actions.NAMES_SHOWN
+
+
+def test_a_preview_has_an_end():
+    schedule("s", cron="* * * * * *")
+    with pytest.raises(CommandError, match=str(delayq_explain.MOST_SHOWN)):
+        call_command("delayq_explain", "s", "--next", str(delayq_explain.MOST_SHOWN + 1))

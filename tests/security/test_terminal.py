@@ -1,0 +1,105 @@
+"""What Redis and people say reaches a terminal or a log as text: it moves no cursor, forges no line, ends nothing."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from django_delayq.models import Schedule, ScheduleState
+from django_delayq.plain import plain
+from django_delayq.worker.logs import JsonFormatter, LineFormatter
+from tests.acceptance.support import ROOT, command_environment
+from tests.integration.admin_pages import LIST
+from tests.integration.shard import PLACE
+from tests.support import run_burst
+
+HOSTILE = b"\xff\x1b]0;owned\x07\x1b[2J\r\nforged line\x9b2J\xe2\x80\xae\xe2\x80\xa8end"
+NAMED = HOSTILE[1:].decode("latin-1")
+
+
+def shown(*words):
+    """Return what a command of its own process writes."""
+    told = subprocess.run(
+        [sys.executable, "-m", "django", *words],
+        env={**command_environment(), "PYTHONIOENCODING": "utf-8:strict"}, cwd=ROOT, capture_output=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    return (told.stdout + told.stderr).decode()
+
+
+def is_plain(text):
+    return not any(plain(character) != character for character in text if character != "\n")
+
+
+@pytest.fixture
+def hostile(broker):
+    """A prefix in which every name is hostile, and a schedule with such a name."""
+    run_burst()
+    row = Schedule.objects.create(name=NAMED, task="tests.app.tasks.fail", kind="cron", cron="0 9 * * *")
+    ScheduleState.objects.filter(schedule=row).update(condition="parked", condition_reason=NAMED, failing_streak=3)
+    prefix, now = broker.config.prefix, broker.now_ms()
+    broker.client.zadd(f"{prefix}:workers", {HOSTILE: now})
+    details = json.dumps({"queues": ["default", HOSTILE.decode("latin-1")], "started": 1})
+    broker.client.hset(f"{prefix}:worker-details", HOSTILE, details)
+    broker.client.zadd(f"{{{prefix}:{PLACE}}}:due", {HOSTILE: now})
+    return row
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["delayq_status"],
+        ["delayq_status", "--json"],
+        ["delayq_explain", "1"],
+        ["delayq_sync", "--dry-run"],
+        ["delayq_sync"],
+        ["delayq_worker", "--burst"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.django_db(transaction=True)
+def test_a_command_shows_hostile_names_as_text(hostile, words):
+    said = shown(*(str(hostile.pk) if word == "1" else word for word in words))
+    assert "Traceback" not in said
+    assert "end" in said, "the name was shown at all"
+    assert is_plain(said), ascii(said)
+    assert not any(line.startswith("forged") for line in said.splitlines())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_admin_shows_bytes_that_are_no_text(hostile, boss):
+    page = boss.get(LIST)
+    assert page.status_code == 200
+    for address in (f"{LIST}{hostile.pk}/change/", f"{LIST}{hostile.pk}/pause/"):
+        assert boss.get(address).status_code == 200
+
+
+@pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()], ids=["line", "json"])
+def test_a_log_line_is_one_line_of_text(formatter):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    name = HOSTILE.decode("utf-8", "surrogateescape")
+    record = logging.LogRecord("x", logging.ERROR, "", 0, "what %s did", (name,), None)
+    stream.write(formatter.format(record) + "\n")
+    written = stream.buffer.getvalue().decode()
+    assert is_plain(written), ascii(written)
+    assert written.count("\n") == 1
+    assert "end did" in written
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Bericht für José\u00a0– 日本 👩‍💻 می‌خواهم", None),
+        ("a\x1b[2Jb", "a\\u001b[2Jb"),
+        ("a\nb\tc", "a\\u000ab\\u0009c"),
+        ("a\udcffb", "a\\udcffb"),
+        ("a\u202eb\u2028c\x9bd", "a\\u202eb\\u2028c\\u009bd"),
+        ("", None),
+    ],
+)
+def test_plain_text_is_left_alone_and_the_rest_is_written_out(text, wanted):
+    assert plain(text) == (text if wanted is None else wanted)
+    assert plain(plain(text)) == plain(text)
