@@ -27,14 +27,17 @@ def shift_key(prefix: str) -> str:
 
 def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: Callable[[], timedelta]) -> None:
     """Let this process read the server's clock shifted by the number at `key`, and its own shifted by `wall()`."""
-    load, now_ms = scripts.load, Broker.now_ms
+    load, now_ms, clocks_ms = scripts.load, Broker.now_ms, Broker.clocks_ms
+
+    def shift(broker: Broker) -> int:
+        return int(broker.client.get(key) or 0)
 
     def shifted_load(name: str) -> tuple[str, str]:
         text = load(name)[0]
         assert SERVER_LINE in text, "the scripts read the clock in another way: change SERVER_LINE"
-        shift = f"return tonumber(redis.call('GET', '{key}') or '0')"
-        text = text.replace(MICROS_LINE, f"{shift} * 1000 + tonumber(time[1]) * 1000000")
-        text = text.replace(SERVER_LINE, f"{shift} + tonumber(time[1]) * 1000")
+        by = f"return tonumber(redis.call('GET', '{key}') or '0')"
+        text = text.replace(MICROS_LINE, f"{by} * 1000 + tonumber(time[1]) * 1000000")
+        text = text.replace(SERVER_LINE, f"{by} + tonumber(time[1]) * 1000")
         return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     class Wall(datetime, metaclass=_AlsoPlain):
@@ -43,7 +46,8 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
             return datetime.now(tz) + wall()
 
     replace(scripts, "load", shifted_load)
-    replace(Broker, "now_ms", lambda broker: now_ms(broker) + int(broker.client.get(key) or 0))
+    replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
+    replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
     for module in (fields, execution):
         replace(module, "datetime", Wall)
 
