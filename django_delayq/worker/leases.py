@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ..broker import Broker, JobBroker, Place
@@ -36,6 +37,7 @@ class LeaseKeeper:
         self.broker, self.jobs = broker, jobs
         self.lease_seconds = lease_seconds
         self._held: set[AnyHeld] = set()
+        self._leaving: set[AnyHeld] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
@@ -59,6 +61,22 @@ class LeaseKeeper:
         """Let these go: they are settled, handed back or lost."""
         with self._lock:
             self._held.difference_update(held)
+
+    @contextmanager
+    def letting_go(self, held: Iterable[AnyHeld]) -> Iterator[None]:
+        """Discard these once Redis, which is asked to inside, has let them go; where that fails they stay.
+
+        Redis may have done so before its reply is here: that a renewal does not find them any more is no loss then.
+        """
+        leaving = set(held)
+        with self._lock:
+            self._leaving |= leaving
+        try:
+            yield
+            self.discard(leaving)
+        finally:
+            with self._lock:
+                self._leaving -= leaving
 
     def __len__(self) -> int:
         return len(self._held)
@@ -134,6 +152,8 @@ class LeaseKeeper:
 
     def _mark_lost(self, held: AnyHeld) -> None:
         with self._lock:
+            if held in self._leaving:
+                return
             mine = held in self._held and not held.lost.is_set()
         held.lost.set()
         if mine:

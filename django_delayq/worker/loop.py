@@ -27,7 +27,7 @@ from .leases import LeaseKeeper
 from .options import WorkerOptions
 from .recorder import Recorder
 from .recycling import Recycling
-from .slots import Slots
+from .slots import PATIENCE_SECONDS, Slots
 from .timeouts import Timeouts, Watch
 from .trouble import Trouble
 from .upkeep import Upkeep
@@ -151,8 +151,14 @@ class Worker:
             return 1.0
 
     def _wait(self, seconds: float) -> None:
+        if seconds > 0 and self.slots.holding_back:
+            seconds = min(seconds, PATIENCE_SECONDS)
+        try:
+            item = self.inbox.get(timeout=seconds) if seconds > 0 else self.inbox.get_nowait()
+        except queue.Empty:
+            self.slots.nothing_ended(waited=seconds > 0)
+            return
         with suppress(queue.Empty):
-            item = self.inbox.get(timeout=max(0.0, seconds)) if seconds > 0 else self.inbox.get_nowait()
             while True:
                 self._receive(item)
                 item = self.inbox.get_nowait()

@@ -191,20 +191,20 @@ class Recorder:
             items = self.unsettled[place]
             while items:
                 part = items[: self.broker.config.batch_size]
-                replies = self.broker.settle(place, [settlement for _, settlement in part])
-                failpoints.reach("after_settle")
-                self.keeper.discard(held for held, _ in part)
+                with self.keeper.letting_go(held for held, _ in part):
+                    replies = self.broker.settle(place, [settlement for _, settlement in part])
+                    failpoints.reach("after_settle")
                 del items[: len(part)]
                 self._tell(place, [settlement for _, settlement in part], replies)
             del self.unsettled[place]
         for place in list(self.unretried):
             retries = self.unretried.pop(place)
             try:
-                self.broker.retry(place, [lease for _, lease in retries])
+                with self.keeper.letting_go(held for held, _ in retries):
+                    self.broker.retry(place, [lease for _, lease in retries])
             except Exception:
                 self.unretried[place] = retries
                 raise
-            self.keeper.discard(held for held, _ in retries)
             self._due_in_ms(place, min(lease.delay_ms for _, lease in retries))
 
     def _tell(self, place: Place, settled: Sequence[Settlement], replies: Sequence[int]) -> None:

@@ -1,9 +1,10 @@
 """The threads that run tasks, and how much may be claimed for them. Knows no Redis and no ledger."""
 
-import contextlib
+import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from ..compat import AnyTask
@@ -11,10 +12,20 @@ from .connections import forget_connections
 from .entry import Finished, Held
 from .jobs.entry import FinishedJob, HeldJob
 
+logger = logging.getLogger("django_delayq.worker")
+
+Item = tuple[Held | HeldJob, AnyTask]
+
 #: Work claimed ahead of free slots is at most this much of measured time.
 AHEAD_SECONDS = 0.25
 #: The weight of the newest duration in the running mean.
 NEWEST = 0.2
+#: A task that takes longer may have waited for something; a shorter one has only computed.
+SHORT_SECONDS = 0.001
+#: Tasks count as short while fewer than this share of the latest ones were not; so much does one task change the share.
+FEW, ONE_OF = 0.02, 1 / 128
+#: Where one thread has all the short tasks, and ends none for this long, it waits for something: the next one goes on.
+PATIENCE_SECONDS, BUSY_PATIENCE_SECONDS = 0.002, 0.02
 
 
 class Slots:
@@ -25,6 +36,13 @@ class Slots:
     more than the free slots may be claimed, as much as the measured mean says will start within AHEAD_SECONDS. Once no
     task has ended for that long, the mean is no longer to be trusted: nothing is claimed ahead, and what waits
     unstarted is handed back for other workers.
+
+    Note [One at a time]
+    Python executes one thread at a time, so more threads help only where tasks wait. Tasks of microseconds do not, and
+    eight threads that all want the interpreter spend up to half of the processor's time on taking it from each other.
+    So while nearly all tasks are short, one thread has them all. A task that does wait costs its neighbours no more
+    than PATIENCE_SECONDS: then the loop, which sees that nothing ends, wakes another thread (`nothing_ended`), and the
+    first one, once back, leaves the work to that one.
     """
 
     def __init__(
@@ -37,13 +55,18 @@ class Slots:
         self.threads = threads
         self._call = call
         self._report = report
-        self._inbox: queue.SimpleQueue[tuple[Held | HeldJob, AnyTask] | None] = queue.SimpleQueue()
-        self._busy = 0  # submitted, and neither ended nor taken back
-        self._ends = 0  # in the inbox: each tells one thread to end
+        self._inbox: deque[Item] = deque()
+        self._alarms: queue.SimpleQueue[bool] = queue.SimpleQueue()  # each wakes one thread; False ends it
         self._lock = threading.Lock()
+        self._awake = 0  # threads that were woken and look for work
+        self._busy = 0  # submitted, and neither ended nor taken back
         self._mean: float | None = None
+        self._long = 1.0  # the share of tasks that were not short: none is known to be yet
         self._last_end = 0.0
-        self._pool = [threading.Thread(target=self._run, name=f"delayq-slot-{n}", daemon=True) for n in range(threads)]
+        self._last: int | None = None  # the thread that took an entry last after having ended one
+        self._pool = [
+            threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
+        ]
 
     def start(self) -> None:
         """Start the threads."""
@@ -52,10 +75,8 @@ class Slots:
 
     def stop(self, timeout_seconds: float) -> bool:
         """Let the threads end after what they run; say whether all did in time."""
-        with self._lock:
-            self._ends += len(self._pool)
         for _ in self._pool:
-            self._inbox.put(None)
+            self._alarms.put(False)
         end = time.monotonic() + timeout_seconds
         for thread in self._pool:
             if thread.is_alive():
@@ -64,21 +85,19 @@ class Slots:
 
     def submit(self, held: Held | HeldJob, task: AnyTask) -> None:
         """Queue an entry for the next free slot."""
-        with self._lock:
-            self._busy += 1
-        self._inbox.put((held, task))
+        self.submit_many([(held, task)])
 
-    def submit_many(self, items: Sequence[tuple[Held | HeldJob, AnyTask]]) -> None:
+    def submit_many(self, items: Sequence[Item]) -> None:
         """Queue entries for the next free slots, in this order."""
         with self._lock:
+            self._inbox.extend(items)
             self._busy += len(items)
-        for item in items:
-            self._inbox.put(item)
+            self._wake(1 - self._awake if self._short else len(self._inbox))
 
     @property
     def waiting(self) -> int:
         """Entries that did not start yet."""
-        return max(0, self._inbox.qsize() - self._ends)
+        return len(self._inbox)
 
     @property
     def running(self) -> int:
@@ -92,55 +111,97 @@ class Slots:
 
     def stalled(self) -> bool:
         """Say whether all slots are busy and nothing has ended for a while. See Note [Claim ahead]."""
-        return self._busy >= self.threads and not self._moving()
+        return self._busy >= self.threads and not self._moving(AHEAD_SECONDS)
 
-    def _moving(self) -> bool:
-        return time.monotonic() - self._last_end < AHEAD_SECONDS
+    def _moving(self, seconds: float) -> bool:
+        return time.monotonic() - self._last_end < seconds
 
     def capacity(self) -> int:
         """Return how many entries to claim now. See Note [Claim ahead]."""
         room = self.free
-        if self._mean is not None and self._moving():
+        if self._mean is not None and self._moving(AHEAD_SECONDS):
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)) - self._busy)
         return max(0, room)
 
     def take_back(self) -> list[Held | HeldJob]:
         """Take everything that did not start out of the inbox again."""
-        taken = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                item = self._inbox.get_nowait()
-                if item is not None:
-                    taken.append(item[0])
         with self._lock:
+            taken = [held for held, _ in self._inbox]
+            self._inbox.clear()
             self._busy -= len(taken)
         return taken
 
-    def _run(self) -> None:
-        while True:
-            item = self._inbox.get()
-            if item is None:
-                with self._lock:
-                    self._ends -= 1
-                forget_connections()
-                return
-            if item[0].lapsed():
-                self._end(None)
-                self._report(_unstarted(item[0]))
-                continue
-            finished = self._call(*item)
-            self._end(finished)
-            if finished is not None:
-                self._report(finished)
+    # -- how many threads: see Note [One at a time]
 
-    def _end(self, finished: Finished | FinishedJob | None) -> None:
+    @property
+    def _short(self) -> bool:
+        return self._long < FEW
+
+    @property
+    def holding_back(self) -> bool:
+        """Say whether threads sleep while entries wait."""
+        return self._awake < self.threads and bool(self._inbox)
+
+    def nothing_ended(self, *, waited: bool) -> None:
+        """Wake another thread, if entries wait. To be called where nothing was reported; `waited`: for a while.
+
+        Whoever did not wait has perhaps computed itself, and kept the others from it.
+        """
+        with self._lock:
+            if self._inbox and not self._moving(PATIENCE_SECONDS if waited else BUSY_PATIENCE_SECONDS):
+                self._wake(1)
+
+    def _wake(self, number: int) -> None:
+        """Wake so many threads, as far as they sleep. The lock is held."""
+        number = min(number, self.threads - self._awake)
+        for _ in range(number):
+            self._awake += 1
+            self._alarms.put(True)
+
+    # -- in a slot's thread
+
+    def _run(self, number: int) -> None:
+        while self._alarms.get():
+            item = self._first()
+            while item is not None:
+                finished, executed = self._execute(*item)
+                item = self._after(number, finished if executed else None)
+                if finished is not None:  # the loop, which this wakes, is to find the slot free
+                    self._report(finished)
+        forget_connections()
+
+    def _execute(self, held: Held | HeldJob, task: AnyTask) -> tuple[Finished | FinishedJob | None, bool]:
+        """Return what is to be reported, and whether the task was called."""
+        if held.lapsed():
+            return _unstarted(held), False
+        try:
+            return self._call(held, task), True
+        except BaseException:  # neither the thread nor the entry may be lost by what nobody foresaw
+            logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
+            return _unstarted(held), False
+
+    def _first(self) -> Item | None:
+        with self._lock:
+            if self._inbox:
+                return self._inbox.popleft()
+            self._awake -= 1
+            return None
+
+    def _after(self, number: int, finished: Finished | FinishedJob | None) -> Item | None:
+        """Count what has ended; return the next entry, or None where this thread is to sleep."""
         with self._lock:
             self._busy -= 1
-            if finished is None:
-                return
-            self._last_end = time.monotonic()
-            mean = finished.seconds if self._mean is None else self._mean
-            self._mean = mean + NEWEST * (finished.seconds - mean)
+            if finished is not None:
+                self._last_end = time.monotonic()
+                mean = finished.seconds if self._mean is None else self._mean
+                self._mean = mean + NEWEST * (finished.seconds - mean)
+                self._long += ONE_OF * ((finished.seconds > SHORT_SECONDS) - self._long)
+            others_go_on = self._awake > 1 and self._last != number
+            if not self._inbox or (self._short and others_go_on):
+                self._awake -= 1
+                return None
+            self._last = number
+            return self._inbox.popleft()
 
 
 def _unstarted(held: Held | HeldJob) -> Finished | FinishedJob:

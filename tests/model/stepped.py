@@ -51,6 +51,9 @@ class Waiting:
         """How many to claim: some more than would begin at once, as after short tasks."""
         return max(0, self.threads + AHEAD - len(self.entries) - len(self.begun))
 
+    def nothing_ended(self, *, waited):
+        """No thread sleeps here."""
+
     def submit(self, held, task):
         """Keep it, or note that a free slot takes it at once: it begins a moment later."""
         if self.free:

@@ -82,13 +82,13 @@ class JobRecorder:
     def _settle(self, place: Place, part: list[FinishedJob]) -> None:
         settlements = [item.settlement for item in part if item.settlement is not None]
         options = [item.held.backend.settings for item in part if item.held.backend is not None]
-        kept = self.jobs.settle(
-            place,
-            settlements,
-            dead_ms=int(max((item.dead_ttl for item in options), default=0) * 1000),
-            dead_most=max((item.dead_max for item in options), default=0),
-        )
-        self.keeper.discard(item.held for item in part)
+        with self.keeper.letting_go(item.held for item in part):
+            kept = self.jobs.settle(
+                place,
+                settlements,
+                dead_ms=int(max((item.dead_ttl for item in options), default=0) * 1000),
+                dead_most=max((item.dead_max for item in options), default=0),
+            )
         self.runs += len(part)
         for item, applied in zip(part, kept, strict=True):
             if not applied:
