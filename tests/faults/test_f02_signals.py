@@ -29,13 +29,15 @@ def spread(trace, gate, overlap):
 
 
 def fill(first, gate, trace, broker):
-    """Let the tasks take long all at once, until the worker holds more than it can run; return when it does."""
+    """Let the tasks take long all at once; return when each thread runs a long one and the worker holds more."""
     for _ in range(10):
         wait_until(lambda: not trace.running_in(first.pid), 10)
         gate.touch()
+        touched = time.time()
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            if broker.stats(Place("default", 0)).leased >= THREADS + 2:
+            long = [item for item in trace.running_in(first.pid) if item.began > touched]
+            if len(long) == THREADS and broker.stats(Place("default", 0)).leased >= THREADS + 2:
                 return
         gate.unlink()
     raise AssertionError("it never held more than it runs")

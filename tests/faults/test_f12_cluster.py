@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django_delayq import conf
 from django_delayq.broker import Broker
 from tests.acceptance.support import wait_until
-from tests.faults.harness.load import mixture
+from tests.faults.harness.load import SECOND, mixture, schedules
 from tests.faults.harness.shapes import PRIMARIES, Cluster
 from tests.faults.harness.workers import Fleet
 from tests.faults.test_f11_sentinel import all_go_on
@@ -28,6 +28,11 @@ def six_shards(settings):
 def slots(cluster, broker):
     """Return the slot of each shard of the queue that is used."""
     return [cluster.slot_of(conf.get_config().prefix, place) for place in broker.places(["default"])]
+
+
+def running(trace, fleet):
+    """Return the schedules of which a fleet executes something now."""
+    return {item.schedule for worker in fleet.workers for item in trace.running_in(worker.pid)}
 
 
 @pytest.mark.usefixtures("six_shards")
@@ -68,8 +73,12 @@ def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_poi
 ):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
     histories = mixture(40, trace)
+    # What runs for so long that the next workers have begun before it ends.
+    long = schedules(6, trace, seconds=8, name="long", every=10 * SECOND)
+    histories += long
     with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as former:
         wait_until(lambda: len(trace.executions()) > 60, 40, "a load")
+        wait_until(lambda: running(trace, former) >= {history.pk for history in long}, 40, "runs that take long")
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": after}
         said = StringIO()
         began = time.time()

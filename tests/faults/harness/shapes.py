@@ -199,11 +199,20 @@ class Sentinels(Shape):
         return role[0] == "master" and len(role[2]) == 2 and all(self._ready(port) for port in self.sentinels)
 
     def hand_over(self) -> None:
-        """Have a replica made the master; the former one stays up."""
+        """Have a replica made the master, and return when the former one, which stays up, has become a replica.
+
+        Sentinel tells it seconds after it has told everybody else: until then it takes writes, which are lost.
+        """
         former = self.master
         with redis.Redis(host="127.0.0.1", port=self.sentinels[0]) as client:
             client.execute_command("SENTINEL", "FAILOVER", MASTER)
         wait_until(lambda: self.master is not former, 30, "another master")
+        wait_until(lambda: self._obeys(former), 30, "the former master to follow")
+
+    def _obeys(self, former: Node) -> bool:
+        with suppress(redis.ConnectionError):  # with the order its clients' connections are closed
+            return former.follows(self.master)
+        return False
 
     def fail_over(self, lost_seconds: float) -> Node:
         """Kill the master after it has accepted writes for so long that nobody else has; return it when one follows."""
