@@ -15,6 +15,7 @@ from django_delayq.worker import Worker, WorkerOptions, upkeep
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import check
+from tests.faults.harness.verdict import goes_on
 from tests.faults.live import live_worker
 from tests.support import HOURLY_CRON, run_burst
 
@@ -75,17 +76,6 @@ class Damage:
         else:
             pipeline.set(self.name, "x")
         pipeline.execute()
-
-
-def goes_on(broker, histories):
-    """Wait until every schedule has run a point that came due after now."""
-    began = from_ms(broker.now_ms())
-
-    def all_ran():
-        rows = Run.objects.filter(due_at__gt=began, status="succeeded").values_list("schedule_id", flat=True)
-        return {history.pk for history in histories} <= set(rows)
-
-    return wait_until(all_ran, 20, "every schedule to run again")
 
 
 @pytest.mark.parametrize("part", [*keys.PARTS, *OF_THE_PREFIX])

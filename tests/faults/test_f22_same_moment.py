@@ -1,5 +1,6 @@
 """F22: very many points in the same millisecond. None is lost, and no script blocks Redis for long."""
 
+from collections import Counter
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import cycle
@@ -8,9 +9,10 @@ from typing import NamedTuple
 import pytest
 import redis
 
+from django_delayq import conf
 from django_delayq.broker import Broker
 from django_delayq.fields import utcnow
-from django_delayq.models import Schedule
+from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import histories_of
@@ -35,6 +37,7 @@ def test_f22_points_of_one_millisecond_are_all_run_and_no_script_blocks_redis(co
         found = scripts(broker.client)
     print(f"{found}; stall {stall.worst * 1000:.1f} ms")
     assert verdict.points == count
+    assert largest_claim() <= conf.get_config().batch_size
     short(found, stall)
 
 
@@ -92,6 +95,14 @@ def drained(count, due, trace):
     with suppress(AssertionError):  # the oracle tells better what is missing
         wait_until(lambda: len(trace.executions()) >= count and trace.over(trace.executions()), 20 + count / 50)
     return max((item.ended or 0.0 for item in trace.executions()), default=0.0) - due.timestamp()
+
+
+def largest_claim():
+    """Return how many points one claim took at most. How long a script takes depends on the machine too, this does not.
+
+    All that a claim takes has one time, that of its reply.
+    """
+    return max(Counter(Run.objects.values_list("worker", "claimed_at")).values())
 
 
 class Scripts(NamedTuple):

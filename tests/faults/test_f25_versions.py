@@ -16,7 +16,7 @@ from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.timing import policy
 from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import wait_until
-from tests.faults.harness.load import schedules
+from tests.faults.harness.load import schedules, soon
 from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import together
@@ -50,6 +50,17 @@ def test_f25_workers_with_and_without_a_task_run_all_its_points_together(server,
             took = wait_until(lambda: Run.objects.finished().count() == 5, 15, "runs of all")
         report("F25 task unknown to two of three", histories, recovery=took)
     assert set(Run.objects.values_list("due_at", "status")) == {(point, "succeeded") for point in points}
+
+
+def test_f25_what_one_worker_lacks_another_that_has_it_gets_at_once(server, trace, tmp_path, report):
+    """With the real delays, of which the first is half a minute: nothing waits for it while somebody has the task."""
+    lacking = WorkerProcess(folder=tmp_path, environment=patches(f"lacks={TRACE}"))
+    with WorkerProcess(folder=tmp_path).ready(), lacking.ready():
+        # At times of their own, since the time says which of the two comes first.
+        histories = [schedules(1, trace, name=f"{n}-", **soon(2 + n / 10))[0] for n in range(10)]
+        took = wait_until(lambda: Run.objects.finished().count() == 10, 20, "runs of all")
+        report("F25 task unknown to one of two", histories, recovery=took)
+        assert RELEASED.search(lacking.log()), "it was never the first one"
 
 
 def test_f25_a_task_that_no_worker_knows_waits_for_one_that_does(server, trace, tmp_path, report):

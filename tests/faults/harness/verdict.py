@@ -4,7 +4,11 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
+from django_delayq.broker import Broker
 from django_delayq.fields import utcnow
+from django_delayq.models import Run
+from django_delayq.timing import from_ms
+from tests.acceptance.support import wait_until
 
 from .background import Background
 from .oracle import History, Verdict, check
@@ -26,6 +30,17 @@ def decided(
         if not verdict.missing or time.monotonic() > end:
             return verdict
         time.sleep(PAUSE_SECONDS)
+
+
+def goes_on(broker: Broker, histories: Sequence[History]) -> float:
+    """Wait until every schedule has run a point that came due after now; return how long that took."""
+    began = from_ms(broker.now_ms())
+
+    def all_ran() -> bool:
+        rows = Run.objects.filter(due_at__gt=began, status="succeeded").values_list("schedule_id", flat=True)
+        return {history.pk for history in histories} <= set(rows)
+
+    return wait_until(all_ran, 20, "every schedule to run again")
 
 
 def row_of(
