@@ -56,7 +56,7 @@ def test_f02_a_signal_hands_over_within_a_second_what_has_not_started(number, ov
         other.resume()
         told = first.send(number)
         wait_until(lambda: len(trace.first_after(told, first.pid)) == COUNT, 20, "all schedules to go on")
-        assert first.wait(15) == 0
+        assert first.wait() == 0
         recovery = handed_over(trace, first, other, told)
         verdict = report(f"F2 {number.name} {overlap}", histories, recovery=recovery, limit=1)
     assert recovery <= 1 + stall.worst

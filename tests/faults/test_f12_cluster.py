@@ -79,7 +79,7 @@ def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_poi
         with server.broker() as broker:
             wait_until(lambda: json.loads(broker.layout())["shards"]["default"] == after, 10, "the new layout")
             with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as fleet:
-                assert [worker.wait(40) for worker in former.workers] == [1, 1]
+                assert [worker.wait() for worker in former.workers] == [1, 1]
                 move.join(60)
                 assert not move.is_alive(), said.getvalue()
                 wait_until(lambda: len(trace.first_after(began)) == len(histories), 60, "all to go on")

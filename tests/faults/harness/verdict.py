@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django_delayq.fields import utcnow
+from tests.acceptance.support import PATIENCE_SECONDS
 
 from .background import Background
 from .oracle import History, Verdict, check
@@ -16,11 +17,14 @@ PAUSE_SECONDS = 0.3
 
 
 def decided(
-    histories: Sequence[History], trace: Trace | None, *, until: datetime | None = None, seconds: float = 30
+    histories: Sequence[History], trace: Trace | None, *, until: datetime | None = None, seconds: float | None = None
 ) -> Verdict:
-    """Wait until every point up to `until` (by default now) has its outcome; return what the oracle says in the end."""
+    """Wait until every point up to `until` (by default now) has its outcome; return what the oracle says in the end.
+
+    Waits for `seconds` at most, by default for as long as everything else is waited for.
+    """
     until = until or utcnow()
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
     while True:
         verdict = check(histories, until, trace)
         if not verdict.missing or time.monotonic() > end:
