@@ -16,7 +16,7 @@ from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker.agenda import WORKERS_FIRST_SECONDS
-from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
+from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 from tests.faults.harness.verdict import Stall
 from tests.support import HOURLY_CRON, make_due
 
@@ -86,11 +86,11 @@ def test_sigterm_finishes_what_runs_and_hands_back_what_does_not(broker, tmp_pat
 
 def test_a_second_signal_ends_it_at_once(broker, tmp_path):
     path = tmp_path / "f"
-    make_due(broker, note("slow", path, seconds=20))
+    make_due(broker, note("slow", path, seconds=600))
     with worker() as process:
         wait_until(lambda: lines(path))
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)  # the first signal begins the drain
+        wait_until(lambda: "Stopping: 1 still running" in output_of(process))  # else the two would be one
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(5) == 1

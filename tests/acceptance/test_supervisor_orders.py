@@ -82,20 +82,20 @@ def test_ctrl_c_that_reaches_everybody_is_one_order_and_running_tasks_finish(bro
 
 def test_a_second_signal_ends_the_children_too(broker, tmp_path):
     path = tmp_path / "f"
-    due_now(broker, "slow", "note", path=str(path), seconds=30)
+    due_now(broker, "slow", "note", path=str(path), seconds=600)
     with worker("--processes", "2") as parent:
         wait_until(lambda: lines(path))
         wait_until(lambda: len(processes_of(parent)) == 2)
         children = processes_of(parent)
         parent.send_signal(signal.SIGTERM)
-        time.sleep(0.3)  # two signals of one kind at once are one
+        wait_until(lambda: "Stopping 2 processes" in output_of(parent))  # two signals of one kind at once are one
         assert stop(parent, within=5) == 1
         wait_until(lambda: not alive(children))
 
 
 def test_who_does_not_drain_in_time_is_killed_and_told(broker, tmp_path):
     path = tmp_path / "f"
-    due_now(broker, "slow", "note", path=str(path), seconds=30)
+    due_now(broker, "slow", "note", path=str(path), seconds=600)
     with worker("--processes", "2", DRAIN_SECONDS=0.2) as parent:
         wait_until(lambda: lines(path))
         wait_for_workers(broker, 2)
