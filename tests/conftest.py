@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -30,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     DELAYQ_TEST_SHAPE=cluster or =sentinel starts several servers that are one Redis instead. Under pytest-xdist each
     process starts its own, since some tests count what a server is asked.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a background job of a shell has it. What the tests start would inherit it and ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     from django.conf import settings

@@ -9,10 +9,10 @@ from django_delayq.models import Schedule
 from django_delayq.timing import Recurrence, from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions
 
-#: Half an hour from any point, so that no second point falls due while a test runs.
-_MINUTE = (datetime.now(UTC).minute + 30) % 60
-HOURLY_CRON = f"{_MINUTE} * * * *"
-OTHER_HOURLY_CRON = f"{(_MINUTE + 7) % 60} * * * *"
+#: A few minutes ago, so that no second point falls due in the next 50 minutes, for as long as the whole run takes.
+HOURLY_MINUTE = (datetime.now(UTC).minute - 9) % 60
+HOURLY_CRON = f"{HOURLY_MINUTE} * * * *"
+OTHER_HOURLY_CRON = f"{(HOURLY_MINUTE + 7) % 60} * * * *"
 
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from django_delayq.models import Schedule
-from tests.acceptance.support import ROOT, wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, wait_until
 from tests.support import HOURLY_CRON, make_due
 
 #: Runs at the start of every interpreter that finds it: does what the file FAULT says, the path of a test's choice.
@@ -61,7 +61,7 @@ def wait_for_workers(broker, count):
     wait_until(lambda: len(broker.workers()) >= count, 30, f"{count} workers")
 
 
-def stop(process, number=signal.SIGTERM, within=20):
+def stop(process, number=signal.SIGTERM, within=PATIENCE_SECONDS):
     """Tell a process to stop, and return its exit status."""
     process.send_signal(number)
     return process.wait(within)

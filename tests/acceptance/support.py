@@ -15,6 +15,9 @@ from django.conf import settings
 from django.db import connection
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Ends what would never end. No limit of the product, which a test asserts on the time that something took: where other
+#: work is going on, an interpreter alone may need half a minute until it works.
+PATIENCE_SECONDS = 120.0
 
 
 def command_environment(environment: Mapping[str, str] | None = None, **options: Any) -> dict[str, str]:
@@ -64,12 +67,21 @@ def worker(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]
         output.close()
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20, what: str = "") -> float:
-    """Poll until the condition holds and return how long it took. There is nothing to be woken by across processes."""
+def output_of(process: Any) -> str:
+    """Return what a process of `worker` has printed until now."""
+    return os.pread(process.stdout_file.fileno(), 1_000_000, 0).decode()  # moves no offset that the worker writes at
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 0.0, what: str = "") -> float:
+    """Poll until the condition holds and return how long it took. There is nothing to be woken by across processes.
+
+    Gives up after PATIENCE_SECONDS; after `seconds` where that is more.
+    """
     began = time.monotonic()
+    patience = max(seconds, PATIENCE_SECONDS)
     while not condition():
-        if time.monotonic() - began > seconds:
-            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        if time.monotonic() - began > patience:
+            raise AssertionError(f"not within {patience} s: {what or condition}")
         time.sleep(0.02)
     return time.monotonic() - began
 

@@ -26,8 +26,7 @@ from tests.acceptance.processes import (
     processes_of,
     stop,
 )
-from tests.acceptance.support import ROOT, lines, wait_until, worker
-from tests.acceptance.test_worker_command import output_of
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, lines, output_of, wait_until, worker
 from tests.support import HOURLY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,7 +150,7 @@ def test_without_its_interpreter_a_process_that_has_made_its_runs_ends_with_an_e
     with worker("--max-runs-per-process", "1", environment={"PYTHONPATH": packages}) as process:
         wait_until(lambda: lines(path))
         link.unlink()
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE_SECONDS) == 1
         assert "cannot be started again" in output_of(process)
     assert Run.objects.get().status == "succeeded"
 
@@ -161,7 +160,7 @@ def test_the_reloader_starts_a_process_afresh_too(broker):
     with worker("--reload", "--max-runs-per-process", "1") as reloader:
         wait_until(lambda: output_of(reloader).count("Worker ") == 2, 30)
         reloader.send_signal(signal.SIGINT)
-        reloader.wait(20)
+        reloader.wait(PATIENCE_SECONDS)
 
 
 def test_a_caller_is_told_that_it_should_be_recycled(broker):

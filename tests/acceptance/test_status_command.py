@@ -14,7 +14,7 @@ import pytest
 
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Schedule
-from tests.acceptance.support import ROOT, command_environment, wait_until, worker
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment, wait_until, worker
 from tests.support import HOURLY_CRON
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,7 +67,7 @@ def test_it_is_well_while_a_worker_serves_every_queue_and_not_after_it_has_left(
         assert [item["live"] for item in found["workers"]] == [True]
         assert found["workers"][0]["queues"] == ["default", "mail"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     code, found = probe()
     assert (code, codes(found), found["workers"]) == (1, ["no_worker"], [])
 

@@ -20,8 +20,7 @@ from tests.acceptance.processes import (
     stop,
     wait_for_workers,
 )
-from tests.acceptance.support import lines, wait_until, worker
-from tests.acceptance.test_worker_command import output_of
+from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -76,27 +75,27 @@ def test_ctrl_c_that_reaches_everybody_is_one_order_and_running_tasks_finish(bro
         for pid in processes_of(parent):
             os.kill(pid, signal.SIGINT)
         parent.send_signal(signal.SIGINT)
-        assert parent.wait(20) == 0
+        assert parent.wait(PATIENCE_SECONDS) == 0
     assert Counter(words[0] for words in lines(path)) == Counter(start=3, end=3)
     assert Run.objects.filter(status="succeeded").count() == 3
 
 
 def test_a_second_signal_ends_the_children_too(broker, tmp_path):
     path = tmp_path / "f"
-    due_now(broker, "slow", "note", path=str(path), seconds=30)
+    due_now(broker, "slow", "note", path=str(path), seconds=600)
     with worker("--processes", "2") as parent:
         wait_until(lambda: lines(path))
         wait_until(lambda: len(processes_of(parent)) == 2)
         children = processes_of(parent)
         parent.send_signal(signal.SIGTERM)
-        time.sleep(0.3)  # two signals of one kind at once are one
+        wait_until(lambda: "Stopping 2 processes" in output_of(parent))  # two signals of one kind at once are one
         assert stop(parent, within=5) == 1
-        wait_until(lambda: not alive(children), 2)
+        wait_until(lambda: not alive(children))
 
 
 def test_who_does_not_drain_in_time_is_killed_and_told(broker, tmp_path):
     path = tmp_path / "f"
-    due_now(broker, "slow", "note", path=str(path), seconds=30)
+    due_now(broker, "slow", "note", path=str(path), seconds=600)
     with worker("--processes", "2", DRAIN_SECONDS=0.2) as parent:
         wait_until(lambda: lines(path))
         wait_for_workers(broker, 2)
@@ -119,7 +118,7 @@ def test_a_terminal_that_closes_is_an_order_to_stop(broker, tmp_path):
         parent.send_signal(signal.SIGHUP)
         for pid in children:  # the terminal tells them too
             os.kill(pid, signal.SIGHUP)
-        assert parent.wait(20) == 0
+        assert parent.wait(PATIENCE_SECONDS) == 0
     assert Run.objects.get().status == "succeeded"
 
 

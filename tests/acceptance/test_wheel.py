@@ -61,7 +61,7 @@ def test_the_wheel_is_complete_and_runs_a_migration_in_a_clean_environment(tmp_p
     python = home / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, cwd=home)
     (home / "project.py").write_text(PROJECT)
-    done = subprocess.run([python, "project.py"], cwd=home, capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-I", "project.py"], cwd=home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("works RunContext")
     assert str(ROOT) not in done.stdout

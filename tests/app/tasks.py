@@ -48,11 +48,13 @@ def flaky(path: str, failures: int) -> str:
 
 
 @task
-def note(path: str, text: str = "ran", seconds: float = 0) -> None:
-    """Write a line at the start, and another at the end."""
+def note(path: str, text: str = "ran", seconds: float = 0, gate: str = "") -> None:
+    """Write a line at the start, and another at the end, once the file `gate` is there if one is named."""
     with Path(path).open("a") as file:
         file.write(f"start {text} {os.getpid()} {time.time():.6f}\n")
     time.sleep(seconds)
+    while gate and not Path(gate).exists():
+        time.sleep(0.02)
     with Path(path).open("a") as file:
         file.write(f"end {text} {os.getpid()} {time.time():.6f}\n")
 

@@ -13,6 +13,7 @@ from django.db import connection, connections
 from django.test import Client
 
 from django_delayq.models import Run, Schedule
+from tests.acceptance.support import wait_until
 from tests.faults.harness.background import Background
 from tests.faults.harness.load import schedules
 from tests.faults.harness.trace import Trace
@@ -93,6 +94,7 @@ def test_two_workers_and_people_who_save_all_the_time_never_find_the_database_lo
         for person in people:
             person.__enter__()
         threading.Event().wait(SECONDS)  # the length of the load
+        wait_until(lambda: all(person.wrong or person.answers[302] > 6 for person in people), what="a round of each")
         for person in people:
             person.__exit__(None, None, None)
         verdict = decided(histories, trace)
@@ -102,7 +104,6 @@ def test_two_workers_and_people_who_save_all_the_time_never_find_the_database_lo
     print(f"{verdict.points} points, {answers} answers")
     assert not [wrong for person in people for wrong in person.wrong]
     assert set(answers) == {200, 302}, answers
-    assert answers[302] > 6 * PEOPLE
     assert verdict.points > 0
     assert verdict.clean, verdict.complaints()
     assert set(Run.objects.finished().values_list("status", flat=True)) == {"succeeded"}

@@ -73,7 +73,7 @@ def report(trace: Any, note_row: Callable[[Row], None]) -> Callable[..., Any]:
         histories: Sequence[Any],
         *,
         until: datetime | None = None,
-        seconds: float = 30,
+        seconds: float | None = None,
         traced: bool = True,
         **measured: Any,
     ) -> Any:

@@ -42,7 +42,7 @@ def test_f01_a_worker_killed_at_any_step_of_a_round_leaves_no_gap(step, server, 
     survivor = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
     victim = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, failpoints=f"{step}=kill@{STEPS[step]}")
     with survivor, victim, Stall() as stall:
-        victim.wait(30)
+        victim.wait()
         died = time.time()
         recovery = recovered(trace, histories, died, victim.pid)
         report(f"F1 kill -9 {step}", histories, recovery=recovery, limit=LEASE + 1)

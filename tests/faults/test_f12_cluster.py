@@ -13,11 +13,14 @@ from django_delayq.broker import Broker
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, mixture, schedules
 from tests.faults.harness.shapes import PRIMARIES, Cluster
+from tests.faults.harness.verdict import Stall
 from tests.faults.harness.workers import Fleet
 from tests.faults.test_f11_sentinel import all_go_on
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 SHARDS = 6
+#: Of the schedules of a mixture that come due least often.
+PERIOD = 3
 
 
 @pytest.fixture
@@ -40,18 +43,19 @@ def running(trace, fleet):
     "seconds", [pytest.param(0, marks=pytest.mark.quick, id="short"), pytest.param(600, id="long")]
 )
 def test_f12_a_killed_node_and_a_moved_slot_lose_no_point(seconds, trace, tmp_path, report):
-    kills, moves = [], []
+    kills, moves, usual = [], [], [PERIOD]
     with Cluster(tmp_path) as redis:
         histories = mixture(30, trace)
         broker = Broker(timeout_seconds=5)
         places = slots(redis, broker)
         broker.close()
-        with Fleet(3, folder=tmp_path, LEASE_SECONDS=5) as fleet:
+        with Fleet(3, folder=tmp_path, LEASE_SECONDS=5) as fleet, Stall() as stall:
             wait_until(lambda: len(trace.executions()) > 60, 40, "a load")
             end = time.monotonic() + seconds
             while not moves or time.monotonic() < end:
                 slot = places[len(moves) % SHARDS]
                 others = [node for node in redis.primaries() if node is not redis.owner(slot)]
+                usual.append(all_go_on(trace, histories))
                 redis.move(slot, others[len(moves) % (PRIMARIES - 1)])
                 moves.append(all_go_on(trace, histories))
                 former = redis.fail_over(slot, lost_seconds=1)
@@ -59,11 +63,11 @@ def test_f12_a_killed_node_and_a_moved_slot_lose_no_point(seconds, trace, tmp_pa
                 former.start()
                 wait_until(redis.whole, 60, "the killed node to follow")
             assert fleet.tend() == 0
-            note = f"{len(kills)} kills, {len(moves)} moves, worst {max(moves):.2f} s after one"
+            note = f"{len(kills)} kills, {len(moves)} moves, worst {max(moves):.2f} s after one, {max(usual):.2f} else"
             report("F12 cluster", histories, recovery=max(kills), note=note)
             assert fleet.tend() == 0
     assert max(kills) < 20
-    assert max(moves) < 5
+    assert max(moves) < max(usual) + 2 + stall.worst, "it costs no more than a moment"
 
 
 @pytest.mark.quick
@@ -88,7 +92,7 @@ def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_poi
         with server.broker() as broker:
             wait_until(lambda: json.loads(broker.layout())["shards"]["default"] == after, 10, "the new layout")
             with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as fleet:
-                assert [worker.wait(40) for worker in former.workers] == [1, 1]
+                assert [worker.wait() for worker in former.workers] == [1, 1]
                 move.join(60)
                 assert not move.is_alive(), said.getvalue()
                 wait_until(lambda: len(trace.first_after(began)) == len(histories), 60, "all to go on")

@@ -22,7 +22,7 @@ from tests.faults.harness.verdict import goes_on
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import live_worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
-from tests.support import HOURLY_CRON, run_burst
+from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, run_burst
 
 pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
 #: The sweep comes every 2 s, give or take a fifth; what a busy machine adds is not its fault.
@@ -86,10 +86,11 @@ import django; django.setup()
 from django.db import transaction
 from django_delayq import mirror
 from django_delayq.models import Schedule
+from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON
 row = {row.name: row for row in Schedule.objects.all()}
 with transaction.atomic():
-    Schedule.objects.create(name="new", task="tests.app.tasks.noop", kind="cron", cron="0 * * * *")
-    row["edit"].cron = "7 * * * *"; row["edit"].save()
+    Schedule.objects.create(name="new", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+    row["edit"].cron = OTHER_HOURLY_CRON; row["edit"].save()
     row["pause"].pause("before the crash")
     row["move"].queue = "mail"; row["move"].save()
     row["deletion"].delete()
@@ -145,7 +146,7 @@ def move(row):
 
 
 def edit(row):
-    row.cron = "7 * * * *"
+    row.cron = OTHER_HOURLY_CRON
     row.save()
 
 
@@ -168,7 +169,7 @@ def test_f19_an_older_definition_that_is_delivered_late_does_not_undo_a_newer_on
     def older():
         try:
             edited = Schedule.objects.get()
-            edited.cron = "5 * * * *"
+            edited.cron = "0 0 1 1 *"
             edited.save()
         finally:
             connections.close_all()

@@ -12,6 +12,7 @@ from django.db.models import Value
 from django.db.models.functions import Concat
 
 from django_delayq import mirror
+from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import wait_until
@@ -23,7 +24,7 @@ from tests.faults.harness.workers import WorkerProcess
 from tests.faults.models import OwnedSchedule
 from tests.integration.admin_pages import ADD, LIST, change_url, client_for, fields
 from tests.integration.mirroring import absent, mirrored, schedule
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
 
@@ -38,8 +39,17 @@ def sql(text, *values):
         cursor.execute(text, values)
 
 
+def set_cron_by_sql(row, cron):
+    sql(f"UPDATE {TABLE} SET cron = %s WHERE id = %s", cron, row.pk)  # noqa: S608
+
+
+def minute_of_each_hour(off):
+    """Return a recurrence with one point an hour, so many minutes from now: none comes due during a test."""
+    return f"{(utcnow().minute + off) % 60} * * * *"
+
+
 def new(name):
-    return Schedule(name=name, task="tests.app.tasks.noop", kind="cron", cron="5 * * * *")
+    return Schedule(name=name, task="tests.app.tasks.noop", kind="cron", cron=OTHER_HOURLY_CRON)
 
 
 def only(row):
@@ -47,7 +57,7 @@ def only(row):
 
 
 def set_cron(row, save):
-    row.cron = "5 * * * *"
+    row.cron = OTHER_HOURLY_CRON
     save()
 
 
@@ -70,7 +80,7 @@ def loaddata(row, folder, **values):
 
 
 def by_form(row, boss):
-    answer = boss.post(change_url(row), fields(name=row.name, cron="5 * * * *", timezone="UTC"))
+    answer = boss.post(change_url(row), fields(name=row.name, cron=OTHER_HOURLY_CRON, timezone="UTC"))
     assert answer.status_code == 302
 
 
@@ -83,27 +93,29 @@ def by_action(name, row, boss, **values):
 DELTA = {
     "save": (lambda row, way: set_cron(row, row.save), "edit"),
     "save of a field": (lambda row, way: set_cron(row, lambda: row.save(update_fields=["cron"])), "edit"),
-    "update": (lambda row, way: only(row).update(cron="5 * * * *"), "edit"),
-    "update by an expression": (lambda row, way: only(row).update(cron=Concat(Value("5"), Value(" * * * *"))), "edit"),
+    "update": (lambda row, way: only(row).update(cron=OTHER_HOURLY_CRON), "edit"),
+    "update by an expression": (
+        lambda row, way: only(row).update(cron=Concat(Value(OTHER_HOURLY_CRON[:-2]), Value(" *"))), "edit",
+    ),
     "bulk_update": (lambda row, way: set_cron(row, lambda: Schedule.objects.bulk_update([row], ["cron"])), "edit"),
     "update_or_create": (
-        lambda row, way: Schedule.objects.update_or_create(name=row.name, defaults={"cron": "5 * * * *"}), "edit",
+        lambda row, way: Schedule.objects.update_or_create(name=row.name, defaults={"cron": OTHER_HOURLY_CRON}), "edit",
     ),
     "bulk_create": (lambda row, way: Schedule.objects.bulk_create([new("created 1"), new("created 2")]), "new"),
     "get_or_create": (
         lambda row, way: Schedule.objects.get_or_create(
-            name="got", defaults={"task": "tests.app.tasks.noop", "kind": "cron", "cron": "5 * * * *"}
+            name="got", defaults={"task": "tests.app.tasks.noop", "kind": "cron", "cron": OTHER_HOURLY_CRON}
         ),
         "new",
     ),
     "raw UPDATE with a generation": (
         lambda row, way: sql(
-            f"UPDATE {TABLE} SET cron = '5 * * * *', generation = generation + 1 WHERE id = %s", row.pk  # noqa: S608
+            f"UPDATE {TABLE} SET cron = %s, generation = generation + 1 WHERE id = %s", OTHER_HOURLY_CRON, row.pk  # noqa: S608
         ),
         "edit",
     ),
     "raw INSERT": (lambda row, way: raw_insert(row), "new"),
-    "loaddata": (lambda row, way: loaddata(row, way.folder, cron="5 * * * *"), "edit"),
+    "loaddata": (lambda row, way: loaddata(row, way.folder, cron=OTHER_HOURLY_CRON), "edit"),
     "loaddata of a new one": (lambda row, way: loaddata(row, way.folder, pk=None, name="loaded"), "new"),
     "change form": (lambda row, way: by_form(row, way.boss), "edit"),
     "add form": (lambda row, way: way.boss.post(ADD, fields(name="added", timezone="UTC")), "new"),
@@ -149,7 +161,7 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
     rows = {name: schedule(name) for name in DELTA}
     pks = {name: row.pk for name, row in rows.items()}
     owner = User.objects.create_user("owner")
-    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 * * * *"}
+    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": HOURLY_CRON}
     mirror.full_sweep(broker)
     owned = [OwnedSchedule.objects.create(name=f"owned {n}", owner=owner, **common) for n in range(2)]
     mirror.delta_sweep(broker)  # Django tells of a child class' save under its own name only
@@ -173,12 +185,9 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
 
 #: What passes Django and the generations by.
 FULL = {
-    "raw UPDATE": (lambda row: sql(f"UPDATE {TABLE} SET cron = '5 * * * *' WHERE id = %s", row.pk), "edit"),  # noqa: S608
-    "raw UPDATE to an earlier point": (
-        lambda row: sql(f"UPDATE {TABLE} SET cron = '* * * * *' WHERE id = %s", row.pk),  # noqa: S608
-        "edit",
-    ),
-    "plain manager": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(cron="5 * * * *"), "edit"),
+    "raw UPDATE": (lambda row: set_cron_by_sql(row, OTHER_HOURLY_CRON), "edit"),
+    "raw UPDATE to an earlier point": (lambda row: set_cron_by_sql(row, minute_of_each_hour(+5)), "edit"),
+    "plain manager": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(cron=OTHER_HOURLY_CRON), "edit"),
     "plain manager, disabled": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(enabled=False), "gone"),
     "plain manager, moved": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(queue="mail"), "moved"),
     "raw DELETE": (
@@ -233,7 +242,7 @@ def test_f20_a_recurrence_that_sql_changed_begins_when_it_is_found_and_not_in_th
     point = make_due(broker, row)
     run_burst()
     history = History.of(row)
-    sql(f"UPDATE {TABLE} SET cron = '* * * * *' WHERE id = %s", row.pk)  # noqa: S608
+    set_cron_by_sql(row, minute_of_each_hour(-5))
     mirror.full_sweep(broker)
     run_burst()
     assert [run.due_at for run in Run.objects.all()] == [point]

@@ -116,7 +116,7 @@ def test_f31_another_database_under_the_prefix_is_refused_and_removes_nothing(
         refused(said, "SAVED 8", settings.DELAYQ["PREFIX"], "another database", "delayq_sync --adopt", "'PREFIX'")
         assert said.count("REFUSED") == 2
         with WorkerProcess(folder=tmp_path, environment=stranger.database) as theirs:
-            assert theirs.wait(30) == 1
+            assert theirs.wait() == 1
             refused(theirs.log(), settings.DELAYQ["PREFIX"], "another database", "delayq_sync --adopt")
         assert content(broker, rows) == before
         known = len(trace.executions())
@@ -141,7 +141,7 @@ def test_f31_who_adopts_the_prefix_gets_it_whole_and_may_give_it_back(broker, st
             "call_command('delayq_sync', '--adopt')"
         )
         assert status == 0, said
-        assert former.wait(30) == 1
+        assert former.wait() == 1
         refused(former.log(), "another database", "delayq_sync --adopt")
     names = set().union(*(page for place in broker.places() for page in broker.scan(place)))
     assert names == {f"s{10**9}"}, "all of the new owner, nothing of the former one"
@@ -163,7 +163,7 @@ def test_f31_another_number_of_shards_is_refused_until_the_prefix_is_purged(brok
         before = content(broker, rows)
         instructions = ("'default'", "1 shards", "3 in DELAYQ['SHARDS']", "delayq_sync --reshard")
         with WorkerProcess(folder=tmp_path, SHARDS={"default": 3}) as another:
-            assert another.wait(30) == 1
+            assert another.wait() == 1
             refused(another.log(), *instructions)
         former, settings.DELAYQ = settings.DELAYQ, {**settings.DELAYQ, "SHARDS": {"default": 3}}
         late = schedule("saved meanwhile")

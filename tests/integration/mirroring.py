@@ -1,4 +1,7 @@
-"""What the tests of the mirror share: making schedules, and asking whether Redis agrees."""
+"""What the tests of the mirror share: making schedules, asking whether Redis agrees, a Redis that says nothing."""
+
+import socket
+from contextlib import suppress
 
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
@@ -33,3 +36,20 @@ def set_due(broker, row, part, value):
         broker.client.zadd(name, {f"s{row.pk}": value})
     else:
         broker.client.hset(name, f"s{row.pk}", value)
+
+
+def blackhole():
+    """A server that accepts connections and never answers."""
+    server = socket.create_server(("127.0.0.1", 0))
+    server.setblocking(False)
+    return server, f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+def visitors(server):
+    """Return how many have connected since it was last asked."""
+    count = 0
+    with suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+            count += 1
+    return count

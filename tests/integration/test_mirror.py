@@ -2,7 +2,6 @@
 care. What it missed is the sweeps' business.
 """
 
-import socket
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,7 +16,8 @@ from django_delayq import mirror
 from django_delayq.mirror import fast
 from django_delayq.models import Schedule, Status, Tombstone
 from django_delayq.timing import from_ms
-from tests.integration.mirroring import absent, mirrored, schedule, view
+from tests.faults.harness.verdict import Stall
+from tests.integration.mirroring import absent, blackhole, mirrored, schedule, view, visitors
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -208,30 +208,27 @@ def redis_at(url):
         yield
 
 
-def blackhole():
-    """A server that accepts connections and never answers."""
-    server = socket.create_server(("127.0.0.1", 0))
-    return server, f"redis://127.0.0.1:{server.getsockname()[1]}/0"
-
-
 @pytest.mark.parametrize("kind", ["stopped", "blackholed"])
-def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, caplog):
+def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, caplog, monkeypatch):
+    monkeypatch.setattr(fast, "BREAKER_SECONDS", 600)  # however long the machine takes for what follows
     server, url = blackhole()
     if kind == "stopped":
         server.close()
     with redis_at(url):
-        began = time.monotonic()
-        row = schedule()
-        assert time.monotonic() - began < 1
+        with Stall() as stall:
+            began = time.monotonic()
+            row = schedule()
+            took = time.monotonic() - began
+        assert took < 1 + stall.worst
+        assert kind == "stopped" or visitors(server) > 0
         row.refresh_from_db()
         assert row.generation != row.synced_generation
         assert list(Schedule.objects.unmirrored()) == [row]
         assert "mirrored" in caplog.text
-        began = time.monotonic()
         row.pause()
         row.resume()
         schedule("other").delete()
-        assert time.monotonic() - began < 0.3, "the circuit breaker is open: nobody waits again"
+        assert kind == "stopped" or visitors(server) == 0, "the circuit breaker is open: nobody waits again"
     server.close()
     mirror.delta_sweep(broker)
     assert mirrored(broker, row)

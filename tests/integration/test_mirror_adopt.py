@@ -15,7 +15,7 @@ from django_delayq.mirror import layout, sweep, turn
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import to_ms
 from django_delayq.worker import Worker, WorkerOptions, upkeep
-from tests.acceptance.support import wait_until, worker
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import make_due, run_burst
 
@@ -194,7 +194,7 @@ def test_a_worker_process_of_the_other_database_ends_at_its_next_claim(built, mo
         wait_until(log.exists, 30, "its first run")
         become_a_copy(monkeypatch)
         mirror.adopt(built)
-        assert process.wait(30) == 1
+        assert process.wait(PATIENCE_SECONDS) == 1
         process.stdout_file.seek(0)
         assert "--adopt" in process.stdout_file.read().decode()
     told = log.read_text()

@@ -11,22 +11,18 @@ from django_delayq.exceptions import InvalidBackfill
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from tests.app import tasks
-from tests.integration import mirroring
 from tests.integration.admin_pages import kill_redis
-from tests.support import OTHER_HOURLY_CRON, make_due, run_burst
+from tests.integration.mirroring import schedule
+from tests.support import HOURLY_MINUTE, OTHER_HOURLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DAY = datetime(2026, 3, 10, tzinfo=UTC)
+DAY = datetime(2026, 3, 10, minute=HOURLY_MINUTE, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def schedule(name="s", **values):
-    """Make a schedule whose points are the full hours, which `hours` names."""
-    return mirroring.schedule(name, **({} if "kind" in values else {"cron": "0 * * * *"}) | values)
-
-
 def hours(*numbers):
+    """Return points of HOURLY_CRON, of which none comes due during a test."""
     return [DAY + number * HOUR for number in numbers]
 
 
@@ -81,7 +77,8 @@ def test_nothing_is_ordered_for_points_to_come(enabled):
 def test_the_recurrence_is_the_one_the_database_has_now():
     stale = schedule()
     Schedule.objects.filter(pk=stale.pk).update(cron="30 */2 * * *", start_at=DAY + HOUR, end_at=DAY + 5 * HOUR)
-    assert ordered(mirror.backfill(stale, DAY, DAY + 24 * HOUR)) == hours(2.5, 4.5)
+    half_past = [DAY.replace(hour=hour, minute=30) for hour in (2, 4)]
+    assert ordered(mirror.backfill(stale, DAY, DAY + 24 * HOUR)) == half_past
 
 
 def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_record():

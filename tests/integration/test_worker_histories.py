@@ -13,6 +13,7 @@ from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.signals import run_finished
 from django_delayq.timing import from_ms
 from django_delayq.worker import Worker, WorkerOptions
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks
 from tests.support import HOURLY_CRON, make_due, run_burst
 
@@ -36,7 +37,7 @@ def idle_worker(**options):
     return worker
 
 
-def ends(call, seconds=6):
+def ends(call):
     def run():
         try:
             call()
@@ -45,7 +46,7 @@ def ends(call, seconds=6):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(PATIENCE_SECONDS)
     return not thread.is_alive()
 
 
@@ -150,7 +151,7 @@ def test_an_endless_generation_does_not_spin(broker):
     broker.client.hset(key(broker, "gen"), f"s{row.pk}", "inf")
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=1, burst=True))
     try:
-        assert ends(worker.run, 3)
+        assert ends(worker.run)
     finally:
         worker.stop()
         time.sleep(0.5)  # let the thread end
@@ -177,7 +178,7 @@ def test_an_exception_that_cannot_be_shown_is_a_failure_like_any_other(broker, m
     monkeypatch.setattr(type(registry.get_task("tests.app.tasks.noop")), "call", boom)
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=1, burst=True))
     try:
-        assert ends(worker.run, 4)
+        assert ends(worker.run)
         assert Run.objects.get().status == "failed"
     finally:
         worker.stop()
@@ -189,7 +190,7 @@ def test_a_worker_starts_although_a_key_of_the_prefix_has_a_foreign_type(broker,
     broker.client.rpush(f"{broker.config.prefix}:{name}", "x")
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=1, burst=True))
     try:
-        assert ends(lambda: worker.upkeep.begin(burst=True, stopping=lambda: worker.stopping), 3)
+        assert ends(lambda: worker.upkeep.begin(burst=True, stopping=lambda: worker.stopping))
     finally:
         worker.stopping = True
 

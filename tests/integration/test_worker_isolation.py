@@ -9,20 +9,21 @@ import pytest
 from django_delayq.broker import Broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.worker import Worker, WorkerOptions, isolation, status
-from tests.acceptance.support import lines, wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until
+from tests.integration.mirroring import set_due
 from tests.support import HOURLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def note(name, path, seconds=0.0, **values):
-    kwargs = {"path": str(path), "text": name, "seconds": seconds}
+def note(name, path, seconds=0.0, gate="", **values):
+    kwargs = {"path": str(path), "text": name, "seconds": seconds, "gate": str(gate)}
     values = {"kind": "cron", "cron": HOURLY_CRON, **values}
     return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
 
 
-def died(broker, *rows, reclaims=None, in_seconds=0.0):
-    """Make points due that a worker has claimed and not finished; its leases run out so many seconds from now.
+def died(broker, *rows, reclaims=None, lapsed=True):
+    """Make points due that a worker has claimed and not finished; its leases have run out, or do so at `lapse`.
 
     With `reclaims`, there are `running` rows that count so many take-overs.
     """
@@ -34,9 +35,28 @@ def died(broker, *rows, reclaims=None, in_seconds=0.0):
                 due_at=point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead",
             )  # fmt: skip
     dead = Broker(timeout_seconds=5, worker=f"dead of {rows[0].name}")
-    claim = dead.claim(dead.places()[0], limit=1000, lease_ms=int(in_seconds * 1000), request=1)
+    claim = dead.claim(dead.places()[0], limit=1000, lease_ms=0 if lapsed else 3_600_000, request=1)
     dead.close()
     assert {entry.member for entry in claim.entries} >= {f"s{row.pk}" for row in rows}
+
+
+def lapse(broker, row):
+    """Let the lease of a dead worker run out, and tell those that sleep until its end."""
+    set_due(broker, row, "due", broker.now_ms())
+    broker.client.publish(f"{broker.config.prefix}:wake", f"default:0 {broker.now_ms()}")
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A suspect waits for its turn for as long as this test takes."""
+    monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 600)
+
+
+def waits_behind(running, broker, suspect, path):
+    """Once something runs, let the suspect be claimed; return when it waits for its turn."""
+    wait_until(lambda: lines(path), what="what runs before the suspect")
+    lapse(broker, suspect)
+    wait_until(lambda: running.worker.dispatcher.isolation.waiting, what="the suspect to wait")
 
 
 def spans(path):
@@ -59,16 +79,16 @@ class Running:
     def _run(self):
         self.status = self.worker.run()
 
-    def stop(self):
-        self.worker.stop()
-        self._thread.join(30)
+    def ended(self):
+        self._thread.join(PATIENCE_SECONDS)
         return self.status
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc_info):
-        self.stop()
+        self.worker.stop()
+        self.ended()
 
 
 def idle_worker(**options):
@@ -145,15 +165,16 @@ def test_the_first_take_over_runs_beside_others(broker, tmp_path):
     assert Run.objects.get(schedule=suspect).reclaims == 1
 
 
-def test_from_the_second_take_over_on_a_suspect_runs_alone(broker, tmp_path):
-    path = tmp_path / "f"
-    before, suspect, after = note("before", path, 5.0), note("suspect", path, 1.0), note("after", path, 0.1)
-    died(broker, suspect, reclaims=1, in_seconds=2)
+def test_from_the_second_take_over_on_a_suspect_runs_alone(broker, tmp_path, patient):
+    path, gate = tmp_path / "f", tmp_path / "gate"
+    before, suspect, after = note("before", path, gate=gate), note("suspect", path, 1.0), note("after", path, 0.1)
+    died(broker, suspect, reclaims=1, lapsed=False)
     make_due(broker, before)
     with Running() as running:
-        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        waits_behind(running, broker, suspect, path)
         make_due(broker, after)
         claims = sum(running.worker.claims._request.values())
+        gate.touch()
         wait_until(lambda: any(words[1] == "suspect" for words in lines(path)), 30)
         assert sum(running.worker.claims._request.values()) == claims, "it claimed what it must not start"
         wait_until(lambda: Run.objects.filter(status=Status.SUCCEEDED).count() == 3, 30)
@@ -186,14 +207,17 @@ def test_where_a_single_take_over_is_allowed_it_runs_alone(broker, tmp_path, set
     assert end <= start
 
 
-def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path):
-    path = tmp_path / "f"
+def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path, patient):
+    path, gate = tmp_path / "f", tmp_path / "gate"
     suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, in_seconds=2)
-    make_due(broker, note("busy", path, 5))
+    died(broker, suspect, reclaims=1, lapsed=False)
+    make_due(broker, note("busy", path, gate=gate))
     running = Running()
-    wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
-    assert running.stop() == status.OK
+    waits_behind(running, broker, suspect, path)
+    running.worker.stop()
+    wait_until(lambda: not running.worker.dispatcher.isolation.waiting)
+    gate.touch()
+    assert running.ended() == status.OK
     run = Run.objects.get(schedule=suspect)
     assert (run.reclaims, run.status) == (1, Status.RUNNING)
     assert view(broker, suspect).score_ms <= broker.now_ms()
@@ -202,46 +226,51 @@ def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path):
 
 def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, monkeypatch):
     """It is handed back for another worker, uncounted, and this one goes on claiming."""
-    monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 0.3)
-    path, other = tmp_path / "f", tmp_path / "g"
+    monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 1.0)
+    path, other, gate = tmp_path / "f", tmp_path / "g", tmp_path / "gate"
     suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, in_seconds=2)
-    make_due(broker, note("long", path, 8))
+    died(broker, suspect, reclaims=1, lapsed=False)
+    make_due(broker, note("long", path, gate=gate))
     with Running() as running:
-        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
-        wait_until(lambda: not running.worker.dispatcher.isolation.active, 30)
+        waits_behind(running, broker, suspect, path)
+        wait_until(lambda: not running.worker.dispatcher.isolation.active)
         assert view(broker, suspect).score_ms > broker.now_ms()
         make_due(broker, note("meanwhile", other))
         wait_until(lambda: len(lines(other)) == 2, 30)
         assert len(lines(path)) == 1, "the long task has not ended"
         assert Run.objects.get(schedule=suspect).reclaims == 1
+        gate.touch()
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 60)
 
 
-def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(broker, tmp_path):
-    path = tmp_path / "f"
+def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(broker, tmp_path, patient):
+    path, gate = tmp_path / "f", tmp_path / "gate"
     suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, in_seconds=2)
-    make_due(broker, note("busy", path, 5))
+    died(broker, suspect, reclaims=1, lapsed=False)
+    make_due(broker, note("busy", path, gate=gate))
     with Running() as running:
-        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        waits_behind(running, broker, suspect, path)
         suspect.refresh_from_db()
         suspect.pause()
+        gate.touch()
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.LOST).exists(), 30)
     assert Run.objects.get(schedule=suspect, status=Status.LOST).reason == "paused"
     assert [words[1] for words in lines(path)] == ["busy", "busy"]
 
 
-def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, settings):
-    """Here it waits for four leases."""
-    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
-    path = tmp_path / "f"
+def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, settings, patient):
+    """Here it waits for two leases."""
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 2}
+    path, gate = tmp_path / "f", tmp_path / "gate"
     suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, in_seconds=2)
-    make_due(broker, note("busy", path, 6))
+    died(broker, suspect, reclaims=1, lapsed=False)
+    make_due(broker, note("busy", path, gate=gate))
     with Running() as running:
-        wait_until(lambda: running.worker.dispatcher.isolation.waiting, 30)
+        waits_behind(running, broker, suspect, path)
         (held,) = running.worker.dispatcher.isolation._waiting
+        end_ms = broker.now_ms() + 4000
+        wait_until(lambda: broker.now_ms() > end_ms, what="two leases to pass")
+        gate.touch()
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 30)
     assert Run.objects.get(schedule=suspect).fence == held.fence, "it was claimed once"
     assert spans(path)["busy"][1] <= spans(path)["suspect"][0]

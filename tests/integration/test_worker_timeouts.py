@@ -16,7 +16,7 @@ from django_delayq.timing import to_ms
 from django_delayq.worker import Worker, WorkerOptions, status, timeouts
 from django_delayq.worker.entry import Held
 from django_delayq.worker.timeouts import Timeouts, Watch
-from tests.acceptance.support import lines, wait_until, worker
+from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.support import HOURLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -196,7 +196,7 @@ def test_a_process_ends_when_its_grace_is_over_whatever_its_tasks_do(task, broke
         wait_until(lambda: view(broker, row).leased, 30)
         wait_until(lambda: task == "spin" or path.exists(), 30)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == status.UNFINISHED
+        assert process.wait(PATIENCE_SECONDS) == status.UNFINISHED
 
 
 # Note [One exception at most]

@@ -23,7 +23,7 @@ def test_a_worker_that_is_killed_leaves_every_job_to_the_next_one_and_nothing_re
         results = durable(tasks.note).enqueue_many(((str(path), f"n{n}"), {}) for n in range(20))
         failpoint = f"{step}=kill@{passing}"
         with WorkerProcess("--threads", "4", folder=tmp_path, LEASE_SECONDS=1, failpoints=failpoint) as victim:
-            victim.wait(20)
+            victim.wait()
         with server.broker() as own:
             assert counts(own)[2] > 0, "it held nothing: nothing was tested"
         recorded = set(Job.objects.filter(status="SUCCESSFUL").values_list("member", flat=True))

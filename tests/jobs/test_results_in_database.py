@@ -86,7 +86,7 @@ def test_a_worker_that_is_killed_between_row_and_redis_leaves_nothing_to_run_aga
     with Server() as server, pointing_at(server.url):
         result = stored(tasks.note).enqueue(str(path))
         with WorkerProcess(folder=tmp_path, LEASE_SECONDS=1, failpoints="after_ledger=kill@1") as victim:
-            victim.wait(20)
+            victim.wait()
         with server.broker() as own:
             assert (counts(own)[2], row_of(result).status, started(path)) == (1, "SUCCESSFUL", 1)
             with WorkerProcess(folder=tmp_path, LEASE_SECONDS=1):

@@ -8,7 +8,7 @@ from django_delayq.broker import Broker
 from django_delayq.fields import utcnow
 from django_delayq.models import Run
 from django_delayq.timing import from_ms
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 
 from .background import Background
 from .oracle import History, Verdict, check
@@ -20,11 +20,14 @@ PAUSE_SECONDS = 0.3
 
 
 def decided(
-    histories: Sequence[History], trace: Trace | None, *, until: datetime | None = None, seconds: float = 30
+    histories: Sequence[History], trace: Trace | None, *, until: datetime | None = None, seconds: float | None = None
 ) -> Verdict:
-    """Wait until every point up to `until` (by default now) has its outcome; return what the oracle says in the end."""
+    """Wait until every point up to `until` (by default now) has its outcome; return what the oracle says in the end.
+
+    Waits for `seconds` at most, by default for as long as everything else is waited for.
+    """
     until = until or utcnow()
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
     while True:
         verdict = check(histories, until, trace)
         if not verdict.missing or time.monotonic() > end:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.acceptance.support import start_worker, wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, start_worker, wait_until
 
 from .proxy import Proxy
 
@@ -76,12 +76,12 @@ class WorkerProcess:
         """Return all that it has printed."""
         return self.log_file.read_text(errors="replace")
 
-    def begun(self, seconds: float = 30) -> bool:
+    def begun(self, seconds: float = PATIENCE_SECONDS) -> bool:
         """Wait until it has told its first line, which is written before its first claim; say whether it still runs."""
         wait_until(lambda: not self.alive or self.name, seconds, f"a start: {self.log()[-500:]}")
         return self.alive
 
-    def ready(self, seconds: float = 30) -> Self:
+    def ready(self, seconds: float = PATIENCE_SECONDS) -> Self:
         """Return once it has begun, and not ended at once."""
         assert self.begun(seconds), self.log()[-2000:]
         return self
@@ -117,7 +117,7 @@ class WorkerProcess:
         state = subprocess.run(["ps", "-o", "state=", "-p", str(self.pid)], capture_output=True, text=True, check=False)
         return state.stdout.strip().startswith("T")
 
-    def wait(self, seconds: float = 20) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for its end and return its exit status."""
         return self.process.wait(seconds)
 
@@ -173,7 +173,7 @@ class Fleet:
             self.tend()
             time.sleep(0.1)  # between two looks at who has died
 
-    def stop(self, seconds: float = 30) -> list[int]:
+    def stop(self, seconds: float = PATIENCE_SECONDS) -> list[int]:
         """Ask all for a drain and return their exit statuses."""
         for worker in self.workers:
             if worker.alive:
