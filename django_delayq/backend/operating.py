@@ -4,7 +4,6 @@ Works also where this code does not know a job's task or its backend. Where it d
 """
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 from ..broker import Broker, JobBroker, JobView, Place
@@ -13,27 +12,12 @@ from ..exceptions import ForgedJob, JobCancelled, JobHeld
 from ..fields import utcnow
 from ..jobs import Call, Options, State, decode, encode
 from ..timing import from_ms, to_ms
+from . import dead
 from .backend import DelayQBackend
 from .listing import locate
+from .outcome import Outcome
 
-
-class Outcome(StrEnum):
-    """What became of an order. Only after `DONE` something is another way than before."""
-
-    DONE = "done"
-    #: A worker holds it: it runs, or is about to.
-    HELD = "held"
-    #: It has ended, was deleted, or never was.
-    GONE = "gone"
-    #: It is dead, but would have to wait.
-    DEAD = "dead"
-    #: It waits or runs, but would have to be dead.
-    NOT_DEAD = "not_dead"
-    #: Its turn comes without that.
-    READY = "ready"
-    #: It cannot be revived without being read.
-    UNREADABLE = "unreadable"
-
+__all__ = ["Outcome", "cancel", "delete", "revive", "run_now"]
 
 _REPLIES = {"OK": Outcome.DONE, "HELD": Outcome.HELD, "DEAD": Outcome.DEAD, "WAITING": Outcome.NOT_DEAD}
 
@@ -83,8 +67,12 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
 def revive(broker: Broker, wanted: str) -> Outcome:
     """Let a dead job start anew, as it was enqueued: with all its attempts, and without its unique key.
 
-    Raises what `cancel` does.
+    A durable one is revived in the database, in the caller's transaction, with or without Redis. Raises what `cancel`
+    does.
     """
+    told = dead.revive(wanted)
+    if told is not None:
+        return told
     found = _look(broker, wanted)
     if isinstance(found, Outcome):
         return found
@@ -99,6 +87,9 @@ def revive(broker: Broker, wanted: str) -> Outcome:
 
 def delete(broker: Broker, wanted: str) -> Outcome:
     """Forget a dead job, and with it its result. Raises what `cancel` does."""
+    told = dead.delete(wanted)
+    if told is not None:
+        return told
     found = _look(broker, wanted)
     if isinstance(found, Outcome):
         return found
@@ -116,7 +107,7 @@ def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str,
     jobs = JobBroker(broker)
     view = jobs.view(place, member)
     if not view.payload:
-        return Outcome.GONE
+        return Outcome.DEAD if dead.is_dead(wanted) else Outcome.GONE
     return jobs, place, member, view
 
 
