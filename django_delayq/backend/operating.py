@@ -1,11 +1,17 @@
 """What people do to jobs by their ids: cancel, run now, revive, delete. Signs only what it found signed.
 
 Works also where this code does not know a job's task or its backend. Where it does, the backend itself is asked.
+
+Note [A result gives way]
+The result of a plain job that died may stand in the database, and where one stands none is written. So it is deleted
+before the job is revived, and put back where Redis refuses. Cut off in between, nothing is lost but the row: the job
+is dead in Redis, with all that the row told.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from .. import ledger
 from ..broker import Broker, JobBroker, JobView, Place
 from ..compat import TaskResultDoesNotExist, task_backends
 from ..exceptions import ForgedJob, JobCancelled, JobHeld
@@ -82,7 +88,11 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     line, call = _line(member, view)
     if call is None:
         return Outcome.UNREADABLE
-    return _told(jobs.change(place, member, "revive", call.priority, encode(member, line)))
+    result = ledger.take_result(member)  # see Note [A result gives way]
+    told = _told(jobs.change(place, member, "revive", call.priority, encode(member, line)))
+    if result is not None and told != Outcome.DONE:
+        ledger.store_results([result])
+    return told
 
 
 def delete(broker: Broker, wanted: str) -> Outcome:
@@ -96,7 +106,10 @@ def delete(broker: Broker, wanted: str) -> Outcome:
     jobs, place, member, view = found
     if view.died_ms is None:
         return Outcome.NOT_DEAD
-    return _told(jobs.change(place, member, "bury"))
+    told = _told(jobs.change(place, member, "bury"))
+    if told == Outcome.DONE:
+        ledger.take_result(member)
+    return told
 
 
 def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str, JobView]:

@@ -20,6 +20,7 @@ from .jobs import (
     record_jobs,
     start_jobs,
     store_results,
+    take_result,
     undo_job_starts,
     unmirrored_jobs,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "start",
     "start_jobs",
     "store_results",
+    "take_result",
     "undo_job_starts",
     "undo_start",
     "unmirrored_jobs",
