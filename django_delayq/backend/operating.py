@@ -25,7 +25,13 @@ from .outcome import Outcome
 
 __all__ = ["Outcome", "cancel", "delete", "revive", "run_now"]
 
-_REPLIES = {"OK": Outcome.DONE, "HELD": Outcome.HELD, "DEAD": Outcome.DEAD, "WAITING": Outcome.NOT_DEAD}
+_REPLIES = {
+    "OK": Outcome.DONE,
+    "HELD": Outcome.HELD,
+    "DEAD": Outcome.DEAD,
+    "WAITING": Outcome.NOT_DEAD,
+    "TAKEN": Outcome.KEY_TAKEN,
+}
 
 
 def cancel(broker: Broker, wanted: str) -> Outcome:
@@ -71,8 +77,9 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
 
 
 def revive(broker: Broker, wanted: str) -> Outcome:
-    """Let a dead job start anew, as it was enqueued: with all its attempts, and without its unique key.
+    """Let a dead job start anew, as it was enqueued: with all its attempts, and its unique key.
 
+    While another job that waits has this key it is refused: that one does the same, and no two of a key shall wait.
     A durable one is revived in the database, in the caller's transaction, with or without Redis. Raises what `cancel`
     does.
     """
@@ -89,7 +96,7 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     if call is None:
         return Outcome.UNREADABLE
     result = ledger.take_result(member)  # see Note [A result gives way]
-    told = _told(jobs.change(place, member, "revive", call.priority, encode(member, line)))
+    told = _told(jobs.change(place, member, "revive", call.priority, encode(member, line), unique=call.unique))
     if result is not None and told != Outcome.DONE:
         ledger.store_results([result])
     return told

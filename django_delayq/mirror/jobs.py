@@ -56,7 +56,8 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
             continue
         try:
             _, call, _ = decode(member, view.payload)
-            job = NewJob(member, wake_ms, call.priority, call.unique, view.payload)
+            unique = "" if call.durable else call.unique  # a durable one's is guarded by the database
+            job = NewJob(member, wake_ms, call.priority, unique, view.payload)
             entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
         except ForgedJob as error:
             logger.error("Dropped from %s: %s", place, error)

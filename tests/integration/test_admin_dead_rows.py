@@ -145,6 +145,15 @@ def test_an_action_says_what_became_of_each(boss, broker):
     assert counts(broker) == (1, 3, 0, 0)
 
 
+def test_a_job_whose_key_another_one_has_is_told_so(boss, broker):
+    task = durable(tasks.flaky, unique_key="k")
+    row = row_of(task.enqueue("/nonexistent/path", 1))
+    run_burst()
+    task.enqueue("/nonexistent/path", 1)
+    assert order(boss, "retry", row) == ["1 job stays as it is: another job with its unique key waits already."]
+    assert not LogEntry.objects.exists()
+
+
 def test_a_dead_job_is_not_cancelled_from_another_list(boss):
     row = dead_row()
     values = {"action": "cancel", "_selected_action": [row.result_id], "apply": "yes"}

@@ -36,6 +36,17 @@ def counts(queue="default"):
     return tuple(sum(values) for values in zip(*found, strict=True))
 
 
+def test_a_durable_job_whose_key_the_database_guards_takes_none_in_its_new_shard(settings):
+    run_burst()  # takes the prefix
+    task = tasks.note.using(backend="durable", unique_key="k", run_after=timedelta(seconds=LATER))
+    durable = task.enqueue("/dev/null")
+    change(settings, 4)
+    assert counts() == (1, 0, 0, 0)
+    plain = tasks.note.using(unique_key="k").enqueue("/dev/null")
+    assert plain.id != durable.id, "they do not see each other's keys"
+    assert task.enqueue("/dev/null").id == durable.id
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (5, 3)])
 def test_what_waits_is_dead_or_is_done_is_found_in_its_new_shard(settings, before, after):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
