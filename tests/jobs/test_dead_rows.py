@@ -141,7 +141,7 @@ def test_a_page_reads_no_more_texts_than_it_shows_and_asks_as_much_whatever_the_
 @pytest.mark.parametrize("after", [None, (from_ms(START_MS), 7)])
 def test_pages_and_counts_are_read_on_the_index_without_sorting(after):
     pages = ledger.dead._listed("default", after).values_list("died_at", "pk")[:50]
-    for rows in (pages, ledger.dead._dead("default").order_by()):
+    for rows in (pages, ledger.dead._dead("default").values("pk")[:1001]):
         assert "delayq_job_dead" in rows.explain()
         assert "TEMP B-TREE" not in rows.explain()
 
