@@ -21,9 +21,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import mirror
-from ..backend import operating
-from ..backend.listing import JobState, SeenJob, find_job
-from ..backend.operating import Outcome
+from ..backend import dead, operating
+from ..backend.listing import JobState, SeenJob, find_job, find_stored
+from ..backend.outcome import Outcome
 from ..broker import Broker
 from ..exceptions import BrokerError, ForeignLayout
 from ..models import RedisJob
@@ -53,6 +53,8 @@ class Order:
     note: Any
     #: What the log says.
     logged: Any
+    #: Does it to a durable job in the database, also without Redis; None where that is not for the database to say.
+    by_row: Callable[[str], Outcome | None] = lambda wanted: None
 
     @property
     def action(self) -> str:
@@ -81,12 +83,12 @@ ORDERS = {
         Order(
             "retry", "change", (JobState.DEAD,), operating.revive, gettext_lazy("Retry"),
             gettext_lazy("A retried job is executed as it was enqueued, with all attempts. Its errors are forgotten."),
-            gettext_lazy("Retried."),
+            gettext_lazy("Retried."), dead.revive,
         ),
         Order(
             "delete", "delete", (JobState.DEAD,), operating.delete, gettext_lazy("Delete"),
             gettext_lazy("A deleted job is gone, with its arguments and its errors. Nothing brings it back."),
-            gettext_lazy("Deleted."),
+            gettext_lazy("Deleted."), dead.delete,
         ),
     )
 }  # fmt: skip
@@ -196,14 +198,18 @@ class JobActions(Base):
 
     def _names(self, chosen: Iterable[str]) -> list[str]:
         """Return what these jobs are called, their ids where Redis does not tell more."""
-        known: dict[str, str] = {}
+        known = {wanted: plain(wanted[:100]) for wanted in chosen}
+
+        def tell(wanted: str, seen: SeenJob | None) -> None:
+            if seen is not None:
+                known[wanted] = str(as_row(seen))
 
         def look(broker: Broker) -> None:
             for wanted in known:
-                seen = find_job(broker, wanted)
-                known[wanted] = known[wanted] if seen is None else str(as_row(seen))
+                tell(wanted, find_job(broker, wanted))
 
-        known = {wanted: plain(wanted[:100]) for wanted in chosen}
+        for wanted in known:
+            tell(wanted, find_stored(wanted))
         with suppress(BrokerError, ForeignLayout):  # what follows says so
             mirror.ask(look)
         return list(known.values())
@@ -227,15 +233,17 @@ class JobActions(Base):
         return TemplateResponse(request, "admin/django_delayq/redisjob/confirm.html", page)
 
     def _do(self, request: HttpRequest, order: Order, chosen: list[str]) -> None:
-        outcomes: dict[str, Outcome] = {}
+        outcomes = {wanted: told for wanted in chosen if (told := order.by_row(wanted)) is not None}
+        left = [wanted for wanted in chosen if wanted not in outcomes]
 
         def each(broker: Broker) -> None:
-            for wanted in chosen:
+            for wanted in left:
                 outcomes[wanted] = order.do(broker, wanted)
 
         error: Exception | None = None
         try:
-            mirror.ask(each)
+            if left:
+                mirror.ask(each)
         except (BrokerError, ForeignLayout) as failed:
             error = failed
         self._log(request, order, [wanted for wanted, outcome in outcomes.items() if outcome == Outcome.DONE])
@@ -305,6 +313,11 @@ def _sentence(order: Order, outcome: Outcome, count: int) -> str:
         Outcome.READY: ngettext(
             "%(count)d job is ready already: its turn comes without that.",
             "%(count)d jobs are ready already: their turns come without that.",
+            count,
+        ),
+        Outcome.KEY_TAKEN: ngettext(
+            "%(count)d job stays as it is: another job with its unique key waits already.",
+            "%(count)d jobs stay as they are: other jobs with their unique keys wait already.",
             count,
         ),
         Outcome.UNREADABLE: ngettext(

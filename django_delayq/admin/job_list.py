@@ -1,4 +1,4 @@
-"""The list of jobs in one state: one question to Redis, whose size does not grow with the number of jobs."""
+"""The list of jobs in one state: a few questions, whose size does not grow with the number of jobs."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from .. import conf, mirror
-from ..backend.listing import LISTED, JobState, Listing, SeenJob, count_jobs, list_jobs, places_of
-from ..broker import Broker, JobCounts
+from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob, count_jobs, list_dead, list_jobs, places_of
+from ..broker import Broker
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
@@ -79,7 +79,7 @@ class JobChangeList(ChangeList):
     """A page of jobs. `error` says why Redis was not read, `details` whether the reader may know that."""
 
     state = JobState.WAITING
-    counts: JobCounts | None = None
+    counts: JobTotals | None = None
     listing = Listing([])
     error = ""
     reason = ""
@@ -116,16 +116,19 @@ class JobChangeList(ChangeList):
         config = conf.get_config()
         wanted = request.GET.get("queue")
         queues = (wanted,) if wanted in config.queues else config.queues
-        if not config.mirror:
-            self.error, self.reason = _("DELAYQ['MIRROR'] is False: this process asks Redis nothing."), ""
-            return
-        try:
-            question = partial(self._read, queues, request.GET.get("after", ""))
-            self.counts, self.listing = mirror.ask(question)
-        except (BrokerError, ForeignLayout) as error:
-            self.error, self.reason = failure(error), str(error)
+        after = request.GET.get("after", "")
+        if config.mirror:
+            try:
+                self.counts, self.listing = mirror.ask(partial(self._read, queues, after))
+                return
+            except (BrokerError, ForeignLayout) as error:
+                self.error, self.reason = failure(error), str(error)
+        else:
+            self.error = _("DELAYQ['MIRROR'] is False: this process asks Redis nothing.")
+        if self.state == JobState.DEAD:
+            self.listing = list_dead(queues, size=self.list_per_page, after=after)
 
-    def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobCounts, Listing]:
+    def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobTotals, Listing]:
         places = places_of(broker, queues)
         counts = count_jobs(broker, places)
         return counts, list_jobs(broker, places, self.state, size=self.list_per_page, after=after)
@@ -133,12 +136,14 @@ class JobChangeList(ChangeList):
     @property
     def tabs(self) -> list[dict[str, Any]]:
         """The states with their numbers, each with its address."""
-        counts: Any = self.counts or (None, None, None, None)
+        counts: Any = self.counts[:4] if self.counts else (None, None, None, None)
+        more = self.counts is not None and self.counts.more
         queue = {name: self.params[name] for name in ("queue",) if name in self.params}
         return [
             {
                 "label": state_label(state),
                 "count": count,
+                "more": more and state == JobState.DEAD,
                 "address": f"?{urlencode({**queue, 'state': state.value})}",
                 "current": state == self.state,
             }

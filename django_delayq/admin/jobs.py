@@ -1,4 +1,7 @@
-"""Jobs in the admin, read from Redis: listed by state, to be looked at, cancelled, run now, retried and deleted."""
+"""Jobs in the admin, read from Redis, dead ones also from the database.
+
+Listed by state, to be looked at, cancelled, run now, retried and deleted.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import conf, mirror
-from ..backend.listing import JobState, SeenJob, find_job
+from ..backend.listing import JobState, SeenJob, find_job, find_stored
 from ..exceptions import BrokerError, ForeignLayout
 from ..jobs import parse_id
 from ..models import RedisJob
@@ -131,14 +134,14 @@ class RedisJobAdmin(JobActions, Base):
     # One job
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> RedisJob | None:
-        """Read a job from Redis.
+        """Read a job from the database where its row tells all, else from Redis.
 
         Raises:
             BrokerError, ForeignLayout: Redis cannot be asked.
         """
-        if not conf.get_config().mirror:
-            return None
-        seen = mirror.ask(lambda broker: find_job(broker, object_id))
+        seen = find_stored(object_id)
+        if seen is None and conf.get_config().mirror:
+            seen = mirror.ask(lambda broker: find_job(broker, object_id))
         return None if seen is None else as_row(seen)
 
     def change_view(
@@ -305,8 +308,9 @@ class RedisJobAdmin(JobActions, Base):
 
     @admin.display(description=gettext_lazy("size"))
     def size(self, row: RedisJob) -> str:
-        """Return the length of its text in Redis."""
-        return _("%(count)s characters") % {"count": f"{seen_of(row).size:,}"}
+        """Return the length of its text, and whether that stands in the database."""
+        text = _("%(count)s characters in the database") if seen_of(row).in_database else _("%(count)s characters")
+        return text % {"count": f"{seen_of(row).size:,}"}
 
 
 def seen_of(row: Any) -> SeenJob:

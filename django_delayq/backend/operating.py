@@ -1,41 +1,37 @@
 """What people do to jobs by their ids: cancel, run now, revive, delete. Signs only what it found signed.
 
 Works also where this code does not know a job's task or its backend. Where it does, the backend itself is asked.
+
+Note [A result gives way]
+The result of a plain job that died may stand in the database, and where one stands none is written. So it is deleted
+before the job is revived, and put back where Redis refuses. Cut off in between, nothing is lost but the row: the job
+is dead in Redis, with all that the row told.
 """
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
+from .. import ledger
 from ..broker import Broker, JobBroker, JobView, Place
 from ..compat import TaskResultDoesNotExist, task_backends
 from ..exceptions import ForgedJob, JobCancelled, JobHeld
 from ..fields import utcnow
 from ..jobs import Call, Options, State, decode, encode
 from ..timing import from_ms, to_ms
+from . import dead
 from .backend import DelayQBackend
 from .listing import locate
+from .outcome import Outcome
 
+__all__ = ["Outcome", "cancel", "delete", "revive", "run_now"]
 
-class Outcome(StrEnum):
-    """What became of an order. Only after `DONE` something is another way than before."""
-
-    DONE = "done"
-    #: A worker holds it: it runs, or is about to.
-    HELD = "held"
-    #: It has ended, was deleted, or never was.
-    GONE = "gone"
-    #: It is dead, but would have to wait.
-    DEAD = "dead"
-    #: It waits or runs, but would have to be dead.
-    NOT_DEAD = "not_dead"
-    #: Its turn comes without that.
-    READY = "ready"
-    #: It cannot be revived without being read.
-    UNREADABLE = "unreadable"
-
-
-_REPLIES = {"OK": Outcome.DONE, "HELD": Outcome.HELD, "DEAD": Outcome.DEAD, "WAITING": Outcome.NOT_DEAD}
+_REPLIES = {
+    "OK": Outcome.DONE,
+    "HELD": Outcome.HELD,
+    "DEAD": Outcome.DEAD,
+    "WAITING": Outcome.NOT_DEAD,
+    "TAKEN": Outcome.KEY_TAKEN,
+}
 
 
 def cancel(broker: Broker, wanted: str) -> Outcome:
@@ -81,10 +77,15 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
 
 
 def revive(broker: Broker, wanted: str) -> Outcome:
-    """Let a dead job start anew, as it was enqueued: with all its attempts, and without its unique key.
+    """Let a dead job start anew, as it was enqueued: with all its attempts, and its unique key.
 
-    Raises what `cancel` does.
+    While another job that waits has this key it is refused: that one does the same, and no two of a key shall wait.
+    A durable one is revived in the database, in the caller's transaction, with or without Redis. Raises what `cancel`
+    does.
     """
+    told = dead.revive(wanted)
+    if told is not None:
+        return told
     found = _look(broker, wanted)
     if isinstance(found, Outcome):
         return found
@@ -94,18 +95,28 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     line, call = _line(member, view)
     if call is None:
         return Outcome.UNREADABLE
-    return _told(jobs.change(place, member, "revive", call.priority, encode(member, line)))
+    result = ledger.take_result(member)  # see Note [A result gives way]
+    told = _told(jobs.change(place, member, "revive", call.priority, encode(member, line), unique=call.unique))
+    if result is not None and told != Outcome.DONE:
+        ledger.store_results([result])
+    return told
 
 
 def delete(broker: Broker, wanted: str) -> Outcome:
     """Forget a dead job, and with it its result. Raises what `cancel` does."""
+    told = dead.delete(wanted)
+    if told is not None:
+        return told
     found = _look(broker, wanted)
     if isinstance(found, Outcome):
         return found
     jobs, place, member, view = found
     if view.died_ms is None:
         return Outcome.NOT_DEAD
-    return _told(jobs.change(place, member, "bury"))
+    told = _told(jobs.change(place, member, "bury"))
+    if told == Outcome.DONE:
+        ledger.take_result(member)
+    return told
 
 
 def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str, JobView]:
@@ -116,7 +127,7 @@ def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str,
     jobs = JobBroker(broker)
     view = jobs.view(place, member)
     if not view.payload:
-        return Outcome.GONE
+        return Outcome.DEAD if dead.is_dead(wanted) else Outcome.GONE
     return jobs, place, member, view
 
 

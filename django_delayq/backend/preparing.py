@@ -42,10 +42,9 @@ class Prepared:
         self.unique = key_hash(path, key) if key else ""
         run_after = self.task.run_after
         self.run_after = None if run_after is None else to_ms(moment(run_after))
-        line_key = "" if durable else self.unique  # a durable one's is guarded by the database
         self.line = CallLine(
             Call(
-                path, [], {}, alias, 0, self.priority, self.run_after, line_key, *retries_of(task),
+                path, [], {}, alias, 0, self.priority, self.run_after, self.unique, *retries_of(task),
                 durable,
             )
         )  # fmt: skip

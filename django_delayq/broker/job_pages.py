@@ -99,7 +99,7 @@ class JobPages:
             ]
             count = size + 1
         shown = [rows[places[index]][at] for _, index, at in merged[:size]]
-        return Page(shown, _after(shown, after) if len(merged) > size else None)
+        return Page(shown, after_of(shown, after) if len(merged) > size else None)
 
     def held(self, places: Sequence[Place], most: int) -> list[tuple[Place, str, str]]:
         """Return (place, member, holder) of jobs that workers hold, in no order: all of them, or about `most`."""
@@ -160,7 +160,10 @@ class JobPages:
         return keys.all_keys(self.broker.config.prefix, place)
 
 
-def _after(shown: Sequence[Ranked], before: After | None) -> After:
+def after_of(shown: Sequence[Ranked], before: After | None) -> After | None:
+    """Return where the next page begins if these were shown of the one that began there."""
+    if not shown:
+        return before
     last = shown[-1]
     count = sum(row.place == last.place and row.score == last.score for row in shown)
     if before is not None and (before.score, before.place) == (last.score, last.place):

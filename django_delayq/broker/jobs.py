@@ -129,9 +129,9 @@ class JobBroker:
             for (_, args), (epoch, *found) in zip(calls, replies, strict=True)
         ]
 
-    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "") -> str:
+    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
-        args = [self.broker._channel, str(place), wire(member), what, ms, wire(value)]
+        args = [self.broker._channel, str(place), wire(member), what, ms, wire(value), unique.encode()]
         return text(self._run("job_change", place, args, self._with_results(place, [member])))
 
     def view(self, place: Place, member: str) -> JobView:

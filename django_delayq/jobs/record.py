@@ -147,8 +147,20 @@ def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:
     """
     try:
         call = Call(**json.loads(line))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unreadable(member, error) from error
+    return call, decode_state(member, rest)
+
+
+def decode_state(member: str, rest: str) -> State:
+    """Return the state of a job from its line alone. Raises what `decode_lines` does."""
+    try:
         state = State(**json.loads(rest)) if rest else State()
         state.errors = [(str(path), str(trace)) for path, trace in state.errors]
     except (ValueError, TypeError, RecursionError) as error:
-        raise UnreadableJob(f"The text of the job {member!r} is of a later version: {error}.") from error
-    return call, state
+        raise _unreadable(member, error) from error
+    return state
+
+
+def _unreadable(member: str, error: Exception) -> UnreadableJob:
+    return UnreadableJob(f"The text of the job {member!r} is of a later version: {error}.")

@@ -5,6 +5,7 @@ See `rows.py`, Note [Compare and set].
 
 from .closing import close_abandoned, close_orphan
 from .database import check_tables, database
+from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
 from .jobs import (
     JobOutcome,
     JobRow,
@@ -19,6 +20,7 @@ from .jobs import (
     record_jobs,
     start_jobs,
     store_results,
+    take_result,
     undo_job_starts,
     unmirrored_jobs,
 )
@@ -30,6 +32,7 @@ from .states import STATE_FIELDS, advance, save_states, settle_state
 
 __all__ = [
     "STATE_FIELDS",
+    "DeadKey",
     "JobOutcome",
     "JobRow",
     "Outcome",
@@ -41,11 +44,15 @@ __all__ = [
     "check_tables",
     "close_abandoned",
     "close_orphan",
+    "count_dead",
     "database",
+    "dead_keys",
+    "delete_job",
     "find",
     "find_job",
     "give_up_keys",
     "load_abandoned",
+    "load_dead",
     "load_jobs",
     "load_open_rows",
     "load_runs",
@@ -57,11 +64,13 @@ __all__ = [
     "prune_jobs",
     "record",
     "record_jobs",
+    "revive_job",
     "save_states",
     "settle_state",
     "start",
     "start_jobs",
     "store_results",
+    "take_result",
     "undo_job_starts",
     "undo_start",
     "unmirrored_jobs",

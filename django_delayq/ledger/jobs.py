@@ -11,8 +11,8 @@ A durable job's key is guarded by a unique constraint, not by Redis: whoever enq
 which job stands, and a flush must not let a second one in. The row gives its key up when a worker takes the job for the
 first time, before that one starts: from then on a change that another caller makes may come too late for it. While that
 caller's transaction is open it locks the row that it was told of, and the worker hands the job back for a moment
-instead of waiting: so what the caller writes is there when the job starts. Once given up, a key is not taken again: for
-that a worker would have to wait for whoever is just inserting the same key.
+instead of waiting: so what the caller writes is there when the job starts. Once given up, a key is not taken again by a
+worker: for that it would have to wait for whoever is just inserting the same key. Only who revives a dead job takes it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,8 @@ _BATCH = 1000
 #: How often it is asked which job stands for a key before that is given up.
 _ROUNDS = 5
 _OUTCOME_FIELDS = [
-    "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "expires_at", "state",
+    "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "died_at",
+    "expires_at", "state",
 ]  # fmt: skip
 
 
@@ -61,7 +62,10 @@ class JobRow(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open."""
+    """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open.
+
+    `died_at` is there where that was the last attempt.
+    """
 
     row: JobRow
     fence: str
@@ -71,6 +75,7 @@ class JobOutcome(NamedTuple):
     wakes_at: datetime
     finished_at: datetime | None
     expires_at: datetime | None
+    died_at: datetime | None = None
 
 
 def _jobs(using: str | None = None) -> QuerySet[Job]:
@@ -215,6 +220,7 @@ def _written(outcome: JobOutcome) -> Job:
         mirrored=True,
         wakes_at=outcome.wakes_at,
         finished_at=outcome.finished_at,
+        died_at=outcome.died_at,
         expires_at=outcome.expires_at,
         state=outcome.state,
     )
@@ -249,6 +255,18 @@ def store_results(jobs: Sequence[Job]) -> None:
     """Insert the results of jobs that had no row. Where one stands already, it stays."""
     if jobs:
         _jobs().bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
+
+
+def take_result(member: str) -> Job | None:
+    """Delete the result of a plain job; return it, so that `store_results` can put it back, None where there is none.
+
+    Where a result stands, no other is written: whoever lets the job run again takes it away first.
+    """
+    ended = [JobStatus.SUCCESSFUL, JobStatus.FAILED]
+    row = _jobs().filter(member=member, status__in=ended, died_at=None).first()
+    if row is not None:
+        _jobs(row._state.db).filter(pk=row.pk).delete()
+    return row
 
 
 # -- what the sweeps do

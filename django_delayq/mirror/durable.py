@@ -157,5 +157,10 @@ def prune_pages() -> Iterator[int]:
 
 
 def count_unmirrored(older_than: timedelta) -> int:
-    """Count durable jobs older than this that no sweep has seen to."""
-    return ledger.unmirrored_jobs().filter(enqueued_at__lt=utcnow() - older_than).count()
+    """Count durable jobs older than this that no sweep has seen to; one that was revived is as old as its revival.
+
+    Only one that was revived has a fence before its first attempt.
+    """
+    now = utcnow()
+    rows = ledger.unmirrored_jobs().filter(enqueued_at__lt=now - older_than)
+    return rows.exclude(attempt=0, fence__gt="", wakes_at__range=(now - older_than, now)).count()

@@ -56,7 +56,8 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
             continue
         try:
             _, call, _ = decode(member, view.payload)
-            job = NewJob(member, wake_ms, call.priority, call.unique, view.payload)
+            unique = "" if call.durable else call.unique  # a durable one's is guarded by the database
+            job = NewJob(member, wake_ms, call.priority, unique, view.payload)
             entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
         except ForgedJob as error:
             logger.error("Dropped from %s: %s", place, error)
@@ -68,11 +69,16 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
 
 
 def _enter(jobs: JobBroker, place: Place, group: list[NewJob]) -> None:
-    """Add jobs, whatever the epoch of the place is."""
+    """Add jobs, whatever the epoch of the place is. Where two of one key wait, the first one keeps it."""
     epoch = (jobs.broker.epochs([place])[0] or "").removeprefix("building:")
     replies = jobs.enqueue_each([(place, group)], {place: epoch}, again=True)
     if any(found is None for _, found in replies):  # it has just been built
         _enter(jobs, place, group)
+        return
+    standing = [member for _, found in replies for member in found or ()]
+    refused = [job for job, member in zip(group, standing, strict=True) if member not in ("", job.member)]
+    if refused:
+        _enter(jobs, place, [job._replace(unique="") for job in refused])
 
 
 def _move_dead(jobs: JobBroker, place: Place, page: list[tuple[str, int]]) -> int:

@@ -46,6 +46,9 @@ class Job(PrimaryModel):
     wakes_at = UTCDateTimeField(_("not before"), default=utcnow)
     enqueued_at = UTCDateTimeField(_("enqueued"), default=utcnow)
     finished_at = UTCDateTimeField(_("finished"), null=True)
+    #: When the last attempt of a durable job failed: it is dead, until somebody revives or deletes it. Plain jobs are
+    #: dead in Redis, and what was cancelled is not dead.
+    died_at = UTCDateTimeField(null=True)
     #: From then on there is no such result; the next full sweep deletes the row.
     expires_at = UTCDateTimeField(null=True)
     call = models.TextField()
@@ -68,6 +71,9 @@ class Job(PrimaryModel):
             models.Index(fields=("id",), name="delayq_job_open", condition=models.Q(status__in=("READY", "RUNNING"))),
             models.Index(
                 fields=("expires_at",), name="delayq_job_expires", condition=models.Q(expires_at__isnull=False)
+            ),
+            models.Index(
+                fields=("queue", "died_at", "id"), name="delayq_job_dead", condition=models.Q(died_at__isnull=False)
             ),
         )
 

@@ -1,4 +1,7 @@
-"""Jobs as Redis holds them, as a model for Django's permissions and the admin. Has no table and reads nothing."""
+"""Jobs that Redis holds, or that are dead in the database, as a model for Django's permissions and the admin.
+
+Has no table and reads nothing.
+"""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -13,7 +16,7 @@ class NoRows(models.Manager["RedisJob"]):
 
 
 class RedisJob(models.Model):
-    """The id of a job in Redis. Permissions: to view, to change (cancel, run now, retry), to delete dead ones."""
+    """The id of a job. Permissions: to view, to change (cancel, run now, retry), to delete dead ones."""
 
     id = models.CharField(primary_key=True, max_length=63)
     #: What people call it.

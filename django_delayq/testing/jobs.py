@@ -64,7 +64,7 @@ class MemoryJobs(JobBroker):
         self._number += 1
         job.wake_ms, job.number, job.holder = max(wake_ms, self.clock.now_ms), self._number, ""
 
-    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "") -> str:
+    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Do as job_change.lua does."""
         job = self.jobs.get((place, member))
         if job is None:
@@ -85,6 +85,8 @@ class MemoryJobs(JobBroker):
 
     def _change_dead(self, place: Place, member: str, job: StandingJob, what: str, ms: int, value: str) -> str:
         if what == "revive":
+            if self._waiting_with_key(place, job.unique):
+                return "TAKEN"
             job.payload, job.priority, job.died_ms = value, ms, None
             self._await(job, self.clock.now_ms)
         elif what == "bury":

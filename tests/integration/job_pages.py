@@ -1,13 +1,17 @@
 """What the tests of jobs in the admin share: jobs in every state, made by the real scripts."""
 
 import itertools
+import json
 from datetime import timedelta
 
 from django_delayq import mirror
 from django_delayq.backend.sending import shared
 from django_delayq.broker import JobBroker, JobSettlement
 from django_delayq.compat import task_backends
-from django_delayq.jobs import State, decode, encode, parse_id
+from django_delayq.fields import utcnow
+from django_delayq.jobs import State, decode, encode, encode_state, new_members, parse_id
+from django_delayq.models import Job
+from django_delayq.timing import from_ms, to_ms
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 
@@ -64,6 +68,23 @@ def kill(broker, wanted, holder, error="RuntimeError: no luck", attempts=1):
     assert settled == [True]
     at = broker.now_ms()
     wait_until(lambda: broker.now_ms() > at)  # no two die in one millisecond: these have no order
+
+
+def dead_row(task="tests.app.tasks.add", *args, error="Traceback\nRuntimeError: no luck", died_ms=0, **values):
+    """Insert the row of a durable job that has died, as a worker leaves it; return it."""
+    kwargs = values.pop("kwargs", {})
+    when = from_ms(died_ms or to_ms(utcnow()))
+    call = {"task": task, "args": args, "kwargs": kwargs, "backend": "durable", "enqueued": 1, "durable": True}
+    state = State("FAILED", 1, 1, to_ms(when), [("builtins.RuntimeError", error)], ["w-1"])
+    row = Job(
+        member=new_members(1)[0], queue="default", backend="durable", task=task, status="FAILED", attempt=1,
+        mirrored=True, finished_at=when, died_at=when, expires_at=utcnow() + timedelta(days=1), call=json.dumps(call),
+        state=encode_state(state),
+    )  # fmt: skip
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.save()
+    return row
 
 
 def forge(broker, wanted, text="forged\n{}"):

@@ -69,9 +69,9 @@ class JobShard:
         self.look()
         return replies
 
-    def change(self, member, what, ms=0, value=""):
+    def change(self, member, what, ms=0, value="", **options):
         """Cancel, move, revive or bury; return the reply."""
-        reply = self.jobs.change(self.place, member, what, ms, value)
+        reply = self.jobs.change(self.place, member, what, ms, value, **options)
         self.look()
         return reply
 

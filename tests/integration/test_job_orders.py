@@ -100,6 +100,48 @@ def test_a_revived_job_has_all_its_attempts_again(jobs, tmp_path):
     assert result_of(wanted).return_value == "attempt 4"
 
 
+@pytest.fixture(params=["default", "durable", "stored"])
+def once(request, tmp_path):
+    """A task with a unique key, of each kind of alias, that fails at first; and what lets it succeed."""
+    return tasks.flaky.using(backend=request.param, unique_key="k"), (str(tmp_path / "tries"), 1)
+
+
+def test_a_revived_job_takes_its_unique_key_again_until_it_is_claimed(jobs, once):
+    task, args = once
+    wanted = task.enqueue(*args).id
+    run_burst()
+    assert operating.revive(jobs, wanted) == Outcome.DONE
+    assert task.enqueue(*args).id == wanted, "the same key returns the job that waits"
+    run_burst()
+    assert task_backends[task.backend].get_result(wanted).status == TaskResultStatus.SUCCESSFUL
+    assert task.enqueue(*args).id != wanted
+
+
+def test_a_dead_job_is_not_revived_while_another_one_of_its_key_waits(jobs, once):
+    task, args = once
+    wanted = task.enqueue(*args).id
+    run_burst()
+    other = task.enqueue(*args).id
+    assert other != wanted, "a dead job has no key"
+    assert operating.revive(jobs, wanted) == Outcome.KEY_TAKEN
+    assert find_job(jobs, wanted).state == JobState.DEAD
+    result = task_backends[task.backend].get_result(wanted)
+    assert (result.status, len(result.errors)) == (TaskResultStatus.FAILED, 1)
+    assert task.enqueue(*args).id == other
+    run_burst()
+    assert operating.revive(jobs, wanted) == Outcome.DONE, "the other one has begun"
+
+
+def test_of_two_dead_jobs_of_one_key_one_is_revived_at_a_time(jobs, once):
+    task, args = once
+    path, _ = args
+    made = []
+    for _ in range(2):
+        made.append(task.enqueue(path, 9).id)
+        run_burst()
+    assert [operating.revive(jobs, wanted) for wanted in made] == [Outcome.DONE, Outcome.KEY_TAKEN]
+
+
 def test_a_deleted_job_is_gone(jobs):
     wanted, other = dead(jobs), dead(jobs)
     assert operating.delete(jobs, wanted) == Outcome.DONE

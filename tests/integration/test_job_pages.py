@@ -141,8 +141,8 @@ def test_each_state_lists_its_jobs_in_their_order(spread):
         assert set(ids(broker, JobState.RUNNING, size)) == set(held)
         assert set(ids(broker, JobState.DEAD, size)) == set(gone)
     assert ids(broker, JobState.DEAD)[0] == gone[-1], "what died last comes first"
-    assert count_jobs(broker, places_of(broker, ("default", "mail"))) == (7, 5, 4, 3)
-    assert count_jobs(broker, places_of(broker, ("mail",))) == (3, 0, 0, 0)
+    assert count_jobs(broker, places_of(broker, ("default", "mail"))) == (7, 5, 4, 3, False)
+    assert count_jobs(broker, places_of(broker, ("mail",))) == (3, 0, 0, 0, False)
 
 
 def test_jobs_that_are_held_do_not_fill_the_pages_of_those_that_wait(broker):

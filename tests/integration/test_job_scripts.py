@@ -558,6 +558,37 @@ def test_what_is_alive_is_neither_revived_nor_buried(shard, what, reply):
     assert shard.raw() == before
 
 
+def test_a_revived_job_takes_its_unique_key_again(shard):
+    holder = shard.held("j1", unique="A")
+    shard.settle(("j1", holder, "dead", 0, "why"))
+    assert shard.change("j1", "revive", 0, "anew", unique="A") == "OK"
+    assert shard.hash("unique") == {"kA": "j1", "j1": "kA"}
+    assert shard.add(new("j2", unique="A")) == ["j1"]
+    shard.claim(request=10**15)
+    assert shard.hash("unique") == {"j1": "kA"}
+    assert shard.add(new("j2", unique="A")) == [""]
+
+
+def test_a_dead_job_whose_key_another_one_has_is_not_revived(shard):
+    holder = shard.held("j1", unique="A")
+    shard.settle(("j1", holder, "dead", 0, "why"))
+    shard.add(new("j2", unique="A"))
+    before = shard.raw()
+    assert shard.change("j1", "revive", 0, "anew", unique="A") == "TAKEN"
+    assert shard.raw() == before
+    claim = shard.claim(request=10**15)
+    assert names_of(claim) == ["j2"]
+    assert shard.change("j1", "revive", 0, "anew", unique="A") == "OK", "the other one has begun"
+
+
+def test_a_key_of_a_job_that_is_gone_keeps_no_dead_one_from_being_revived(shard):
+    holder = shard.held("j1", unique="A")
+    shard.settle(("j1", holder, "dead", 0, "why"))
+    shard.client.hset(shard.names["unique"], mapping={"kA": "j9"})
+    assert shard.change("j1", "revive", 0, "anew", unique="A") == "OK"
+    assert shard.hash("unique") == {"kA": "j1", "j1": "kA"}
+
+
 @pytest.mark.parametrize("what", ["cancel", "move", "revive", "bury"])
 def test_what_is_not_there_cannot_be_changed(shard, what):
     shard.add(new("j1"))

@@ -36,6 +36,35 @@ def counts(queue="default"):
     return tuple(sum(values) for values in zip(*found, strict=True))
 
 
+def test_a_durable_job_whose_key_the_database_guards_takes_none_in_its_new_shard(settings):
+    run_burst()  # takes the prefix
+    task = tasks.note.using(backend="durable", unique_key="k", run_after=timedelta(seconds=LATER))
+    durable = task.enqueue("/dev/null")
+    change(settings, 4)
+    assert counts() == (1, 0, 0, 0)
+    plain = tasks.note.using(unique_key="k").enqueue("/dev/null")
+    assert plain.id != durable.id, "they do not see each other's keys"
+    assert task.enqueue("/dev/null").id == durable.id
+
+
+@pytest.mark.parametrize("later", [LATER / 2, LATER * 2])
+def test_two_jobs_of_one_key_that_wait_are_both_moved(settings, later):
+    """One waits for its next attempt, the other was enqueued while that one ran, and has the key."""
+    run_burst()  # takes the prefix
+    task = tasks.note.using(unique_key="k")
+    tries = task.enqueue("/dev/null")
+    jobs = JobBroker(Broker(timeout_seconds=5))
+    claim = jobs.claim(Place("default", 0), limit=1, lease_ms=30_000, request=1)
+    waits = tasks.note.using(unique_key="k", run_after=timedelta(seconds=later)).enqueue("/dev/null")
+    (entry,) = claim.entries
+    again = JobSettlement(entry.member, claim.holder, "retry", LATER * 1000, entry.payload)
+    assert jobs.settle(Place("default", 0), [again], dead_ms=1, dead_most=1) == [True]
+    assert counts() == (2, 0, 0, 0)
+    change(settings, 4)
+    assert counts() == (2, 0, 0, 0)
+    assert task.enqueue("/dev/null").id in (tries.id, waits.id)
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (5, 3)])
 def test_what_waits_is_dead_or_is_done_is_found_in_its_new_shard(settings, before, after):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}

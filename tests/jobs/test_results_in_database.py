@@ -2,6 +2,8 @@
 
 import pytest
 
+from django_delayq.backend import operating
+from django_delayq.backend.outcome import Outcome
 from django_delayq.broker import JobBroker, NewJob
 from django_delayq.compat import InvalidTaskBackend, TaskResultDoesNotExist, TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable
@@ -107,3 +109,80 @@ def test_a_retry_writes_no_row_before_the_last_attempt(broker, tmp_path):
 def test_wrong_options_are_refused_with_what_to_write(options):
     with pytest.raises(InvalidTaskBackend, match=r"True or False|'redis' or 'database'|Did you mean 'durable'"):
         parse("default", options)
+
+
+# -- a dead job that starts anew
+
+
+def dead(broker, path, failures=1):
+    """Enqueue a job that fails as often as this and let it die; return its result."""
+    result = stored(tasks.flaky).enqueue(str(path), failures)
+    run_burst()
+    assert (row_of(result).status, counts(broker)[3]) == ("FAILED", 1)
+    return result
+
+
+def test_a_revived_job_waits_and_the_outcome_of_its_new_run_is_the_one_that_is_recorded(broker, tmp_path):
+    result = dead(broker, tmp_path / "tries")
+    assert operating.revive(broker, result.id) == Outcome.DONE
+    assert backend("stored").get_result(result.id).status == TaskResultStatus.READY
+    with pointing_at(NOBODY), pytest.raises(BrokerUnavailable):
+        backend("stored").get_result(result.id)  # it is not failed: nobody knows
+    run_burst()
+    again = backend("stored").get_result(result.id)
+    assert (again.status, again.return_value, again.attempts) == (TaskResultStatus.SUCCESSFUL, "attempt 2", 1)
+    broker.purge()
+    assert backend("stored").get_result(result.id).return_value == "attempt 2"
+
+
+def test_a_revived_job_that_fails_again_has_its_new_errors(broker, tmp_path):
+    result = dead(broker, tmp_path / "tries", 9)
+    first = row_of(result)
+    operating.revive(broker, result.id)
+    run_burst()
+    assert ("attempt 2" in row_of(result).state, row_of(result).fence == first.fence) == (True, False)
+
+
+def test_a_revived_job_whose_first_worker_dies_is_executed_by_the_next_one(broker, tmp_path):
+    result = dead(broker, tmp_path / "tries")
+    operating.revive(broker, result.id)
+    parsed = parse_id(result.id)
+    assert parsed is not None
+    jobs = JobBroker(broker)
+    place = jobs.place_of(parsed[1], parsed[0])
+    assert len(jobs.claim(place, limit=1, lease_ms=1, request=1).entries) == 1
+    wait_until(lambda: run_burst() or counts(broker) == (0, 0, 0, 0), 10)
+    assert backend("stored").get_result(result.id).return_value == "attempt 2"
+
+
+@pytest.mark.parametrize("reply", ["WAITING", "GONE", "HELD"])
+def test_a_revival_that_redis_refuses_leaves_the_result(broker, tmp_path, monkeypatch, reply):
+    """Somebody else revived it, or it was buried, between the look and the order."""
+    result = dead(broker, tmp_path / "tries")
+    before = Job.objects.values().get()
+    monkeypatch.setattr(JobBroker, "change", lambda *args, **kwargs: reply)
+    assert operating.revive(broker, result.id) != Outcome.DONE
+    assert Job.objects.values().get() == before
+
+
+def test_where_redis_is_lost_meanwhile_the_dead_job_itself_still_tells_its_errors(broker, tmp_path, monkeypatch):
+    result = dead(broker, tmp_path / "tries")
+
+    def change(*args, **kwargs):
+        raise BrokerUnavailable("lost")
+
+    with monkeypatch.context() as patched, pytest.raises(BrokerUnavailable):
+        patched.setattr(JobBroker, "change", change)
+        operating.revive(broker, result.id)
+    assert backend("stored").get_result(result.id).status == TaskResultStatus.FAILED
+    assert operating.revive(broker, result.id) == Outcome.DONE
+    run_burst()
+    assert backend("stored").get_result(result.id).status == TaskResultStatus.SUCCESSFUL
+
+
+def test_a_dead_job_is_deleted_with_its_row(broker, tmp_path):
+    result = dead(broker, tmp_path / "tries")
+    assert operating.delete(broker, result.id) == Outcome.DONE
+    assert Job.objects.count() == 0
+    with pytest.raises(TaskResultDoesNotExist):
+        backend("stored").get_result(result.id)

@@ -22,10 +22,10 @@ from django_delayq.backend.sending import shared
 from django_delayq.broker import Place, keys
 from django_delayq.declared.values import to_json, values_of
 from django_delayq.mirror.fast import forget_broker
-from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make
-from tests.integration.job_pages import JOBS, claim, dead, forge, ready, waiting
+from tests.integration.job_pages import JOBS, claim, dead, dead_row, forge, ready, waiting
 from tests.integration.mirroring import schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,18 +111,18 @@ def run(row):
     return made
 
 
-@pytest.fixture
-def job(broker, row):
-    """A job that waits."""
+@pytest.fixture(params=["waits", "dead in the database"])
+def job(request, broker, row):
+    """A job that waits, or one whose row is all that is left of it."""
     shared().forget()
-    return waiting()
+    return waiting() if request.param == "waits" else dead_row().result_id
 
 
 def everything(broker):
     """Return all rows of the app and all keys of the prefix, as they are."""
     rows = {
         model.__name__: list(model._base_manager.order_by("pk").values())
-        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry)
+        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry)
     }
     keys = {name: broker.client.dump(name) for page in broker._own_keys() for name in page}
     assert keys
@@ -232,10 +232,13 @@ def test_each_write_works_with_exactly_its_permission(broker, row, run, job):
     assert not Schedule.objects.filter(pk=row.pk).exists()
 
 
-@pytest.mark.parametrize("order", ["run_now", "cancel", "retry", "delete"])
-def test_each_order_to_a_job_works_with_exactly_its_permission(broker, row, order):
+@pytest.mark.parametrize(("order", "make_job"), [
+    ("run_now", lambda broker: waiting()), ("cancel", lambda broker: waiting()), ("retry", dead), ("delete", dead),
+    ("retry", lambda broker: dead_row().result_id), ("delete", lambda broker: dead_row().result_id),
+])  # fmt: skip
+def test_each_order_to_a_job_works_with_exactly_its_permission(broker, row, order, make_job):
     shared().forget()
-    job = dead(broker) if order in ("retry", "delete") else waiting()
+    job = make_job(broker)
     needed = "delete_redisjob" if order == "delete" else "change_redisjob"
     address = reverse(f"admin:django_delayq_redisjob_{order}", args=[quote(job)])
     jobs = reverse("admin:django_delayq_redisjob_changelist")
@@ -284,6 +287,7 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     shared().forget()
     job = waiting(text, queue="default", unique_key=text)
     died = dead(broker, tasks.note, text, error=f"{text}\n{text}", text=text)
+    row_of_dead = dead_row(short, text, error=text, kwargs={text: text}).result_id
     held, forged = ready(text), waiting()
     claim(broker, held)
     forge(broker, forged, text)
@@ -294,7 +298,11 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     pages = [client.get(address) for _, address in addresses(row, runs[0], job) for client in (boss, viewer)]
     pages += [viewer.get(reverse("admin:django_delayq_run_change", args=[run.pk])) for run in runs[1:]]
     pages += [boss.get(JOBS, {"state": state}) for state in ("waiting", "ready", "running", "dead", text)]
-    pages += [client.get(f"{JOBS}{quote(each)}/change/") for each in (died, held, forged) for client in (boss, viewer)]
+    pages += [
+        client.get(f"{JOBS}{quote(each)}/change/")
+        for each in (died, row_of_dead, held, forged)
+        for client in (boss, viewer)
+    ]
     pages += [
         boss.get(JOBS, {"queue": text}),
         boss.get(JOBS, {"after": text}),

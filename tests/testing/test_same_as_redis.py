@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from django_delayq import mirror
+from django_delayq.backend.sending import shared
 from django_delayq.compat import task_backends
 from django_delayq.exceptions import JobHeld
 from django_delayq.fields import utcnow
-from django_delayq.jobs import DelayQTask
+from django_delayq.jobs import DelayQTask, decode, encode, parse_id
 from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner
 from tests.app import tasks
@@ -81,6 +82,28 @@ def test_cancelled_moved_and_unique_jobs(work):
     assert [backend.cancel(result.id) for result in (cancelled, moved, done)] == [False, True, False]
     assert not backend.reschedule(done.id, LATER)
     assert once.enqueue(5).id != first.id
+
+
+def test_a_revived_job_and_its_unique_key(work):
+    once = using(tasks.fail, unique_key="one")
+    dead = once.enqueue()
+    work()
+
+    def revive() -> str:
+        jobs, (queue, member) = shared().jobs, parse_id(dead.id)
+        place = jobs.place_of(member, queue)
+        line, call, _ = decode(member, jobs.view(place, member).payload)
+        return jobs.change(place, member, "revive", 0, encode(member, line), unique=call.unique)
+
+    other = once.enqueue()
+    assert (other.id == dead.id, revive()) == (False, "TAKEN")
+    assert stands(dead)[0] == "FAILED"
+    work()
+    assert revive() == "OK"
+    assert once.enqueue().id == dead.id
+    assert stands(dead) == ("READY", 0, 0, [], None)
+    work()
+    assert stands(dead) == ("FAILED", 1, 1, ["RuntimeError"], None)
 
 
 def test_what_is_due_goes_by_priority(work, monkeypatch):

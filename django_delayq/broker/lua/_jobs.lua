@@ -75,6 +75,14 @@ local function take_key_again(member)
   if key then redis.call('HSETNX', UNIQUE, key, member) end
 end
 
+-- Take a key that no job has which is there; say whether it was taken.
+local function take_key(member, key)
+  local standing = redis.call('HGET', UNIQUE, key)
+  if standing and standing ~= member and redis.call('HEXISTS', PAYLOAD, standing) == 1 then return false end
+  redis.call('HSET', UNIQUE, key, member, member, key)
+  return true
+end
+
 -- Forget members, but for the payloads of dead ones.
 local function forget(members, dead)
   redis.call('ZREM', JOBS, unpack(members))

@@ -1,12 +1,13 @@
 -- PURPOSE  What people do to one job: cancel it, put it off or forward, revive it, delete it.
 -- KEYS     the constant list of jobs, then the job's result
--- ARGV     channel, place, member, what, ms, text, where `what` is
+-- ARGV     channel, place, member, what, ms, text, unique | '', where `what` is
 --          'cancel'  a waiting one: forget it; text is its result, for ms
 --          'move'    a waiting one: let it wait until ms
 --          'leave'   one that is elsewhere too: forget it here, unless its lease is alive
---          'revive'  a dead one: text becomes its payload, and it is ready; ms is its priority
+--          'revive'  a dead one: text becomes its payload, and it is ready; ms is its priority, `unique` its unique key
 --          'bury'    a dead one: forget it and its result
--- RETURNS  'OK', 'HELD' (a worker has it), 'DEAD' (it is), 'WAITING' (it is not dead), 'GONE' (there is no such job)
+-- RETURNS  'OK', 'HELD' (a worker has it), 'DEAD' (it is), 'WAITING' (it is not dead), 'GONE' (there is no such job),
+--          'TAKEN' (another job that waits has its unique key)
 -- COST     O(log N)
 -- ATOMIC BECAUSE a claim may come between the look and the change.
 local us, before, member, what = server_us(), head(), ARGV[3], ARGV[4]
@@ -15,6 +16,7 @@ local function answer()
   if call('HEXISTS', PAYLOAD, member) == 0 then return 'GONE' end
   if call('ZSCORE', DEAD, member) then
     if what == 'revive' then
+      if ARGV[7] ~= '' and not take_key(member, 'k' .. ARGV[7]) then return 'TAKEN' end
       call('ZREM', DEAD, member)
       call('HSET', PAYLOAD, member, ARGV[6])
       if ARGV[5] ~= '0' then call('HSET', PRIORITY, member, ARGV[5]) end

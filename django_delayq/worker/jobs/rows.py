@@ -204,6 +204,7 @@ def _outcome(item: FinishedJob, row: JobRow) -> JobOutcome:
         wakes_at=utcnow() + timedelta(milliseconds=settlement.ms) if retry else row.wakes_at,
         finished_at=finished,
         expires_at=None if retry else utcnow() + timedelta(seconds=seconds),
+        died_at=finished if settlement.what == "dead" else None,
     )
 
 
