@@ -1,5 +1,6 @@
 """The faults, each one function: it begins the fault, and tells the arena when and how it ends."""
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -27,14 +28,19 @@ def stop_worker(arena: Arena) -> None:
     """SIGSTOP for longer than the lease, then SIGCONT."""
     victim = arena.chance.choice(arena.fleet.workers)
     if victim.alive and not victim.stopped():
-        event = arena.note("SIGSTOP worker")
+        event, seconds = arena.note("SIGSTOP worker"), arena.lease_seconds * arena.chance.uniform(1.2, 2)
         victim.stop()
+        # It may hold the database's lock, for which the arena itself waits then: it has to go on without it.
+        timer = threading.Timer(seconds, lambda: victim.alive and victim.resume())
+        timer.daemon = True
+        timer.start()
 
         def go_on() -> None:
+            timer.cancel()
             if victim.alive:
                 victim.resume()
 
-        arena.later(arena.lease_seconds * arena.chance.uniform(1.2, 2), event, go_on)
+        arena.later(seconds, event, go_on)
 
 
 def flush(arena: Arena) -> None:
