@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
@@ -27,6 +28,8 @@ class Version:
     begin: datetime
     rule: Recurrence | None
     every: timedelta | None = None  # fixed delay: the next point is the last finish plus this
+    #: When it was certainly committed. What comes due between `begin` and the commit may still run by the one before.
+    committed: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class History:
         if self.versions and self.versions[-1].begin == begin:
             return
         delay = schedule.every if schedule.kind == "every" and schedule.every_from == "finish" else None
-        self.versions.append(Version(begin, schedule.recurrence if schedule.enabled else None, delay))
+        self.versions.append(Version(begin, schedule.recurrence if schedule.enabled else None, delay, utcnow()))
 
     @property
     def computed(self) -> bool:
@@ -79,6 +82,17 @@ def due_points(history: History, until: datetime) -> list[int]:
         while point is not None and point <= min(end, until):
             points.append(to_ms(point))
             point = version.rule.next_after(point) if version.rule else None
+    return points
+
+
+def overtaken_points(history: History) -> set[int]:
+    """Return the due points in ms that came between an edit's `begin` and its commit: they may run, and need not."""
+    points = set()
+    for former, version in pairwise(history.versions):
+        point = former.rule.next_after(version.begin) if former.rule else None
+        while point is not None and version.committed is not None and point <= version.committed:
+            points.add(to_ms(point))
+            point = former.rule.next_after(point) if former.rule else None
     return points
 
 
@@ -178,7 +192,7 @@ def _doubled(history: History, rows: list[Run], verdict: Verdict) -> None:
 
 def _computed(history: History, rows: list[Run], until: datetime, verdict: Verdict) -> None:
     points = due_points(history, until)
-    known = set(points)
+    known = {*points, *overtaken_points(history)}
     verdict.due += points
     covered: set[int] = set()
     status = {to_ms(row.due_at): row.status for row in rows}

@@ -114,4 +114,9 @@ def _recovery(arena: Arena, victim: WorkerProcess, points: set[Point], moment: f
             delays[point] = row.claimed_at.timestamp() - moment
         elif row.status in CLOSED:  # somebody else had decided it already
             points = points - {point}
+    for pk, ms in points - delays.keys():  # one of a stretch that was skipped has no row of its own
+        point = from_ms(ms)
+        row = Run.objects.filter(schedule_id=pk, due_at__lt=point, last_due_at__gte=point).first()
+        if row is not None:
+            delays[pk, ms] = max(0.0, row.created_at.timestamp() - moment)
     return max((delays.get(point, float("inf")) for point in points), default=None)
