@@ -63,7 +63,7 @@ class Slots:
         self._mean: float | None = None
         self._long = 1.0  # the share of tasks that were not short: none is known to be yet
         self._last_end = 0.0
-        self._last: int | None = None  # the thread that took an entry last after having ended one
+        self._ended = [0.0] * threads  # when each thread has ended an entry and gone on with another; 0: it sleeps
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
         ]
@@ -92,7 +92,7 @@ class Slots:
         with self._lock:
             self._inbox.extend(items)
             self._busy += len(items)
-            self._wake(1 - self._awake if self._short else len(self._inbox))
+            self._wake(self._wanted())
 
     @property
     def waiting(self) -> int:
@@ -151,6 +151,12 @@ class Slots:
             if self._inbox and not self._moving(PATIENCE_SECONDS if waited else BUSY_PATIENCE_SECONDS):
                 self._wake(1)
 
+    def _wanted(self) -> int:
+        """Return how many more threads what was just submitted needs."""
+        if not self._short:
+            return len(self._inbox)
+        return 0 if self._awake and self._moving(PATIENCE_SECONDS) else 1
+
     def _wake(self, number: int) -> None:
         """Wake so many threads, as far as they sleep. The lock is held."""
         number = min(number, self.threads - self._awake)
@@ -196,12 +202,19 @@ class Slots:
                 mean = finished.seconds if self._mean is None else self._mean
                 self._mean = mean + NEWEST * (finished.seconds - mean)
                 self._long += ONE_OF * ((finished.seconds > SHORT_SECONDS) - self._long)
-            others_go_on = self._awake > 1 and self._last != number
-            if not self._inbox or (self._short and others_go_on):
+            if not self._inbox or (self._short and self._another_goes_on(number)):
                 self._awake -= 1
+                self._ended[number] = 0.0
                 return None
-            self._last = number
+            self._ended[number] = time.monotonic()
             return self._inbox.popleft()
+
+    def _another_goes_on(self, number: int) -> bool:
+        """Say whether another thread has just ended an entry, so that it will take the next one too."""
+        if self._awake == 1:
+            return False
+        since = time.monotonic() - PATIENCE_SECONDS
+        return any(ended > since for other, ended in enumerate(self._ended) if other != number)
 
 
 def _unstarted(held: Held | HeldJob) -> Finished | FinishedJob:

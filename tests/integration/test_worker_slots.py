@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.compat import TaskResultStatus
 from django_delayq.worker.jobs.entry import FinishedJob, HeldJob
-from django_delayq.worker.slots import Slots
+from django_delayq.worker.slots import PATIENCE_SECONDS, Slots
 from tests.acceptance.support import wait_until
 from tests.app.tasks import noop, stubborn
 from tests.faults.live import live_worker
@@ -16,7 +16,7 @@ from tests.faults.live import live_worker
 SHORT, LONG = 0.000_01, 0.5
 
 
-@dataclass
+@dataclass(eq=False)
 class Item(HeldJob):
     """What the slots are given here: calls `act`, and is said to have taken `seconds`. It lets other threads go on."""
 
@@ -24,7 +24,7 @@ class Item(HeldJob):
     entry: object = None
     fence: str = ""
     deadline: float = float("inf")
-    act: object = lambda: time.sleep(0.000_1)
+    act: object = lambda: time.sleep(0)
     seconds: float = SHORT
     thread: list[str] = field(default_factory=list)
 
@@ -32,9 +32,6 @@ class Item(HeldJob):
     def member(self):
         """Its name in a log."""
         return "jitem"
-
-    def __hash__(self):
-        return id(self)
 
 
 class Bench:
@@ -61,13 +58,21 @@ class Bench:
 
     def run(self, *items):
         """Queue these, and wait for their ends."""
+        self.run_beside(*items)
+        wait_until(lambda: self.slots._awake == 0, 10, "the threads to sleep")
+
+    def run_beside(self, *items):
+        """Queue these, and wait for their ends, whatever else still runs."""
         self.submit(*items)
         self.ended(*items)
-        wait_until(lambda: self.slots._awake == 0, 10, "the threads to sleep")
 
     def ended(self, *items):
         """Wait until these are reported."""
-        wait_until(lambda: {id(item) for item in items} <= {id(found.held) for found in list(self.reported)}, 10)
+        wait_until(lambda: set(items) <= self.held_of_reports(), 10)
+
+    def held_of_reports(self):
+        """Return what was reported."""
+        return {found.held for found in list(self.reported)}
 
     def threads_of(self, *items):
         """Return the threads that executed these."""
@@ -126,6 +131,19 @@ def test_a_task_that_waits_holds_up_nothing(used_to_short):
 
     wait_until(patient, 10)
     used_to_short.ended(*others)
+    assert stuck not in used_to_short.held_of_reports()
+    gate.set()
+    used_to_short.ended(stuck)
+
+
+def test_what_is_submitted_while_a_task_waits_starts_at_once(used_to_short):
+    gate = threading.Event()
+    stuck, others = Item(act=lambda: gate.wait(10), seconds=LONG), [Item() for _ in range(10)]
+    used_to_short.submit(stuck)
+    wait_until(lambda: stuck.thread, 10)
+    time.sleep(2 * PATIENCE_SECONDS)  # until it is known to wait
+    used_to_short.run_beside(*others)
+    assert stuck not in used_to_short.held_of_reports()
     gate.set()
     used_to_short.ended(stuck)
 
