@@ -129,9 +129,9 @@ class Worker:
                 raise self.failure
             return exit_status
         finally:
+            self.keeper.stop()  # first: what did not end is not to be kept from others while the rest ends
             self.upkeep.end()
             self.timeouts.stop()
-            self.keeper.stop()
             self.broker.close()
             connections.close_all()
 
