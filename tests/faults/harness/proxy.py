@@ -161,10 +161,12 @@ class Proxy:
     async def _close(self) -> None:
         await self._stop_listening()
         await self._cut()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(3):  # what was just accepted has its task a turn or two later
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _set_flowing(self, flowing: bool) -> None:
         assert self._flowing is not None
@@ -186,6 +188,12 @@ class Proxy:
             link.mute = True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._pass(reader, writer)
+        except asyncio.CancelledError:  # the proxy ends; asyncio's own callback would raise it
+            _abort(writer)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if isinstance(self._target, Path):
                 up_reader, up_writer = await asyncio.open_unix_connection(str(self._target))
