@@ -14,7 +14,7 @@ from typing import Any
 from .. import ledger
 from ..broker import Broker, JobBroker, JobView, Place
 from ..compat import TaskResultDoesNotExist, task_backends
-from ..exceptions import ForgedJob, JobCancelled, JobHeld
+from ..exceptions import ForgedJob, JobCancelled, JobHeld, UnreadableJob
 from ..fields import utcnow
 from ..jobs import Call, Options, State, decode, encode
 from ..timing import from_ms, to_ms
@@ -132,10 +132,10 @@ def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str,
 
 
 def _line(member: str, view: JobView) -> tuple[str, Call | None]:
-    """Return the line of a job's call and what it says; None where it is not of this project."""
+    """Return the line of a job's call and what it says; None where it is not of this project, or of a later version."""
     try:
         line, call, _ = decode(member, view.payload)
-    except ForgedJob:
+    except (ForgedJob, UnreadableJob):
         return "", None
     return line, call
 

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from ..broker import JobView, Place
 from ..broker.job_pages import PATIENCE_MS
-from ..exceptions import ForgedJob
-from ..jobs import Call, State, decode, member_payload, parse_id, result_id
+from ..exceptions import ForgedJob, UnreadableJob
+from ..jobs import Call, State, decode, parse_id, result_id
 
 
 class JobState(StrEnum):
@@ -101,12 +101,10 @@ def seen_view(place: Place, member: str, view: JobView, turn_us: float | None = 
 
 def _read(seen: SeenJob, text: str) -> SeenJob:
     try:
-        member_payload(seen.member, text)
-    except ForgedJob:
-        return replace(seen, flaw=Flaw.FORGED)
-    try:
         _, call, record = decode(seen.member, text)
     except ForgedJob:
+        return replace(seen, flaw=Flaw.FORGED)
+    except UnreadableJob:
         return replace(seen, flaw=Flaw.UNREADABLE)
     return replace(seen, call=call, record=record)
 

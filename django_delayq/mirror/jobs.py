@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from ..broker import Broker, JobBroker, NewJob, Place
-from ..exceptions import ForgedJob
+from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import decode
 
 logger = logging.getLogger("django_delayq.mirror")
@@ -54,18 +54,25 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
     for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
         if view.holder and (view.waits_until_ms or 0) > now_ms:
             continue
-        try:
-            _, call, _ = decode(member, view.payload)
-            unique = "" if call.durable else call.unique  # a durable one's is guarded by the database
-            job = NewJob(member, wake_ms, call.priority, unique, view.payload)
-            entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
-        except ForgedJob as error:
-            logger.error("Dropped from %s: %s", place, error)
+        if not view.payload:
             left += jobs.change(place, member, "leave") in ("OK", "GONE")
+            continue
+        job = NewJob(member, wake_ms, *_labels(member, view.payload), view.payload)
+        entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
     for target, group in entering.items():
         _enter(jobs, target, group)
         left += sum(jobs.change(place, job.member, "leave") in ("OK", "GONE") for job in group)
     return left
+
+
+def _labels(member: str, payload: str) -> tuple[int, str]:
+    """Return the priority and the unique key of a job; those of none where its text cannot be read here."""
+    try:
+        _, call, _ = decode(member, payload)
+    except (ForgedJob, UnreadableJob) as error:
+        logger.warning("A job moves to another shard without its priority and its unique key: %s", error)
+        return 0, ""
+    return call.priority, "" if call.durable else call.unique  # a durable one's is guarded by the database
 
 
 def _enter(jobs: JobBroker, place: Place, group: list[NewJob]) -> None:

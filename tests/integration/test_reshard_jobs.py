@@ -5,11 +5,14 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import mirror
+from django_delayq.backend.listing import find_job
+from django_delayq.backend.seen import Flaw
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Broker, JobBroker, JobSettlement, Place
 from django_delayq.compat import TaskResultStatus
 from tests.acceptance.support import wait_until
 from tests.app import tasks
+from tests.integration.job_pages import forge
 from tests.support import run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,6 +101,19 @@ def test_what_waits_is_dead_or_is_done_is_found_in_its_new_shard(settings, befor
     for n, result in enumerate([*done, *ready]):
         result.refresh()
         assert result.status == TaskResultStatus.SUCCESSFUL, n
+
+
+def test_what_cannot_be_read_here_moves_too(settings, broker, caplog):
+    """It may be signed with a key that only other processes have by now, and they look for it in its new shard."""
+    run_burst()
+    results = tasks.add.enqueue_many(((n,), {}) for n in range(8))
+    for result in results:
+        forge(broker, result.id)
+    assert change(settings, 4) > 0
+    assert counts() == (0, 8, 0, 0)
+    assert "moves to another shard without its priority" in caplog.text
+    for result in results:
+        assert find_job(Broker(timeout_seconds=5), result.id).flaw == Flaw.FORGED
 
 
 def test_a_process_that_still_counts_as_before_adds_where_they_are_now(settings):

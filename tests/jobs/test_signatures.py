@@ -1,13 +1,22 @@
 """Integrity: whoever may write to Redis chooses neither tasks nor arguments nor what a result makes us import."""
 
 import json
+from datetime import timedelta
 
 import pytest
+from django.test import override_settings
 
+from django_delayq import mirror
+from django_delayq.backend import operating
+from django_delayq.backend.listing import find_job
+from django_delayq.backend.seen import Flaw
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_delayq.fields import utcnow
 from django_delayq.jobs import decode, encode
+from django_delayq.timing import to_ms
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
+from tests.jobs.durable_support import built, durable, rows_of
 from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +45,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("how", CHANGED)
-def test_a_forged_job_is_dropped_and_its_neighbours_run(how, caplog):
+def test_a_forged_job_is_handed_back_and_its_neighbours_run(how, caplog):
     victim, neighbour = app_tasks.add.enqueue(1), app_tasks.add.enqueue(2)
     stored = Stored(victim)
     stored.payload = CHANGED[how](stored.payload)
@@ -46,8 +55,16 @@ def test_a_forged_job_is_dropped_and_its_neighbours_run(how, caplog):
         task_backends["default"].cancel(victim.id)
     assert run(neighbour).status == SUCCESSFUL
     assert app_tasks.CALLS == [(2, 1)]
-    assert stored.gone()
     assert "is not signed with this project's SECRET_KEY" in caplog.text
+    if how == "nothing":
+        assert stored.gone()
+        return
+    assert stored.wakes_ms >= to_ms(utcnow()) + 20_000, "for whoever may know its key, and not at once again"
+    stored.make_due()
+    run_burst()
+    assert app_tasks.CALLS == [(2, 1)]
+    assert operating.cancel(stored.jobs.broker, victim.id) == operating.Outcome.DONE
+    assert stored.gone()
 
 
 def test_a_payload_does_not_count_under_another_jobs_id():
@@ -57,7 +74,7 @@ def test_a_payload_does_not_count_under_another_jobs_id():
     assert app_tasks.CALLS == [(2, 1)]
 
 
-def test_a_job_that_somebody_adds_is_dropped():
+def test_a_job_that_somebody_adds_is_not_run():
     model = app_tasks.add.enqueue(1)
     stored = Stored(model)
     names, member = stored.names, f"j{'x' * 22}"
@@ -65,7 +82,20 @@ def test_a_job_that_somebody_adds_is_dropped():
     stored.client.zadd(names["ready"], {member: 1})
     run_burst()
     assert app_tasks.CALLS == [(1, 1)]
-    assert not stored.client.hexists(names["payload"], member)
+    assert stored.client.zscore(names["jobs"], member) >= to_ms(utcnow()) + 20_000
+
+
+def test_a_durable_job_whose_text_is_damaged_is_sent_again(broker):
+    built(broker)
+    victim = durable(app_tasks.add).enqueue(1)
+    stored = Stored(victim)
+    stored.payload = "damaged"
+    run_burst()
+    assert (stored.gone(), app_tasks.CALLS) == (True, [])
+    rows_of(victim).update(enqueued_at=utcnow() - timedelta(seconds=5))  # the sweeps leave young ones to the fast path
+    mirror.full_sweep(broker)
+    assert run(victim).status == SUCCESSFUL
+    assert app_tasks.CALLS == [(1, 1)]
 
 
 def test_a_forged_result_is_none_and_imports_nothing():
@@ -114,11 +144,53 @@ def test_a_key_may_be_bytes(settings):
     assert run(tasks.echo.enqueue()).status == SUCCESSFUL
 
 
-def test_what_another_project_signed_is_not_run(settings):
-    app_tasks.add.enqueue(1)
-    settings.SECRET_KEY = "another project's"
-    run_burst()
+def test_what_another_key_signed_waits_for_a_worker_that_has_it(settings):
+    result = app_tasks.add.enqueue(1)
+    with override_settings(SECRET_KEY="the wrong one"):
+        run_burst()
     assert app_tasks.CALLS == []
+    Stored(result).make_due()
+    assert run(result).status == SUCCESSFUL
+    assert app_tasks.CALLS == [(1, 1)]
+
+
+# -- signed with our key, by a later version
+
+
+@pytest.fixture
+def newer():
+    """A job that waits, whose text has a field that this version does not know."""
+    result = app_tasks.add.using(priority=3).enqueue(1)
+    stored = Stored(result)
+    _, line = stored.payload.split("\n")
+    stored.payload = encode(stored.member, json.dumps({**json.loads(line), "colour": "blue"}))
+    return result
+
+
+def test_a_text_of_a_later_version_waits_for_a_worker_that_can_read_it(newer, caplog):
+    before = Stored(newer).payload
+    run_burst()
+    assert (app_tasks.CALLS, Stored(newer).payload) == ([], before)
+    assert "is of a later version" in caplog.text
+
+
+def test_a_text_of_a_later_version_is_told_as_such_and_can_be_cancelled(newer):
+    stored = Stored(newer)
+    seen = find_job(stored.jobs.broker, newer.id)
+    assert (seen.flaw, seen.call, seen.record) == (Flaw.UNREADABLE, None, None)
+    with pytest.raises(TaskResultDoesNotExist):
+        newer.refresh()
+    assert operating.cancel(stored.jobs.broker, newer.id) == operating.Outcome.DONE
+    assert stored.gone()
+
+
+def test_a_dead_one_of_a_later_version_is_neither_revived_nor_touched(newer):
+    stored = Stored(newer)
+    names, text = stored.names, stored.payload
+    stored.client.zrem(names["ready"], stored.member)
+    stored.client.zadd(names["dead"], {stored.member: to_ms(utcnow())})
+    assert operating.revive(stored.jobs.broker, newer.id) == operating.Outcome.UNREADABLE
+    assert (stored.dead, stored.payload) == (True, text)
 
 
 def test_texts_are_plain_ascii_lines():

@@ -83,8 +83,7 @@ class JobDispatcher:
             job.backend = self._backend_of(job.call.backend)
             task = get_task(job.call.task)
         except ForgedJob as error:
-            logger.error("Dropped from %s: %s", job.place, error)
-            self._drop(job)
+            self._not_ours(job, error)
             return None
         except UnknownTask as error:
             logger.warning("%s is released for other workers: %s", job.title, error)
@@ -94,6 +93,18 @@ class JobDispatcher:
         job.task = task_of(task, job)
         job.stored = job.call.durable or job.backend.settings.results == "database"
         return task
+
+    def _not_ours(self, job: HeldJob, error: ForgedJob) -> None:
+        """Keep what is signed with another key: where ours is the wrong one, or an old one, other workers know it.
+
+        Where nothing is left of the text there is nothing to keep; and a job that stands in the database is sent again.
+        """
+        if job.entry.payload and not self.rows.stands(job):
+            logger.error("%s is released for other workers: %s", job.title, error)
+            self._refuse(job)
+        else:
+            logger.error("Dropped from %s: %s", job.place, error)
+            self._drop(job)
 
     def _drop(self, job: HeldJob) -> None:
         """Forget a job that is not to be executed."""

@@ -54,6 +54,14 @@ class JobRows:
         """`drop` settles a job that is not to be executed, `release` hands jobs back unstarted after so many ms."""
         self._trouble, self._drop, self._release = trouble, drop, release
 
+    def stands(self, job: HeldJob) -> bool:
+        """Say whether the job stands in the database, done or not; False where that cannot be asked now."""
+        try:
+            return bool(ledger.load_jobs([job.member]))
+        except DatabaseError as error:
+            self._trouble.database_failed(error)
+            return False
+
     def admit(self, items: Sequence[Ready]) -> list[Ready]:
         """Look claimed durable jobs up; return those that go on. See Note [Looked up after the claim]."""
         try:
