@@ -51,8 +51,8 @@ def flaw_badge(seen: SeenJob) -> SafeString | str:
     """Return what is wrong with a job's text."""
     if seen.flaw == Flaw.FORGED:
         title = _(
-            "Somebody else wrote it, or the key has changed. Only a worker that knows its key executes it; nothing of it is "
-            "read here."
+            "Somebody else wrote it, or the key has changed. Only a worker that knows its key executes it; nothing of "
+            "it is read here."
         )
         return badge("bad", _("not signed with this project's key"), title)
     return badge("bad", _("cannot be read"), _("Another version may have written it.")) if seen.flaw else ""

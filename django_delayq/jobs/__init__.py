@@ -1,7 +1,7 @@
 """What a job is: its name, its task, its options, and its text in Redis. Reads no server and no database."""
 
 from .context import JobContext
-from .ids import MAX_QUEUE, key_hash, new_members, parse_id, result_id
+from .ids import MAX_QUEUE, is_member, key_hash, new_members, parse_id, result_id
 from .options import Options, Retries
 from .record import (
     IN_DATABASE,
@@ -13,7 +13,6 @@ from .record import (
     decode_state,
     encode,
     encode_state,
-    member_payload,
 )
 from .results import as_result
 from .task import DelayQTask
@@ -34,8 +33,8 @@ __all__ = [
     "decode_state",
     "encode",
     "encode_state",
+    "is_member",
     "key_hash",
-    "member_payload",
     "new_members",
     "parse_id",
     "result_id",

@@ -16,11 +16,18 @@ HEAD = 8
 MAX_QUEUE = 63 - LENGTH - 1
 _ID = re.compile(rf"([A-Za-z0-9_.-]{{1,{MAX_QUEUE}}})\.([A-Za-z0-9_-]{{{LENGTH}}})")
 
+_MEMBER = re.compile(rf"j[A-Za-z0-9_-]{{{LENGTH}}}")
+
 
 def new_members(count: int) -> list[str]:
     """Return so many new members, each with 132 random bits."""
     random = urlsafe_b64encode(os.urandom(18 * count)).decode()
     return [f"j{random[at : at + LENGTH]}" for at in range(0, 24 * count, 24)]
+
+
+def is_member(text: str) -> bool:
+    """Say whether this may be the name of a job."""
+    return _MEMBER.fullmatch(text) is not None
 
 
 def key_hash(path: str, key: str) -> str:

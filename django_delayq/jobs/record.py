@@ -116,18 +116,6 @@ def encode_state(state: State) -> str:
     return _dumps(values)
 
 
-def member_payload(member: str, payload: str) -> tuple[str, str]:
-    """Check a text's signature; return the lines of its call and its state.
-
-    Raises:
-        ForgedJob: The signature is not ours.
-    """
-    signature, _, text = payload.partition("\n")
-    verify(member, text, signature)
-    line, _, state = text.partition("\n")
-    return line, state
-
-
 def decode(member: str, payload: str) -> tuple[str, Call, State]:
     """Return a job's line, its call and its state.
 
@@ -135,7 +123,9 @@ def decode(member: str, payload: str) -> tuple[str, Call, State]:
         ForgedJob: The text is not ours.
         UnreadableJob: It is ours, but of a version that this code does not know.
     """
-    line, rest = member_payload(member, payload)
+    signature, _, text = payload.partition("\n")
+    verify(member, text, signature)
+    line, _, rest = text.partition("\n")
     return line, *decode_lines(member, line, rest)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ..broker import Broker, JobBroker, NewJob, Place
 from ..exceptions import ForgedJob, UnreadableJob
-from ..jobs import decode
+from ..jobs import decode, is_member
 
 logger = logging.getLogger("django_delayq.mirror")
 
@@ -54,7 +54,8 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
     for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
         if view.holder and (view.waits_until_ms or 0) > now_ms:
             continue
-        if not view.payload:
+        if not view.payload or not is_member(member):
+            logger.error("Dropped from %s: %r, which is no job.", place, member[:100])
             left += jobs.change(place, member, "leave") in ("OK", "GONE")
             continue
         job = NewJob(member, wake_ms, *_labels(member, view.payload), view.payload)

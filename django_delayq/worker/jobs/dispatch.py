@@ -8,7 +8,7 @@ from ... import conf
 from ...broker import JobBroker, JobSettlement, Place
 from ...compat import AnyTask, task_backends
 from ...exceptions import BrokerError, ForgedJob, JobLost, UnknownTask
-from ...jobs import Call, Retries, decode
+from ...jobs import Call, Retries, decode, is_member
 from ...jobs.task import retries_of
 from ...registry import get_task
 from ..leases import LeaseKeeper
@@ -97,9 +97,9 @@ class JobDispatcher:
     def _not_ours(self, job: HeldJob, error: ForgedJob) -> None:
         """Keep what is signed with another key: where ours is the wrong one, or an old one, other workers know it.
 
-        Where nothing is left of the text there is nothing to keep; and a job that stands in the database is sent again.
+        What has no text, or not the name of a job, is not worth keeping; and what stands in the database is sent again.
         """
-        if job.entry.payload and not self.rows.stands(job):
+        if job.entry.payload and is_member(job.member) and not self.rows.stands(job):
             logger.error("%s is released for other workers: %s", job.title, error)
             self._refuse(job)
         else:
