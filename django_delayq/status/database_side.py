@@ -7,11 +7,13 @@ from typing import Any
 from django.db import connections
 from django.db.models import Count, QuerySet
 
-from .. import handover, ledger, registry
+from .. import conf, handover, ledger, registry
 from ..models import Condition, Schedule, ScheduleState
 from .snapshot import DatabaseView, Named
 
 NAMES_SHOWN = 5
+#: Nobody looks at more, and a count takes longer the more there are.
+MOST_DEAD = 100_000
 
 
 def reach_database() -> DatabaseView:
@@ -37,6 +39,7 @@ def count_all(view: DatabaseView) -> None:
     view.open_runs = _open_runs()
     view.parked = _enabled(states.filter(condition=Condition.PARKED))
     view.refused = _refused()
+    view.dead_jobs = ledger.count_dead(conf.get_config().queues, MOST_DEAD)
 
 
 def _enabled(states: QuerySet[Any]) -> Named:

@@ -38,6 +38,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
             "refused": _named(database.refused),
         },
         "open_runs": None if database is None else database.open_runs,
+        "dead_durable_jobs": None if database is None else database.dead_jobs,
     }
 
 

@@ -136,6 +136,8 @@ class DatabaseView:
     #: Those that no point of gets through: their TASKS backend is unknown or does not take the task.
     refused: Named | None = None
     open_runs: dict[str, int] | None = None
+    #: Durable jobs that are dead, of the queues of the settings; counted up to database_side.MOST_DEAD.
+    dead_jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

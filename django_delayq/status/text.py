@@ -46,6 +46,8 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         if database.refused is not None and database.refused.count:
             yield "Refused", _named(database.refused)
         yield "Open runs", _open_runs(database)
+        if database.dead_jobs:
+            yield "Dead jobs", f"{database.dead_jobs} in the database; those in Redis are below"
 
 
 def _server(server: ServerView) -> str:

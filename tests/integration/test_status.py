@@ -40,7 +40,7 @@ def test_the_json_has_exactly_the_documented_keys(well):
     found = ask()[1]
     assert list(found) == [
         "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
-        "reshard", "database", "schedules", "open_runs",
+        "reshard", "database", "schedules", "open_runs", "dead_durable_jobs",
     ]  # fmt: skip
     server = found["redis"][0]
     assert set(server) == {
@@ -146,7 +146,7 @@ def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
     assert "Parked     not counted in time" in lines
     found = status.as_dict(snapshot, [])
     assert found["schedules"] == {"parked": None, "failing": None, "refused": None}
-    assert found["open_runs"] is None
+    assert (found["open_runs"], found["dead_durable_jobs"]) == (None, None)
 
 
 def test_colours_are_for_terminals(well):

@@ -6,9 +6,10 @@ import pytest
 
 from django_delayq import status
 from django_delayq.broker import Broker
+from django_delayq.status import database_side
 from django_delayq.status.snapshot import JobsView, RedisView, Snapshot
 from tests.acceptance.support import wait_until
-from tests.integration.job_pages import claim, dead, ready, waiting, where
+from tests.integration.job_pages import claim, dead, dead_row, ready, waiting, where
 from tests.integration.probing import ALIVE, SHARD, ask, beat, build, codes, text
 from tests.support import run_burst
 
@@ -47,6 +48,17 @@ def test_it_counts_the_jobs_of_each_queue_by_state(built):
     assert 0 <= found["default"]["oldest_ready"] < 30
     line = next(line for line in text().splitlines() if line.startswith("Jobs"))
     assert line.split() == ["Jobs", "waiting", "ready", "running", "dead", "oldest", "ready"]
+
+
+def test_durable_jobs_that_are_dead_are_counted_where_they_stand(built, monkeypatch):
+    assert (ask()[1]["dead_durable_jobs"], "Dead jobs" in text()) == (0, False)
+    dead(built)
+    for queue in ("default", "mail", "mail", "of nobody"):
+        dead_row(queue=queue)
+    assert (jobs()["default"]["dead"], ask()[1]["dead_durable_jobs"]) == (1, 3)
+    assert "Dead jobs  3 in the database; those in Redis are below" in text().splitlines()
+    monkeypatch.setattr(database_side, "MOST_DEAD", 2)
+    assert ask()[1]["dead_durable_jobs"] == 2
 
 
 @pytest.mark.parametrize("shards", [1, 3])
