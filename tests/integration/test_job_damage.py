@@ -109,6 +109,7 @@ def test_garbage_values_stop_no_script(shard, value):
     shard.client.set(shard.names["fence"], value)
     shard.client.set(shard.names["taken"], value)
     shard.client.zadd(shard.names["jobs"], {"j4": shard.now - 5})
+    shard.client.zadd(shard.names["due"], {keys.POINTER: shard.now - 5})
 
     assert shard.add(new("j5", unique="j1"), new("j6")) == ["", ""]
     claim = shard.claim(request=10**12)

@@ -76,6 +76,30 @@ def test_sent_again_each_job_is_compared_with_its_own_result(shard):
     assert shard.state()["ready"] == ["j1", "j3"]
 
 
+def test_one_that_is_sent_twice_in_one_part_is_added_once(shard):
+    shard.add(new("j0"))
+    assert shard.add(new("j1", payload="first"), new("j1", payload="second"), new("j0"), new("j2")) == [
+        "",
+        "j1",
+        "j0",
+        "",
+    ]
+    assert shard.state()["ready"] == ["j0", "j1", "j2"]
+    assert shard.hash("payload")["j1"] == "first"
+
+
+def test_of_one_key_the_first_of_a_part_stands_for_the_others(shard):
+    assert shard.add(new("j1", unique="A"), new("j2", unique="B"), new("j3", unique="A")) == ["", "", "j1"]
+    assert shard.state()["ready"] == ["j1", "j2"]
+
+
+def test_a_pointer_that_was_lost_is_found_by_the_next_one_that_comes(shard):
+    shard.add(new("j1", wake=shard.now + 10_000), new("j2", wake=shard.now + 20_000))
+    shard.client.delete(shard.names["due"])
+    shard.add(new("j3", wake=shard.now + 90_000))
+    assert shard.pointer() == shard.now + 10_000
+
+
 def test_priorities_are_kept_where_there_are_any(shard):
     shard.add(new("j1", priority=7), new("j2"), new("j3", priority=-100))
     assert shard.state()["priority"] == {"j1": "7", "j3": "-100"}
@@ -221,7 +245,7 @@ def test_the_urgent_one_goes_first_and_a_step_is_worth_a_minute_of_waiting(shard
 
 def test_the_lower_is_not_starved_by_any_number_of_urgent_ones(shard):
     shard.add(new("low", wake=shard.now + 60_000, priority=-100))
-    shard.client.zadd(shard.names["jobs"], {"low": shard.now - 201 * PATIENCE_MS})
+    shard.set_times(low=shard.now - 201 * PATIENCE_MS)
     shard.add(*(new(f"j{n}", priority=100) for n in range(50)))
     assert names_of(shard.claim(limit=1)) == ["low"]
 
@@ -257,7 +281,7 @@ def test_the_same_request_gets_the_same_jobs_and_their_leases_anew(shard):
     shard.add(new("j1"), new("j2"))
     shard.claim(lease_ms=0, limit=1)
     first = shard.claim(request=2)
-    shard.client.zadd(shard.names["jobs"], {"j1": shard.now + 5, "j2": shard.now + 6})
+    shard.set_times(j1=shard.now + 5, j2=shard.now + 6)
     shard.add(new("j3"))
     again = shard.claim(request=2)
     assert (again.entries, again.holder) == (first.entries, first.holder)
@@ -338,7 +362,7 @@ def test_a_garbage_member_can_be_dropped_by_its_claimer(shard, member, part, sco
 
 def test_a_renewal_extends_own_leases_and_creates_nothing(shard):
     holder = shard.held("j1", "j2")
-    shard.client.zadd(shard.names["jobs"], {"j1": shard.now + 5, "j2": shard.now + 6})
+    shard.set_times(j1=shard.now + 5, j2=shard.now + 6)
     shard.client.hset(shard.names["held"], "j2", "other")
     assert shard.renew(("j1", holder), ("j2", holder), ("j3", holder)) == {"j2", "j3"}
     after = shard.state()

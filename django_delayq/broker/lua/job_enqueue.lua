@@ -7,26 +7,39 @@
 -- ATOMIC BECAUSE two jobs with one unique key must not both be added, and no job may be there without its payload.
 local epoch = string.gsub(call('GET', EPOCH) or '', '^building:', '')
 if epoch ~= ARGV[3] then return {epoch} end
+local members, again = {}, ARGV[4] == 'again'
+for i = 5, #ARGV, 5 do members[#members + 1] = ARGV[i] end
+if #members == 0 then return {epoch} end
 local us, before = server_us(), head()
-local reply, added, wakes, priority, again = {epoch}, {}, {}, {}, ARGV[4] == 'again'
-for i = 5, #ARGV, 5 do
-  local member, wake, rank, key, payload = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local at = (i - 5) / 5 + 1
+local now = math.floor(us / 1000)
+local reply, added, payloads, ranks, ready, later, first = {epoch}, {}, {}, {}, {}, {}, nil
+for n, there in ipairs(call('HMGET', PAYLOAD, unpack(members))) do
+  local at = 5 * n
+  local member, wake, rank, key = members[n], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local standing = key ~= '' and call('HGET', UNIQUE, 'k' .. key)
-  if standing and call('HEXISTS', PAYLOAD, standing) == 1 then
-    reply[at + 1] = standing
-  elseif again and call('EXISTS', KEYS[COMMON + at]) == 1 or call('HSETNX', PAYLOAD, member, payload) == 0 then
-    reply[at + 1] = member
+  if standing and (added[standing] or call('HEXISTS', PAYLOAD, standing) == 1) then
+    reply[n + 1] = standing
+  elseif there or added[member] or again and call('EXISTS', KEYS[COMMON + n]) == 1 then
+    reply[n + 1] = member
   else
-    reply[at + 1], added[#added + 1], wakes[#wakes + 1] = '', member, wake
-    if rank ~= '0' then priority[#priority + 1], priority[#priority + 2] = member, rank end
+    reply[n + 1], added[member] = '', true
+    payloads[#payloads + 1], payloads[#payloads + 2] = member, ARGV[at + 4]
+    if rank ~= '0' then ranks[#ranks + 1], ranks[#ranks + 2] = member, rank end
     if key ~= '' then call('HSET', UNIQUE, 'k' .. key, member, member, 'k' .. key) end
+    if wake > now then
+      later[#later + 1], later[#later + 2] = ARGV[at + 1], member
+    else
+      wake, ready[#ready + 1], ready[#ready + 2] = now, int(turn(us + n, rank)), member
+    end
+    first = math.min(first or wake, wake)
   end
 end
-if #priority > 0 then call('HSET', PRIORITY, unpack(priority)) end
-if #added > 0 then
-  await(added, wakes, us)
-  point(false, math.floor(us / 1000))
-end
-hint(before, ARGV[1], ARGV[2])
+if not first then return reply end
+call('HSET', PAYLOAD, unpack(payloads))
+if #ranks > 0 then call('HSET', PRIORITY, unpack(ranks)) end
+if #ready > 0 then call('ZADD', READY, unpack(ready)) end
+if #later > 0 then call('ZADD', JOBS, unpack(later)) end
+-- POINTER stands for all that was there, so that it moves forward or stays. Without it there was nothing, or it was lost.
+if call('ZADD', DUE, 'LT', int(first), POINTER) == 1 then point(false, now) end
+if before == '' or first < tonumber(before) then call('PUBLISH', ARGV[1], ARGV[2] .. ' ' .. int(first)) end
 return reply
