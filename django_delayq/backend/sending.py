@@ -69,8 +69,9 @@ class Sender:
     def _round(self, items: Sequence[tuple[str, NewJob]], found: dict[str, str]) -> list[tuple[str, NewJob]]:
         """Send what can be sent; return what belongs elsewhere by now."""
         groups: dict[Place, list[tuple[str, NewJob]]] = {}
+        place_of, shards = self.jobs.place_of, self._shards
         for item in items:
-            groups.setdefault(self._place(item[0], item[1].member), []).append(item)
+            groups.setdefault(place_of(item[1].member, item[0], shards), []).append(item)
         left = []
         for place, epoch, jobs, replies in self._exchange(groups):
             if replies is None:

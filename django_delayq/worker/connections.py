@@ -41,7 +41,8 @@ def tidy_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if _is_left_open(connection):
             _forget(connection)
-    close_old_connections()
+        else:
+            connection.close_if_unusable_or_obsolete()
 
 
 def forget_connections() -> None:
