@@ -86,12 +86,10 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     told = dead.revive(wanted)
     if told is not None:
         return told
-    found = _look(broker, wanted)
+    found = _look_at_dead(broker, wanted)
     if isinstance(found, Outcome):
         return found
     jobs, place, member, view = found
-    if view.died_ms is None:
-        return Outcome.NOT_DEAD
     line, call = _line(member, view)
     if call is None:
         return Outcome.UNREADABLE
@@ -107,12 +105,10 @@ def delete(broker: Broker, wanted: str) -> Outcome:
     told = dead.delete(wanted)
     if told is not None:
         return told
-    found = _look(broker, wanted)
+    found = _look_at_dead(broker, wanted)
     if isinstance(found, Outcome):
         return found
-    jobs, place, member, view = found
-    if view.died_ms is None:
-        return Outcome.NOT_DEAD
+    jobs, place, member, _ = found
     told = _told(jobs.change(place, member, "bury"))
     if told == Outcome.DONE:
         ledger.take_result(member)
@@ -129,6 +125,11 @@ def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str,
     if not view.payload:
         return Outcome.DEAD if dead.is_dead(wanted) else Outcome.GONE
     return jobs, place, member, view
+
+
+def _look_at_dead(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str, JobView]:
+    found = _look(broker, wanted)
+    return Outcome.NOT_DEAD if not isinstance(found, Outcome) and found[3].died_ms is None else found
 
 
 def _line(member: str, view: JobView) -> tuple[str, Call | None]:
