@@ -118,7 +118,7 @@ class JobBroker:
                 ]
                 for member, wake_ms, priority, unique, payload in part:
                     args += (
-                        member.encode(), b"%d" % wake_ms, b"%d" % priority, unique.encode(), payload.encode(),
+                        wire(member), b"%d" % wake_ms, b"%d" % priority, unique.encode(), wire(payload),
                     )  # fmt: skip
                 names = self._with_results(place, [job.member for job in part]) if again else self._keys(place)
                 calls.append((names, args))
@@ -173,6 +173,18 @@ class JobBroker:
             pipe.zmscore(names["ready"], wired)
             scores = pipe.execute()
         return [waits is not None or turn is not None for waits, turn in zip(*scores, strict=True)]
+
+    def labels(self, place: Place, member: str) -> tuple[int, str]:
+        """Return the priority and the hash of the unique key of a job, as they stand beside its text."""
+        names = self._names(place)
+        with translated():
+            pipe = self.broker.client.pipeline(transaction=False)
+            pipe.hget(names["priority"], wire(member))
+            pipe.hget(names["unique"], wire(member))
+            priority, unique = pipe.execute()
+        rank = text(priority or "0")
+        known = rank.removeprefix("-").isdecimal() and len(rank) <= 4 and -100 <= int(rank) <= 100
+        return int(rank) if known else 0, text(unique or "").removeprefix("k")
 
     def counts(self, places: Sequence[Place]) -> list[JobCounts]:
         """Count the jobs of each place, in one round trip."""
@@ -268,7 +280,7 @@ class JobBroker:
         """Give jobs back; say per job whether it still was ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
         args: list[Any] = [self.broker._channel, str(place), dead_ms, dead_most]
         for member, holder, what, ms, value in settlements:
-            args += (wire(member), holder.encode(), what.encode(), b"%d" % ms, value.encode())
+            args += (wire(member), holder.encode(), what.encode(), b"%d" % ms, wire(value))
         names = self._with_results(place, [item.member for item in settlements])
         return [bool(reply) for reply in self._run("job_settle", place, args, names)]
 

@@ -52,13 +52,13 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
     entering: dict[Place, list[NewJob]] = {}
     now_ms, left = jobs.broker.now_ms(), 0
     for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
-        if view.holder and (view.waits_until_ms or 0) > now_ms:
+        if " " in view.holder and (view.waits_until_ms or 0) > now_ms:  # others are marked, and held by nobody
             continue
         if not view.payload or not is_member(member):
             logger.error("Dropped from %s: %r, which is no job.", place, member[:100])
             left += jobs.change(place, member, "leave") in ("OK", "GONE")
             continue
-        job = NewJob(member, wake_ms, *_labels(member, view.payload), view.payload)
+        job = NewJob(member, wake_ms, *_labels(jobs, place, member, view.payload), view.payload)
         entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
     for target, group in entering.items():
         _enter(jobs, target, group)
@@ -66,13 +66,12 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
     return left
 
 
-def _labels(member: str, payload: str) -> tuple[int, str]:
-    """Return the priority and the unique key of a job; those of none where its text cannot be read here."""
+def _labels(jobs: JobBroker, place: Place, member: str, payload: str) -> tuple[int, str]:
+    """Return the priority and the unique key of a job; what Redis has of them where its text cannot be read here."""
     try:
         _, call, _ = decode(member, payload)
-    except (ForgedJob, UnreadableJob) as error:
-        logger.warning("A job moves to another shard without its priority and its unique key: %s", error)
-        return 0, ""
+    except (ForgedJob, UnreadableJob):
+        return jobs.labels(place, member)
     return call.priority, "" if call.durable else call.unique  # a durable one's is guarded by the database
 
 

@@ -96,7 +96,12 @@ def test_of_one_key_the_first_of_a_part_stands_for_the_others(shard):
 def test_a_pointer_that_was_lost_is_found_by_the_next_one_that_comes(shard):
     shard.add(new("j1", wake=shard.now + 10_000), new("j2", wake=shard.now + 20_000))
     shard.client.delete(shard.names["due"])
-    shard.add(new("j3", wake=shard.now + 90_000))
+    come = shard.hints()
+    try:
+        shard.add(new("j3", wake=shard.now + 90_000))
+        assert come() == [(str(PLACE), shard.now + 10_000)]
+    finally:
+        come.close()
     assert shard.pointer() == shard.now + 10_000
 
 

@@ -12,7 +12,7 @@ from django_delayq.broker import Broker, JobBroker, JobSettlement, Place
 from django_delayq.compat import TaskResultStatus
 from tests.acceptance.support import wait_until
 from tests.app import tasks
-from tests.integration.job_pages import forge
+from tests.integration.job_pages import forge, where
 from tests.support import run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -103,17 +103,39 @@ def test_what_waits_is_dead_or_is_done_is_found_in_its_new_shard(settings, befor
         assert result.status == TaskResultStatus.SUCCESSFUL, n
 
 
-def test_what_cannot_be_read_here_moves_too(settings, broker, caplog):
+@pytest.mark.parametrize("text", ["forged\n{}", b"\xff\xfe"])
+def test_what_cannot_be_read_here_moves_too(settings, broker, text):
     """It may be signed with a key that only other processes have by now, and they look for it in its new shard."""
     run_burst()
-    results = tasks.add.enqueue_many(((n,), {}) for n in range(8))
+    task = tasks.add.using(priority=-3)
+    results = [*task.enqueue_many(((n,), {}) for n in range(8)), task.using(unique_key="k").enqueue(8)]
     for result in results:
-        forge(broker, result.id)
+        forge(broker, result.id, text)
     assert change(settings, 4) > 0
-    assert counts() == (0, 8, 0, 0)
-    assert "moves to another shard without its priority" in caplog.text
+    assert counts() == (0, 9, 0, 0)
+    now = Broker(timeout_seconds=5)
     for result in results:
-        assert find_job(Broker(timeout_seconds=5), result.id).flaw == Flaw.FORGED
+        assert find_job(now, result.id).flaw == Flaw.FORGED
+        jobs, place, member = where(now, result.id)
+        assert jobs.labels(place, member)[0] == -3
+    assert task.using(unique_key="k").enqueue(9).id == results[-1].id
+
+
+def test_what_was_handed_back_by_who_took_it_over_moves(settings, broker):
+    """It is marked, as an execution may have begun before; the mark is nobody's."""
+    run_burst()
+    results = tasks.add.enqueue_many(((n,), {}) for n in range(8))
+    jobs, place = JobBroker(broker), Place("default", 0)
+    claim = jobs.claim(place, limit=8, lease_ms=60_000, request=1)
+    back = [JobSettlement(entry.member, claim.holder, "release", LATER * 1000, "lapsed") for entry in claim.entries]
+    assert jobs.settle(place, back, dead_ms=1, dead_most=1) == [True] * 8
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 4}
+    looks = iter(range(3))
+    moved = mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None, pause=lambda seconds: next(looks))
+    assert moved["default"] > 0
+    for result in results:
+        jobs, place, member = where(Broker(timeout_seconds=5), result.id)
+        assert jobs.view(place, member).waits_until_ms
 
 
 def test_a_process_that_still_counts_as_before_adds_where_they_are_now(settings):

@@ -4,17 +4,21 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.db import InterfaceError
 from django.test import override_settings
 
 from django_delayq import mirror
 from django_delayq.backend import operating
 from django_delayq.backend.listing import find_job
-from django_delayq.backend.seen import Flaw
+from django_delayq.backend.seen import Flaw, JobState
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.fields import utcnow
 from django_delayq.jobs import decode, encode
 from django_delayq.timing import to_ms
+from django_delayq.worker.jobs import rows, strangers
+from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
+from tests.faults.live import live_worker
 from tests.jobs import tasks
 from tests.jobs.durable_support import built, durable, rows_of
 from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst
@@ -26,6 +30,11 @@ def forge(payload, **changes):
     """Return a payload with its signature, and with other values in its call."""
     signature, line, *rest = payload.split("\n")
     return "\n".join([signature, json.dumps({**json.loads(line), **changes}), *rest])
+
+
+def waits(result):
+    """Say whether a job waits for a time."""
+    return find_job(Stored(result).jobs.broker, result.id).state == JobState.WAITING
 
 
 CHANGED = {
@@ -45,25 +54,33 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("how", CHANGED)
-def test_a_forged_job_is_handed_back_and_its_neighbours_run(how, caplog):
-    victim, neighbour = app_tasks.add.enqueue(1), app_tasks.add.enqueue(2)
+def test_a_forged_job_is_handed_back_once_then_dead_and_its_neighbours_run(how, caplog):
+    victim = app_tasks.add.enqueue(1)
+    app_tasks.add.enqueue(2)
     stored = Stored(victim)
-    stored.payload = CHANGED[how](stored.payload)
+    stored.payload = forged = CHANGED[how](stored.payload)
     with pytest.raises(TaskResultDoesNotExist):
         app_tasks.add.get_result(victim.id)
     with pytest.raises(TaskResultDoesNotExist):
         task_backends["default"].cancel(victim.id)
-    assert run(neighbour).status == SUCCESSFUL
+    with live_worker():
+        wait_until(lambda: app_tasks.CALLS, 20, "its neighbour")
+        wait_until(lambda: "is not signed with this project's SECRET_KEY" in caplog.text, 20, "what is said")
+        if how != "nothing":
+            wait_until(
+                lambda: find_job(stored.jobs.broker, victim.id).state == JobState.WAITING, 20, "it to be handed back"
+            )
+            assert stored.wakes_ms >= to_ms(utcnow()) + 20_000, "for whoever may know its key"
+            assert operating.run_now(stored.jobs.broker, victim.id) == operating.Outcome.DONE
+            wait_until(lambda: stored.dead, 20, "its end")
     assert app_tasks.CALLS == [(2, 1)]
-    assert "is not signed with this project's SECRET_KEY" in caplog.text
     if how == "nothing":
         assert stored.gone()
         return
-    assert stored.wakes_ms >= to_ms(utcnow()) + 20_000, "for whoever may know its key, and not at once again"
-    stored.make_due()
-    run_burst()
-    assert app_tasks.CALLS == [(2, 1)]
-    assert operating.cancel(stored.jobs.broker, victim.id) == operating.Outcome.DONE
+    text = stored.client.hget(stored.names["payload"], stored.member)
+    assert text == (forged if isinstance(forged, bytes) else forged.encode()), "as it was"
+    assert operating.revive(stored.jobs.broker, victim.id) == operating.Outcome.UNREADABLE
+    assert operating.delete(stored.jobs.broker, victim.id) == operating.Outcome.DONE
     assert stored.gone()
 
 
@@ -90,8 +107,12 @@ def test_a_durable_job_whose_text_is_damaged_is_sent_again(broker):
     victim = durable(app_tasks.add).enqueue(1)
     stored = Stored(victim)
     stored.payload = "damaged"
-    run_burst()
-    assert (stored.gone(), app_tasks.CALLS) == (True, [])
+    with live_worker():
+        wait_until(lambda: waits(victim), 20, "it to be handed back")
+        assert stored.wakes_ms >= to_ms(utcnow()) + 20_000
+        operating.run_now(broker, victim.id)
+        wait_until(stored.gone, 20, "it to be dropped")
+    assert app_tasks.CALLS == []
     rows_of(victim).update(enqueued_at=utcnow() - timedelta(seconds=5))  # the sweeps leave young ones to the fast path
     mirror.full_sweep(broker)
     assert run(victim).status == SUCCESSFUL
@@ -152,6 +173,52 @@ def test_what_another_key_signed_waits_for_a_worker_that_has_it(settings):
     Stored(result).make_due()
     assert run(result).status == SUCCESSFUL
     assert app_tasks.CALLS == [(1, 1)]
+
+
+@pytest.mark.parametrize("remembered", [0, 1])
+def test_no_more_than_so_many_are_handed_back(broker, monkeypatch, remembered):
+    monkeypatch.setattr(strangers, "REMEMBERED", remembered)
+    made = [app_tasks.add.enqueue(n) for n in range(3)]
+    for result in made:
+        Stored(result).payload = "damaged"
+    run_burst()
+    assert sum(Stored(result).dead for result in made) == 3 - remembered
+
+
+def test_a_dead_one_gives_its_unique_key_up(monkeypatch):
+    monkeypatch.setattr(strangers, "REMEMBERED", 0)
+    task = app_tasks.add.using(unique_key="k")
+    first = task.enqueue(1)
+    Stored(first).payload = "damaged"
+    assert task.enqueue(2).id == first.id
+    run_burst()
+    second = task.enqueue(3)
+    assert second.id != first.id
+    assert run(second).status == SUCCESSFUL
+
+
+def test_the_dead_of_others_are_not_forgotten_for_it(monkeypatch, settings):
+    monkeypatch.setattr(strangers, "REMEMBERED", 0)
+    dead = run(app_tasks.fail.enqueue())
+    stranger = app_tasks.add.enqueue(1)
+    Stored(stranger).payload = "damaged"
+    run_burst()
+    assert Stored(dead).dead and Stored(stranger).dead
+
+
+def test_while_the_database_cannot_be_asked_it_is_handed_back(monkeypatch):
+    monkeypatch.setattr(strangers, "REMEMBERED", 0)
+    result = app_tasks.add.enqueue(1)
+    stored = Stored(result)
+    stored.payload = "damaged"
+
+    def away(members):
+        raise InterfaceError
+
+    monkeypatch.setattr(rows.ledger, "load_jobs", away)
+    run_burst()
+    assert not stored.dead
+    assert stored.wakes_ms >= to_ms(utcnow()) + 20_000
 
 
 # -- signed with our key, by a later version

@@ -32,6 +32,7 @@ local function turn(became_due_us, priority) return became_due_us - rank(priorit
 
 -- Keep POINTER at the head of the jobs: the first turn's time where something is ready, else the first time of JOBS.
 -- Only a claim moves it back while something is ready: who waits for others to claim would not see that they did not.
+-- Returns its time, if any.
 local function point(claimed, now)
   local first, waiting = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', JOBS, 0, 0, 'WITHSCORES')
   local head = tonumber(waiting[2] or '')
@@ -46,6 +47,7 @@ local function point(claimed, now)
   else
     redis.call('ZREM', DUE, POINTER)
   end
+  return head
 end
 
 -- Let members wait until a time in ms, by now: those whose time has come take their turn.

@@ -40,6 +40,6 @@ if #ranks > 0 then call('HSET', PRIORITY, unpack(ranks)) end
 if #ready > 0 then call('ZADD', READY, unpack(ready)) end
 if #later > 0 then call('ZADD', JOBS, unpack(later)) end
 -- POINTER stands for all that was there, so that it moves forward or stays. Without it there was nothing, or it was lost.
-if call('ZADD', DUE, 'LT', int(first), POINTER) == 1 then point(false, now) end
+if call('ZADD', DUE, 'LT', int(first), POINTER) == 1 then first = point(false, now) end
 if before == '' or first < tonumber(before) then call('PUBLISH', ARGV[1], ARGV[2] .. ' ' .. int(first)) end
 return reply

@@ -8,7 +8,7 @@ from ... import conf
 from ...broker import JobBroker, JobSettlement, Place
 from ...compat import AnyTask, task_backends
 from ...exceptions import BrokerError, ForgedJob, JobLost, UnknownTask
-from ...jobs import Call, Retries, decode, is_member
+from ...jobs import Call, Retries, decode
 from ...jobs.task import retries_of
 from ...registry import get_task
 from ..leases import LeaseKeeper
@@ -18,6 +18,7 @@ from .entry import FinishedJob, HeldJob
 from .execution import failed, task_of
 from .recorder import JobRecorder
 from .rows import JobRows
+from .strangers import Strangers
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -49,12 +50,17 @@ class JobDispatcher:
         self._retries: dict[tuple[str, str], Retries] = {}
         self._due_in_ms, self._refuse, self._suspect, self._isolated = due_in_ms, refuse, suspect, isolated
         self.rows = JobRows(trouble, drop=self._drop, release=self.release)
+        self._strangers = Strangers(self.rows, drop=self._drop, release=self.release, end=recorder.add)
 
     def dispatch(self, held: Sequence[HeldJob]) -> None:
         """Read claimed jobs and set each on its way."""
-        ready, durable = [], []
+        ready, durable, strange = [], [], []
         for job in held:
-            task = self._read(job)
+            try:
+                task = self._read(job)
+            except ForgedJob as error:
+                strange.append((job, error))
+                continue
             if task is None:
                 continue
             if job.stored and job.call is not None and job.call.durable:
@@ -63,6 +69,8 @@ class JobDispatcher:
                 self._suspect(job, task)
             else:
                 ready.append((job, task))
+        if strange:
+            self._strangers.take(strange)
         for job, task in self.rows.admit(durable) if durable else ():
             if job.entry.lapsed:
                 self._suspect(job, task)
@@ -74,7 +82,11 @@ class JobDispatcher:
         self.slots.submit_many(ready)
 
     def _read(self, job: HeldJob) -> AnyTask | None:
-        """Read a job's text and find its task; None where it is set on another way."""
+        """Read a job's text and find its task; None where it is set on another way.
+
+        Raises:
+            ForgedJob: Its signature is not known here.
+        """
         try:
             job.line, job.call, job.state = decode(job.member, job.entry.payload)
             if self.jobs.place_of(job.member, job.place.queue) != job.place:
@@ -82,9 +94,6 @@ class JobDispatcher:
                 return None
             job.backend = self._backend_of(job.call.backend)
             task = get_task(job.call.task)
-        except ForgedJob as error:
-            self._not_ours(job, error)
-            return None
         except UnknownTask as error:
             logger.warning("%s is released for other workers: %s", job.title, error)
             self._refuse(job)
@@ -93,18 +102,6 @@ class JobDispatcher:
         job.task = task_of(task, job)
         job.stored = job.call.durable or job.backend.settings.results == "database"
         return task
-
-    def _not_ours(self, job: HeldJob, error: ForgedJob) -> None:
-        """Keep what is signed with another key: where ours is the wrong one, or an old one, other workers know it.
-
-        What has no text, or not the name of a job, is not worth keeping; and what stands in the database is sent again.
-        """
-        if job.entry.payload and is_member(job.member) and not self.rows.stands(job):
-            logger.error("%s is released for other workers: %s", job.title, error)
-            self._refuse(job)
-        else:
-            logger.error("Dropped from %s: %s", job.place, error)
-            self._drop(job)
 
     def _drop(self, job: HeldJob) -> None:
         """Forget a job that is not to be executed."""

@@ -12,6 +12,9 @@ from .entry import FinishedJob
 
 logger = logging.getLogger("django_delayq.worker")
 
+#: Where no backend is known of what is settled, none of the dead jobs is forgotten for it.
+FOR_EVER = 10**12
+
 
 class JobRecorder:
     """Settles in batches. What could not be settled stays here, under its renewed lease, for the next call."""
@@ -86,8 +89,8 @@ class JobRecorder:
             kept = self.jobs.settle(
                 place,
                 settlements,
-                dead_ms=int(max((item.dead_ttl for item in options), default=0) * 1000),
-                dead_most=max((item.dead_max for item in options), default=0),
+                dead_ms=int(max((item.dead_ttl for item in options), default=FOR_EVER) * 1000),
+                dead_most=max((item.dead_max for item in options), default=FOR_EVER),
             )
         self.runs += len(part)
         for item, applied in zip(part, kept, strict=True):

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from ... import failpoints, ledger
 from ...broker import JobSettlement
@@ -54,13 +54,12 @@ class JobRows:
         """`drop` settles a job that is not to be executed, `release` hands jobs back unstarted after so many ms."""
         self._trouble, self._drop, self._release = trouble, drop, release
 
-    def stands(self, job: HeldJob) -> bool:
-        """Say whether the job stands in the database, done or not; False where that cannot be asked now."""
+    def stored(self, members: Sequence[str]) -> set[str] | None:
+        """Return which of these stand in the database, done or not; None where it cannot be asked now."""
         try:
-            return bool(ledger.load_jobs([job.member]))
-        except DatabaseError as error:
-            self._trouble.database_failed(error)
-            return False
+            return set(ledger.load_jobs(members))
+        except (DatabaseError, InterfaceError):
+            return None
 
     def admit(self, items: Sequence[Ready]) -> list[Ready]:
         """Look claimed durable jobs up; return those that go on. See Note [Looked up after the claim]."""
