@@ -1,13 +1,11 @@
 """Integrity: whoever may write to Redis chooses neither tasks nor arguments nor what a result makes us import."""
 
 import json
-from datetime import timedelta
 
 import pytest
 from django.db import InterfaceError
 from django.test import override_settings
 
-from django_delayq import mirror
 from django_delayq.backend import operating
 from django_delayq.backend.listing import find_job
 from django_delayq.backend.seen import Flaw, JobState
@@ -20,7 +18,6 @@ from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
 from tests.jobs import tasks
-from tests.jobs.durable_support import built, durable, rows_of
 from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -100,23 +97,6 @@ def test_a_job_that_somebody_adds_is_not_run():
     run_burst()
     assert app_tasks.CALLS == [(1, 1)]
     assert stored.client.zscore(names["jobs"], member) >= to_ms(utcnow()) + 20_000
-
-
-def test_a_durable_job_whose_text_is_damaged_is_sent_again(broker):
-    built(broker)
-    victim = durable(app_tasks.add).enqueue(1)
-    stored = Stored(victim)
-    stored.payload = "damaged"
-    with live_worker():
-        wait_until(lambda: waits(victim), 20, "it to be handed back")
-        assert stored.wakes_ms >= to_ms(utcnow()) + 20_000
-        operating.run_now(broker, victim.id)
-        wait_until(stored.gone, 20, "it to be dropped")
-    assert app_tasks.CALLS == []
-    rows_of(victim).update(enqueued_at=utcnow() - timedelta(seconds=5))  # the sweeps leave young ones to the fast path
-    mirror.full_sweep(broker)
-    assert run(victim).status == SUCCESSFUL
-    assert app_tasks.CALLS == [(1, 1)]
 
 
 def test_a_forged_result_is_none_and_imports_nothing():

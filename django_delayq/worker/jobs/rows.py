@@ -54,7 +54,7 @@ class JobRows:
         """`drop` settles a job that is not to be executed, `release` hands jobs back unstarted after so many ms."""
         self._trouble, self._drop, self._release = trouble, drop, release
 
-    def stored(self, members: Sequence[str]) -> set[str] | None:
+    def stored(self, members: Iterable[str]) -> set[str] | None:
         """Return which of these stand in the database, done or not; None where it cannot be asked now."""
         try:
             return set(ledger.load_jobs(members))

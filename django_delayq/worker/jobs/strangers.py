@@ -5,7 +5,8 @@ Where the key of this process is the wrong one, or an old one during a deploymen
 process hands a job back once. Where it comes again, nobody has known it for STRANGE_MS: then it is kept among the dead,
 as it is, where people see it, and can retry it once the key is right. It is not handed back for ever: it would hold its
 unique key, and thousands of them would keep the workers busy.
-What has no text or not the name of a job is nothing to keep, and what stands in the database is sent again by a sweep.
+What has no text or not the name of a job is nothing to keep; what stands in the database a sweep sends anew. Both are
+dropped.
 """
 
 import logging
@@ -42,34 +43,29 @@ class Strangers:
 
     def take(self, strangers: Sequence[tuple[HeldJob, ForgedJob]]) -> None:
         """Set jobs that were claimed in one place on their way. See Note [A strange signature]."""
-        first, again = [], []
+        kept = {job.member for job, _ in strangers if job.entry.payload and is_member(job.member)}
+        stored = self._rows.stored(kept)
+        back = []
         for job, error in strangers:
-            if not job.entry.payload or not is_member(job.member):
+            if job.member not in kept or (stored and job.member in stored):
                 logger.error("Dropped from %s: %s", job.place, error)
                 self._drop(job)
-            elif job.member in self._handed_back or len(self._handed_back) >= REMEMBERED:
-                again.append(job)
-            else:
+            elif stored is None or self._is_new(job):
                 logger.warning("%s is handed back for workers that may have its key: %s", job.title, error)
-                self._handed_back.add(job.member)
-                first.append(job)
-        if again:
-            first += self._bury(again)
-        if first:
-            self._release(first, STRANGE_MS)
-
-    def _bury(self, jobs: Sequence[HeldJob]) -> list[HeldJob]:
-        """Keep these among the dead, if they do not stand in the database; return them where that cannot be asked."""
-        stored = self._rows.stored([job.member for job in jobs])
-        if stored is None:
-            return list(jobs)
-        for job in jobs:
-            self._handed_back.discard(job.member)
-            if job.member in stored:
-                logger.warning("%s is not signed with a key that is known here; it is sent again.", job.title)
-                self._drop(job)
+                back.append(job)
             else:
-                logger.error("%s is dead: no worker has had its key. Retry it when one has.", job.title)
-                payload = job.entry.payload
-                self._end(FinishedJob(job, 0.0, JobSettlement(job.member, job.fence, "dead", 0, payload)))
-        return []
+                self._bury(job)
+        if back:
+            self._release(back, STRANGE_MS)
+
+    def _is_new(self, job: HeldJob) -> bool:
+        """Say whether the job was not handed back before, and is to be now."""
+        if job.member in self._handed_back or len(self._handed_back) >= REMEMBERED:
+            return False
+        self._handed_back.add(job.member)
+        return True
+
+    def _bury(self, job: HeldJob) -> None:
+        self._handed_back.discard(job.member)
+        logger.error("%s is dead: no worker has had its key. Retry it when one has.", job.title)
+        self._end(FinishedJob(job, 0.0, JobSettlement(job.member, job.fence, "dead", 0, job.entry.payload)))
