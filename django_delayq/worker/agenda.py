@@ -21,6 +21,8 @@ SECOND_EVERY = 12
 LONGEST_SECONDS = 3600.0
 #: Longer than it takes all other workers to have their turn at what is due; `share.ALL_SECONDS`.
 STAND_BACK_SECONDS = 1.0
+#: It is done so often at most in one place: what no worker knows must not keep all of them from everything else.
+STAND_BACK_EVERY_SECONDS = 10.0
 #: The first worker of a place that was flushed asks so often whether it has been rebuilt, the others less often.
 REBUILD_SECONDS = 0.2
 
@@ -36,6 +38,7 @@ class Agenda:
         self._cap_seconds = cap_seconds
         self._turn = dict.fromkeys(places, 0.0)  # monotonic second at which to claim, or to look before
         self._not_before = dict.fromkeys(places, 0.0)  # monotonic second up to which to leave it to others
+        self._stood_back = dict.fromkeys(places, -math.inf)  # monotonic second of the last time that it was
         self._before: dict[Place, tuple[int, list[str]]] = {}  # the head of that turn, and who comes before us there
         self._look_at = 0.0  # monotonic second of the next regular look
         self._looks = 0
@@ -76,10 +79,17 @@ class Agenda:
             self.due_at_ms(place, int(self._offsets_ms[place] + time.monotonic() * 1000) + delay_ms)
 
     def stand_back(self, place: Place) -> bool:
-        """Leave what is due in this place to the other workers for a moment; say whether there are any."""
-        if not self.share.others(place):
+        """Leave what is due in this place to the other workers for a moment, if there are any; say whether this is so.
+
+        Not again for STAND_BACK_EVERY_SECONDS.
+        """
+        now = time.monotonic()
+        since = now - self._stood_back[place]
+        if not self.share.others(place) or STAND_BACK_SECONDS <= since < STAND_BACK_EVERY_SECONDS:
             return False
-        self._not_before[place] = time.monotonic() + STAND_BACK_SECONDS
+        if since >= STAND_BACK_EVERY_SECONDS:
+            self._stood_back[place] = now
+            self._not_before[place] = now + STAND_BACK_SECONDS
         self._turn[place] = max(self._turn[place], self._not_before[place])
         return True
 

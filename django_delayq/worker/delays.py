@@ -1,24 +1,34 @@
 """Growing delays per member, for what is handed back again and again. Reads no clock."""
 
-#: Forgetting costs a shorter delay, remembering for ever costs memory.
+#: So many members are remembered. While all of them come back, others wait the longest: few of them come at a time.
 REMEMBERED = 10_000
 
 
 class Delays:
-    """Doubles from the first to the longest, in ms."""
+    """Doubles from the first to the longest, in ms. A member that stays away for long begins anew."""
 
     def __init__(self, first_ms: int, most_ms: int) -> None:
         self._first_ms, self._most_ms = first_ms, most_ms
-        self._last_ms: dict[str, int] = {}
+        self._last: dict[str, tuple[int, float]] = {}  # delay in ms and second of the last time, the oldest first
 
-    def next(self, member: str) -> int:
-        """Return the delay for a member that is handed back once more."""
-        if len(self._last_ms) >= REMEMBERED and member not in self._last_ms:
-            self._last_ms.clear()
-        delay = min(self._last_ms.get(member, self._first_ms // 2) * 2, self._most_ms)
-        self._last_ms[member] = delay
-        return delay
+    def next(self, member: str, now: float) -> int:
+        """Return the delay for a member that is handed back once more, at this monotonic second."""
+        last_ms, _ = self._last.pop(member, (0, 0.0))
+        self._forget_old(now)
+        if not last_ms and len(self._last) >= REMEMBERED:
+            return self._most_ms
+        delay_ms = min(2 * last_ms or self._first_ms, self._most_ms)
+        self._last[member] = delay_ms, now
+        return delay_ms
 
     def forget(self, member: str) -> None:
         """Begin anew the next time: what it was handed back for is over."""
-        self._last_ms.pop(member, None)
+        self._last.pop(member, None)
+
+    def _forget_old(self, now: float) -> None:
+        """Forget those that were not handed back for three times the longest delay."""
+        while self._last:
+            oldest = next(iter(self._last))
+            if now - self._last[oldest][1] < 3 * self._most_ms / 1000:
+                return
+            del self._last[oldest]

@@ -26,7 +26,7 @@ from .slots import Slots
 from .starting import Startable, Starter
 from .trouble import Trouble
 
-UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 30_000, 600_000
+UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
 StartableJob = tuple[HeldJob, AnyTask]
 
 #: What was offered to the other workers so short a time ago, none of them knows.
@@ -67,7 +67,7 @@ class Dispatcher:
         )  # fmt: skip
         self._taken_over: deque[Startable | StartableJob] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
-        self._offered: dict[str, float] = {}  # member -> monotonic second
+        self._offered: dict[str, float] = {}  # member -> monotonic second, the oldest first
 
     @property
     def waiting(self) -> int:
@@ -156,25 +156,31 @@ class Dispatcher:
             self.recorder.settle(held, point, schedule)
         for held in (*verdicts.drop, *verdicts.park):
             self.recorder.drop(held)
-        for held in verdicts.unknown:
-            self._refuse(held)
+        self._refuse(verdicts.unknown)
         for held, _ in (*verdicts.execute, *verdicts.suspects):
             self._unknown.forget(held.member)
             self._offered.pop(held.member, None)
 
-    def _refuse(self, held: AnyHeld) -> None:
+    def _refuse(self, unknown: Sequence[AnyHeld]) -> None:
         """Hand back what this code does not know: first to the other workers at once, then with a growing delay.
 
         Without the offer, the first worker of a place, which wakes at the very moment at which it comes due, would
-        take it again and again, and the one that knows it never would.
+        take it again and again, and the one that knows it never would. It is made now and then only, since whatever
+        else is due there waits meanwhile: see `Agenda.stand_back`.
         """
         now = time.monotonic()
-        self._offered = {member: at for member, at in self._offered.items() if now - at < OFFER_SECONDS}
-        if held.member not in self._offered and self.stand_back(held.place):
-            self._offered[held.member] = now
-            self.release([held], 0)
-        else:
-            self.release([held], self._unknown.next(held.member))
+        while self._offered and now - next(iter(self._offered.values())) >= OFFER_SECONDS:
+            del self._offered[next(iter(self._offered))]
+        delays: dict[int, list[AnyHeld]] = {}
+        for held in unknown:
+            delay_ms = 0
+            if held.member not in self._offered and self.stand_back(held.place):
+                self._offered[held.member] = now
+            else:
+                delay_ms = self._unknown.next(held.member, now)
+            delays.setdefault(delay_ms, []).append(held)
+        for delay_ms, group in delays.items():
+            self.release(group, delay_ms)
 
     # -- suspects
 

@@ -89,4 +89,4 @@ class Isolation:
 
     def delay_ms(self, held: AnyHeld) -> int:
         """Return after how long one that waited in vain shall come due again."""
-        return self._delays.next(held.member)
+        return self._delays.next(held.member, time.monotonic())

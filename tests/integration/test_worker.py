@@ -339,7 +339,7 @@ def test_a_task_that_nobody_knows_is_released_with_a_delay(broker, caplog):
     assert Run.objects.count() == 0
     seen = view(broker, row)
     assert not seen.leased
-    assert 25_000 < seen.score_ms - broker.now_ms() <= 30_000
+    assert 0 < seen.score_ms - broker.now_ms() <= 1_000
     assert "tests.app.tasks.gone" in caplog.text
 
 

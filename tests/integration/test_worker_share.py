@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -186,6 +187,22 @@ class Shared:
 
     def turns(self):
         return self.agenda.turns(time.monotonic())
+
+
+def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(sixteen, broker, monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(agenda, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for name in ("me", "other"):
+        beat(broker, name)
+    made = agenda_of("me")
+    made.look(clock.now)
+    place, another = made.places[:2]
+    told = []
+    for clock.now in (1000.0, 1000.9, 1001.0, 1009.9, 1010.0, 1010.5, 1012.0):
+        told.append(made.stand_back(place))
+    assert told == [True, True, False, False, True, True, False]
+    assert made._not_before[place] == 1011.0
+    assert made.stand_back(another)
 
 
 def test_a_head_that_others_have_taken_costs_one_read_and_no_claim(sixteen, broker):

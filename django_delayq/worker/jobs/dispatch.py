@@ -38,7 +38,7 @@ class JobDispatcher:
         trouble: Trouble,
         *,
         due_in_ms: Callable[[Place, int], None],
-        refuse: Callable[[HeldJob], None],
+        refuse: Callable[[Sequence[HeldJob]], None],
         suspect: Callable[[HeldJob, AnyTask], None],
         isolated: Callable[[], bool],
     ) -> None:
@@ -54,12 +54,16 @@ class JobDispatcher:
 
     def dispatch(self, held: Sequence[HeldJob]) -> None:
         """Read claimed jobs and set each on its way."""
-        ready, durable, strange = [], [], []
+        ready, durable, strange, unknown = [], [], [], []
         for job in held:
             try:
                 task = self._read(job)
             except ForgedJob as error:
                 strange.append((job, error))
+                continue
+            except UnknownTask as error:
+                logger.warning("%s is released for other workers: %s", job.title, error)
+                unknown.append(job)
                 continue
             if task is None:
                 continue
@@ -71,6 +75,8 @@ class JobDispatcher:
                 ready.append((job, task))
         if strange:
             self._strangers.take(strange)
+        if unknown:
+            self._refuse(unknown)
         for job, task in self.rows.admit(durable) if durable else ():
             if job.entry.lapsed:
                 self._suspect(job, task)
@@ -86,18 +92,14 @@ class JobDispatcher:
 
         Raises:
             ForgedJob: Its signature is not known here.
+            UnknownTask: Its task, its backend or the version of its text is not.
         """
-        try:
-            job.line, job.call, job.state = decode(job.member, job.entry.payload)
-            if self.jobs.place_of(job.member, job.place.queue) != job.place:
-                self.release([job], MOVING_MS)
-                return None
-            job.backend = self._backend_of(job.call.backend)
-            task = get_task(job.call.task)
-        except UnknownTask as error:
-            logger.warning("%s is released for other workers: %s", job.title, error)
-            self._refuse(job)
+        job.line, job.call, job.state = decode(job.member, job.entry.payload)
+        if self.jobs.place_of(job.member, job.place.queue) != job.place:
+            self.release([job], MOVING_MS)
             return None
+        job.backend = self._backend_of(job.call.backend)
+        task = get_task(job.call.task)
         job.retries = self._retries_of(job.call, task, job.backend)
         job.task = task_of(task, job)
         job.stored = job.call.durable or job.backend.settings.results == "database"
