@@ -48,7 +48,8 @@ class DelayQBackend(BaseTaskBackend):
         """
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
-        self._preparer = Preparer(alias, self.validate_task, durable=self.settings.durable)
+        others = type(self).validate_task is not DelayQBackend.validate_task
+        self._preparer = Preparer(alias, self.validate_task, durable=self.settings.durable, each_time=others)
         #: The former name of an option of the backport; nothing here reads it.
         self.enqueue_on_commit = self.settings.enqueue_on_commit
 

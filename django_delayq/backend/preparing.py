@@ -55,10 +55,14 @@ class Preparer:
 
     MOST = 256
 
-    def __init__(self, alias: str, validate: Callable[[AnyTask], None], *, durable: bool) -> None:
-        self.alias, self.durable = alias, durable
+    def __init__(
+        self, alias: str, validate: Callable[[AnyTask], None], *, durable: bool, each_time: bool = False
+    ) -> None:
+        """Take what checks a task; `each_time` where its answer may change without the settings."""
+        self.alias, self.durable, self._each_time = alias, durable, each_time
         self._validate = validate
-        self._known: dict[int, Prepared] = {}  # by the identity of a task, which is kept with it
+        self._known: dict[int, Prepared] = {}  # by the identity of a task, which is kept with it, and never changes
+        self._config: conf.Config | None = None
 
     def prepared(self, task: AnyTask) -> "Prepared":
         """Check a task, and return it ready to be enqueued.
@@ -66,9 +70,15 @@ class Preparer:
         Raises:
             InvalidTask, UnknownTask: It can never be executed as it is.
         """
-        self._validate(task)
+        config = conf.get_config()
+        if config is not self._config:  # other settings: what was valid need not be any more
+            self._known, self._config = {}, config
         known = self._known.get(id(task))
-        if known is not None and known.given is task:
+        if known is not None and known.given is not task:
+            known = None
+        if known is None or self._each_time:
+            self._validate(task)
+        if known is not None:
             return known
         fresh = Prepared(task, self.alias, durable=self.durable)
         if fresh.run_after is None:  # else it may count from now

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from django.core.signals import setting_changed
 
-from ..broker import Broker, JobBroker, JobView, NewJob, Place
+from ..broker import Broker, JobBroker, JobView, NewJob, Place, in_parts
 from ..exceptions import BrokerUnavailable
 from .late import mirror
 
@@ -56,42 +56,35 @@ class Sender:
             BrokerUnavailable: Redis does not answer. Some may have been added.
             ForeignLayout: The prefix belongs to another database; nothing was added.
         """
-        found: dict[str, str] = {}
+        standing: dict[str, str] = {}
         left = items
         for _ in range(MOST_ROUNDS):
-            left = self._round(left, found)
+            left = self._round(left, standing)
             if not left:
-                return [found[job.member] for _, job in items]
+                return [standing.get(job.member, "") for _, job in items]
         raise BrokerUnavailable(
             "The shards in Redis change all the time, so that nothing can be added. Try again later."
         )
 
-    def _round(self, items: Sequence[tuple[str, NewJob]], found: dict[str, str]) -> list[tuple[str, NewJob]]:
+    def _round(self, items: Sequence[tuple[str, NewJob]], standing: dict[str, str]) -> list[tuple[str, NewJob]]:
         """Send what can be sent; return what belongs elsewhere by now."""
-        groups: dict[Place, list[tuple[str, NewJob]]] = {}
-        place_of, shards = self.jobs.place_of, self._shards
-        for item in items:
-            groups.setdefault(place_of(item[1].member, item[0], shards), []).append(item)
-        left = []
-        for place, epoch, jobs, replies in self._exchange(groups):
-            if replies is None:
-                self._learn(place, epoch)
-                left += jobs
-            else:
-                for (_, job), reply in zip(jobs, replies, strict=True):
-                    found[job.member] = reply
-        return left
-
-    def _exchange(
-        self, groups: dict[Place, list[tuple[str, NewJob]]]
-    ) -> list[tuple[Place, str, list[tuple[str, NewJob]], list[str] | None]]:
-        parts = [(place, jobs[at : at + 100]) for place, jobs in groups.items() for at in range(0, len(jobs), 100)]
-        calls = [(place, [job for _, job in jobs]) for place, jobs in parts]
+        sent, shards = self.jobs, self._shards
+        groups: dict[Place, list[NewJob]] = {}
+        for queue, job in items:
+            groups.setdefault(sent.place_of(job.member, queue, shards), []).append(job)
+        parts = in_parts(groups)
         try:
-            replies = self.jobs.enqueue_each(calls, self._epochs, again=False)
+            replies = sent.enqueue_each(parts, self._epochs, again=False)
         except BrokerUnavailable:  # see Note [Sent twice]
-            replies = self.jobs.enqueue_each(calls, self._epochs, again=True)
-        return [(place, epoch, jobs, reply) for (place, jobs), (epoch, reply) in zip(parts, replies, strict=True)]
+            replies = sent.enqueue_each(parts, self._epochs, again=True)
+        left = []
+        for (place, jobs), (epoch, names) in zip(parts, replies, strict=True):
+            if names is None:
+                self._learn(place, epoch)
+                left += [(place.queue, job) for job in jobs]
+            elif any(names):
+                standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
+        return left
 
     def _place(self, queue: str, member: str) -> Place:
         return self.jobs.place_of(member, queue, self._shards)

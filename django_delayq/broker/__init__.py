@@ -2,7 +2,7 @@
 
 from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
-from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob
+from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, in_parts
 from .keys import Place, member_place
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
 
@@ -26,5 +26,6 @@ __all__ = [
     "Settlement",
     "Stats",
     "connector",
+    "in_parts",
     "member_place",
 ]

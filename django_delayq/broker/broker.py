@@ -4,12 +4,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from . import keys, scripts
+from . import keys
 from .cluster import node_of
 from .connection import translated
 from .keys import Place
 from .prefix import SCAN_PAGE, Prefix
 from .replies import clock_ms, head_ms, instant_ms, number, text, wire
+from .scripts import Call
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats, Trial
 
 #: Items that one run of a script of the mirror takes: some 0.5 ms of Redis.
@@ -42,14 +43,13 @@ class Broker(Prefix):
     def _run(self, name: str, place: Place, args: list[Any], *, worker: str = "") -> Any:
         names = keys.shard_keys(self.config.prefix, place, worker or self.worker)
         with translated():
-            return scripts.run(self.client, name, names, args)
+            return self.scripts.run(name, Call(names, args))
 
     def _run_each(self, name: str, calls: Sequence[tuple[Place, list[Any]]]) -> list[Any]:
         with translated():
             prefix, worker = self.config.prefix, self.worker
-            return scripts.run_each(
-                self.client, name, [(keys.shard_keys(prefix, place, worker), args) for place, args in calls]
-            )
+            made = [Call(keys.shard_keys(prefix, place, worker), args) for place, args in calls]
+            return self.scripts.run_each(name, made)
 
     def _run_in_parts(self, name: str, place: Place, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes."""

@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import keys, scripts
+from . import keys
 from .broker import JOURNAL_GRACE_MS, SCRIPT_PART, Broker
 from .connection import translated
+from .exchange import Argument
 from .keys import Place, member_place
 from .prefix import SCAN_PAGE
 from .replies import head_ms, number, text, wire
+from .scripts import Call
 
 
 class NewJob(NamedTuple):
@@ -84,6 +86,15 @@ class JobStats(NamedTuple):
     overdue_ms: int | None
 
 
+def in_parts(groups: Mapping[Place, Sequence[NewJob]]) -> list[tuple[Place, Sequence[NewJob]]]:
+    """Return the jobs of each place in parts, none too large for one run of a script."""
+    return [
+        (place, jobs[at : at + SCRIPT_PART])
+        for place, jobs in groups.items()
+        for at in range(0, len(jobs), SCRIPT_PART)
+    ]
+
+
 class JobBroker:
     """The jobs of a prefix. Raises what `Broker` does; no method retries. Safe to share between threads."""
 
@@ -99,40 +110,32 @@ class JobBroker:
     # -- whoever wants something done
 
     def enqueue_each(
-        self, items: Sequence[tuple[Place, Sequence[NewJob]]], epochs: Mapping[Place, str], *, again: bool
+        self, parts: Sequence[tuple[Place, Sequence[NewJob]]], epochs: Mapping[Place, str], *, again: bool
     ) -> list[tuple[str, list[str] | None]]:
-        """Add jobs, in parts of SCRIPT_PART and in one round trip; return a reply per part.
+        """Add jobs, in parts as `in_parts` makes them, in one round trip; return a reply per part.
 
         A reply is the shard's epoch and, per job, '' or the member that stands for it already; None instead where the
         epoch is not the one given: nothing was added. `again`: it was sent before, without a reply.
         """
-        calls = []
-        for place, jobs in items:
-            for at in range(0, len(jobs), SCRIPT_PART):
-                part = jobs[at : at + SCRIPT_PART]
-                args: list[Any] = [
-                    self.broker._channel,
-                    str(place),
-                    wire(epochs.get(place, "")),
-                    "again" if again else "",
-                ]
-                for member, wake_ms, priority, unique, payload in part:
-                    args += (
-                        wire(member), b"%d" % wake_ms, b"%d" % priority, unique.encode(), wire(payload),
-                    )  # fmt: skip
-                names = self._with_results(place, [job.member for job in part]) if again else self._keys(place)
-                calls.append((names, args))
+        calls, channel, mode = [], self.broker._channel, "again" if again else ""
+        for place, jobs in parts:
+            args: list[Argument] = [channel, str(place), wire(epochs.get(place, "")), mode]
+            for member, wake_ms, priority, unique, payload in jobs:
+                how = f"{wake_ms} {priority} {unique}" if wake_ms or priority or unique else ""
+                args += (wire(member), wire(payload), how)
+            more = self._results(place, [job.member for job in jobs]) if again else ()
+            calls.append(Call(self._keys(place), args, more))
         with translated():
-            replies = scripts.run_each(self.broker.client, "job_enqueue", calls)
+            replies = self.broker.scripts.run_each("job_enqueue", calls)
         return [
-            (text(epoch), None if not found and len(args) > 4 else [text(item) for item in found])
-            for (_, args), (epoch, *found) in zip(calls, replies, strict=True)
+            _enqueued(reply, epochs.get(place, ""), len(jobs))
+            for (place, jobs), reply in zip(parts, replies, strict=True)
         ]
 
     def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
         args = [self.broker._channel, str(place), wire(member), what, ms, wire(value), unique.encode()]
-        return text(self._run("job_change", place, args, self._with_results(place, [member])))
+        return text(self._run("job_change", place, args, self._results(place, [member])))
 
     def view(self, place: Place, member: str) -> JobView:
         """Read one job. A job that ends meanwhile is seen before or after its end."""
@@ -193,7 +196,7 @@ class JobBroker:
     def stats(self, places: Sequence[Place]) -> list[JobStats]:
         """Count the jobs of each place and say how late they are, in one round trip."""
         with translated():
-            replies = scripts.run_each(self.broker.client, "job_stats", [(self._keys(place), []) for place in places])
+            replies = self.broker.scripts.run_each("job_stats", [Call(self._keys(place), ()) for place in places])
         found = []
         for now, *counts, due in replies:
             since = head_ms(due)
@@ -257,7 +260,7 @@ class JobBroker:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
         worker = self.broker.worker
         args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
-        now, head, epoch, fence, *rest = self._run("job_claim", place, args, self._keys(place, worker))
+        now, head, epoch, fence, *rest = self._run("job_claim", place, args, worker=worker)
         entries = tuple(
             JobEntry(text(rest[at]), text(rest[at + 1]), rest[at + 2] in (b"1", "1"), number(rest[at + 3]) or 0)
             for at in range(0, len(rest), 4)
@@ -273,16 +276,16 @@ class JobBroker:
         args: list[Any] = [lease_ms, "start" if start else ""]
         for member, holder in leases:
             args += (wire(member), holder)
-        names = self._with_results(place, [member for member, _ in leases]) if start else self._keys(place)
-        return {text(member) for member in self._run("job_renew", place, args, names)}
+        more = self._results(place, [member for member, _ in leases]) if start else ()
+        return {text(member) for member in self._run("job_renew", place, args, more)}
 
     def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> list[bool]:
         """Give jobs back; say per job whether it still was ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
         args: list[Any] = [self.broker._channel, str(place), dead_ms, dead_most]
         for member, holder, what, ms, value in settlements:
-            args += (wire(member), holder.encode(), what.encode(), b"%d" % ms, wire(value))
-        names = self._with_results(place, [item.member for item in settlements])
-        return [bool(reply) for reply in self._run("job_settle", place, args, names)]
+            args += (wire(member), holder, what, ms, wire(value))
+        more = self._results(place, [item.member for item in settlements])
+        return [bool(reply) for reply in self._run("job_settle", place, args, more)]
 
     # -- inside
 
@@ -295,10 +298,17 @@ class JobBroker:
     def _result(self, place: Place, member: str) -> bytes:
         return wire(keys.result_key(self.broker.config.prefix, place, member))
 
-    def _with_results(self, place: Place, members: Sequence[str]) -> tuple[bytes, ...]:
+    def _results(self, place: Place, members: Sequence[str]) -> list[bytes]:
         stem = keys.result_key(self.broker.config.prefix, place, "").encode()
-        return (*self._keys(place), *[stem + wire(member) for member in members])
+        return [stem + wire(member) for member in members]
 
-    def _run(self, name: str, place: Place, args: list[Any], names: Sequence[bytes]) -> Any:
+    def _run(self, name: str, place: Place, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
         with translated():
-            return scripts.run(self.broker.client, name, names, args)
+            return self.broker.scripts.run(name, Call(self._keys(place, worker), args, more))
+
+
+def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:
+    if isinstance(reply, int):
+        return epoch, [""] * count
+    standing, *names = reply
+    return text(standing), [text(name) for name in names] if names or not count else None

@@ -11,6 +11,7 @@ from .connection import connector, translated
 from .engine import run_ids, told
 from .keys import Place
 from .replies import clock_ms, number, text, wire
+from .scripts import Scripts
 
 SCAN_PAGE = 1000
 
@@ -23,6 +24,7 @@ class Prefix:
         self.config = conf.get_config()
         self.worker = worker
         self._client = client
+        self._scripts = None if client is None else Scripts(client)
         self._connector = connector(timeout_seconds=timeout_seconds) if client is None else None
         self._connecting = Lock()
         self._channel = keys.wake_channel(self.config.prefix)
@@ -35,10 +37,25 @@ class Prefix:
             BrokerUnavailable: No node of the cluster answers.
         """
         with self._connecting:
-            if self._client is None and self._connector is not None:
-                with translated():
-                    self._client = self._connector()
+            self._connect()
             return self._client
+
+    @property
+    def scripts(self) -> Scripts:
+        """What runs scripts on that client's servers; raises what `client` does."""
+        scripts = self._scripts
+        if scripts is None:
+            with self._connecting:
+                self._connect()
+                scripts = self._scripts
+            assert scripts is not None  # noqa: S101 - made with the client
+        return scripts
+
+    def _connect(self) -> None:
+        if self._client is None and self._connector is not None:
+            with translated():
+                self._client = self._connector()
+            self._scripts = Scripts(self._client)
 
     def close(self) -> None:
         """Close the connections. Whoever uses this broker again opens others."""
@@ -47,7 +64,7 @@ class Prefix:
                 return
             close(self._client)
             if self._connector is not None:
-                self._client = None
+                self._client = self._scripts = None
 
     # -- the server
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 
 LENGTH = 22
 HEAD = 8
@@ -16,12 +17,13 @@ HEAD = 8
 MAX_QUEUE = 63 - LENGTH - 1
 _ID = re.compile(rf"([A-Za-z0-9_.-]{{1,{MAX_QUEUE}}})\.([A-Za-z0-9_-]{{{LENGTH}}})")
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _MEMBER = re.compile(rf"j[A-Za-z0-9_-]{{{LENGTH}}}")
 
 
 def new_members(count: int) -> list[str]:
     """Return so many new members, each with 132 random bits."""
-    random = urlsafe_b64encode(os.urandom(18 * count)).decode()
+    random = b2a_base64(os.urandom(18 * count), newline=False).translate(_URL_SAFE).decode()
     return [f"j{random[at : at + LENGTH]}" for at in range(0, 24 * count, 24)]
 
 

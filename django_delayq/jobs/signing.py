@@ -23,7 +23,7 @@ BYTES = 24
 
 def sign(job: str, text: str) -> str:
     """Return the signature of a text of this job."""
-    return _signature(_derived(conf.secret_keys())[0], job, text)
+    return _signature(_keyed(conf.secret_keys())[0], job, text)
 
 
 def verify(job: str, text: str, signature: str) -> None:
@@ -33,8 +33,8 @@ def verify(job: str, text: str, signature: str) -> None:
         ForgedJob: It is of none of them.
     """
     given = signature.encode("utf-8", "replace")
-    for key in _derived(conf.secret_keys()):
-        if hmac.compare_digest(_signature(key, job, text).encode(), given):
+    for keyed in _keyed(conf.secret_keys()):
+        if hmac.compare_digest(_signature(keyed, job, text).encode(), given):
             return
     raise ForgedJob(
         f"The text of the job {job!r} is not signed with this project's SECRET_KEY, nor with one of its fallbacks."
@@ -42,15 +42,17 @@ def verify(job: str, text: str, signature: str) -> None:
 
 
 @lru_cache(maxsize=4)
-def _derived(secrets: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
-    return tuple(hashlib.sha512(SALT + _bytes(secret)).digest() for secret in secrets)
+def _keyed(secrets: tuple[str | bytes, ...]) -> tuple[hashlib.blake2b, ...]:
+    """Return a hash for each key, to be copied: a key takes as long as a text."""
+    keys = (hashlib.sha512(SALT + _bytes(secret)).digest() for secret in secrets)
+    return tuple(hashlib.blake2b(key=key, digest_size=BYTES, person=PERSON) for key in keys)
 
 
 def _bytes(secret: str | bytes) -> bytes:
     return secret if isinstance(secret, bytes) else secret.encode()
 
 
-def _signature(key: bytes, job: str, text: str) -> str:
-    message = f"{job}\n{text}".encode("utf-8", "surrogateescape")
-    digest = hashlib.blake2b(message, key=key, digest_size=BYTES, person=PERSON).digest()
-    return b2a_base64(digest, newline=False).decode()
+def _signature(keyed: hashlib.blake2b, job: str, text: str) -> str:
+    own = keyed.copy()
+    own.update(f"{job}\n{text}".encode("utf-8", "surrogateescape"))
+    return b2a_base64(own.digest(), newline=False).decode()

@@ -6,8 +6,9 @@ from .fast import ask, enqueue_runs, mirror_after_commit, read_entries, run_now,
 from .layout import check_layout, fingerprint, moving, standing_shards
 from .orders import Candidate, backfill, plan_backfill
 from .read import note_parked
+from .rebuild import rebuild
 from .reshard import reshard, under_way
-from .sweep import Report, delta_sweep, full_sweep, rebuild
+from .sweep import Report, delta_sweep, full_sweep
 from .turn import FULL_SECONDS, LastSweep, adopt, sweep_in_turn, sweep_now
 from .write import PAGE, sync
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from .. import chain
 from ..broker import Broker, EntryView
+from . import rows
 from .read import Wanted, read_wanted
 from .write import write_wanted
 
@@ -67,7 +68,7 @@ def compare(
     update: list[Wanted] = []
     damaged: list[Wanted] = []
     expected: dict[str, str] = {}
-    for item in read_wanted(_keys(homes), note=not dry_run):
+    for item in read_wanted(rows.keys_of(homes), note=not dry_run):
         schedule = item.schedule
         view = views.get(schedule.pk)
         if view is None or homes[schedule.pk] != schedule.queue:
@@ -84,12 +85,6 @@ def compare(
             if items:
                 write_wanted(broker, items, reset=reset, expected=expected)
     return found
-
-
-def _keys(homes: Mapping[int, str]) -> list[int] | range:
-    """Return the keys; as a range where that asks for few rows more, which the database answers faster."""
-    first, last = min(homes, default=0), max(homes, default=-1)
-    return range(first, last + 1) if last - first < 2 * len(homes) else list(homes)
 
 
 def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:

@@ -10,6 +10,7 @@ mirrored. SQL that also moves `effective_from` (or the generation, for the secon
 through Django, and is taken as one: its author then decides what fell due before it.
 """
 
+from datetime import timedelta
 from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
@@ -28,9 +29,14 @@ def digest_of(schedule: Schedule) -> str:
     """Return what identifies this definition as far as Redis is concerned; the same in every process and database."""
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
-    place = (schedule.queue, schedule.jitter, schedule.name) if schedule.jitter else schedule.queue
-    sums = f"{crc32(repr(timing).encode()):08x}:{crc32(repr(place).encode()):08x}"
-    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{sums}"
+    place = sum_of_place(schedule.queue, schedule.jitter, schedule.name)
+    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{place}"
+
+
+def sum_of_place(queue: str, jitter: timedelta, name: str) -> str:
+    """Return the last part of a digest: where a schedule waits and when it is woken."""
+    place = (queue, jitter, name) if jitter else queue
+    return f"{crc32(repr(place).encode()):08x}"
 
 
 class PastDjango(NamedTuple):

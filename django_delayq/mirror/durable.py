@@ -18,7 +18,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
 
 from .. import conf, ledger
-from ..broker import Broker, JobBroker, NewJob, Place
+from ..broker import Broker, JobBroker, NewJob, Place, in_parts
 from ..exceptions import BrokerUnavailable
 from ..fields import utcnow
 from ..jobs import encode, result_id
@@ -31,8 +31,6 @@ logger = logging.getLogger("django_delayq.mirror")
 
 #: A job younger than this is still on the fast path.
 YOUNG = timedelta(seconds=2)
-#: Jobs that one run of a script takes.
-PART = 100
 #: So often shards may change while jobs are put there.
 MOST_ROUNDS = 5
 #: A job that no sweep has seen to for so long is told by the status: the sweeps come every 2 s.
@@ -86,7 +84,7 @@ def put_jobs(broker: Broker, jobs: Sequence[tuple[str, NewJob]]) -> int:
     groups: dict[Place, list[NewJob]] = {}
     for queue, job in jobs:
         groups.setdefault(own.place_of(job.member, queue), []).append(job)
-    parts = [(place, group[at : at + PART]) for place, group in groups.items() for at in range(0, len(group), PART)]
+    parts = in_parts(groups)
     for _ in range(MOST_ROUNDS):
         places = list({place: None for place, _ in parts})
         epochs = [(epoch or "").removeprefix("building:") for epoch in broker.epochs(places)]

@@ -11,7 +11,7 @@ meanwhile, its result keeps it from being added once more.
 import logging
 from collections.abc import Iterable, Mapping
 
-from ..broker import Broker, JobBroker, NewJob, Place
+from ..broker import Broker, JobBroker, NewJob, Place, in_parts
 from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import decode, is_member
 
@@ -78,7 +78,7 @@ def _labels(jobs: JobBroker, place: Place, member: str, payload: str) -> tuple[i
 def _enter(jobs: JobBroker, place: Place, group: list[NewJob]) -> None:
     """Add jobs, whatever the epoch of the place is. Where two of one key wait, the first one keeps it."""
     epoch = (jobs.broker.epochs([place])[0] or "").removeprefix("building:")
-    replies = jobs.enqueue_each([(place, group)], {place: epoch}, again=True)
+    replies = jobs.enqueue_each(in_parts({place: group}), {place: epoch}, again=True)
     if any(found is None for _, found in replies):  # it has just been built
         _enter(jobs, place, group)
         return

@@ -1,26 +1,22 @@
-"""The sweeps that make the mirror true whatever was missed: delta, full, and the rebuild of a flushed shard."""
+"""The sweeps that make the mirror true whatever was missed: delta and full."""
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from .. import failpoints, ledger
-from ..broker import Broker, JobBroker, Place
-from ..chain import member_of
+from ..broker import Broker, JobBroker
 from ..fields import utcnow
 from ..models import Schedule, Status, Tombstone
 from . import rows
 from .build import Build
 from .compare import compare
-from .durable import load_unmirrored, prune_pages, put_back_jobs, put_jobs, put_unmirrored, waiting_pages
+from .durable import load_unmirrored, prune_pages, put_back_jobs, put_unmirrored, waiting_pages
 from .fast import enqueue_runs
 from .ghosts import remove_ghosts
 from .layout import check_layout
 from .runs import close_abandoned, open_pages, put_back
 from .write import PAGE, remove_tombstones, sync
-
-logger = logging.getLogger("django_delayq.mirror")
 
 #: An order younger than this is still on the fast path; one older than the second value is left to the full sweep.
 ORDER_YOUNG, ORDER_OLD = timedelta(seconds=2), timedelta(seconds=15)
@@ -88,7 +84,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], boo
 
 def _sweep_parts(broker: Broker, report: Report, *, dry_run: bool) -> Iterator[list[str]]:
     """Do the full sweep part by part, yielding a line per change."""
-    for homes in _pages():
+    for homes in rows.pages(PAGE):
         report.checked += len(homes)
         yield [difference.words(item) for item, difference in compare(broker, homes, dry_run=dry_run)]
         failpoints.reach("during_rebuild")
@@ -101,43 +97,3 @@ def _sweep_parts(broker: Broker, report: Report, *, dry_run: bool) -> Iterator[l
         yield put_back_jobs(broker, jobs, dry_run=dry_run)
     for _ in () if dry_run else prune_pages():
         yield []
-
-
-def rebuild(broker: Broker, places: Sequence[Place]) -> bool:
-    """Fill flushed places from the database; True if done, False if another worker is at it or Redis was flushed again.
-
-    The part of the full sweep that brings entries and runs back, for these places. Idempotent and safe beside claims:
-    entries restart at their first missing point, see Note [First missing point].
-    """
-    build = Build(broker, places)
-    if not build.places:
-        return False
-    queues = sorted({place.queue for place in build.places})
-    whole = set(build.places) == set(broker.places(queues))
-    count = 0
-    for homes in _pages(queues):
-        if not whole:
-            homes = {pk: queue for pk, queue in homes.items() if broker.place_of(member_of(pk), queue) in build.places}
-        count += len(compare(broker, homes, flushed=True))
-        failpoints.reach("during_rebuild")
-        if not build.go_on():
-            return False
-    for runs in open_pages(queues):
-        put_back(broker, runs)
-        if not build.go_on():
-            return False
-    for jobs in waiting_pages(queues):
-        here = [job for job in jobs if whole or broker.place_of(job.member, job.queue) in build.places]
-        put_jobs(broker, [job.as_new() for job in here])
-        if not build.go_on():
-            return False
-    done = build.finish()
-    logger.info("Rebuilt %s from the database: %d schedules.", ", ".join(map(str, build.places)), count)
-    return done
-
-
-def _pages(queues: Sequence[str] | None = None) -> Iterator[dict[int, str]]:
-    last = 0
-    while page := rows.load_homes(last, PAGE, queues):
-        yield page
-        last = max(page)

@@ -5,9 +5,12 @@ from collections.abc import Iterable, Sequence
 from django.db import transaction
 
 from .. import ledger
-from ..broker import Broker, Place
+from ..broker import Broker, Definition, Place
+from ..chain import member_of
 from ..models import Schedule, Tombstone
+from ..timing import to_ms, wake_at
 from .read import Wanted, read_wanted
+from .rows import Settled
 
 #: Schedules that are read and written at a time. Scripts take smaller parts: `broker.SCRIPT_PART`.
 PAGE = 1000
@@ -56,6 +59,23 @@ def write_wanted(
         newer += _answered_old(items, broker.remove(place, members))
     _note_synced(item.schedule for item in wanted if not newer or item.schedule.pk not in newer)
     return newer
+
+
+def write_settled(broker: Broker, settled: Iterable[Settled]) -> None:
+    """Upsert what needs no working out; as in `write_wanted` without what is still leased where it was before.
+
+    Raises:
+        BrokerError: Redis cannot be written; some may have been written.
+    """
+    upserts: dict[Place, list[Definition]] = {}
+    for row in settled:
+        member, point_ms = member_of(row.pk), to_ms(row.point)
+        wake_ms = to_ms(wake_at(row.point, row.jitter, row.name)) if row.jitter else point_ms
+        definition = Definition(member, row.generation, point_ms, wake_ms)
+        upserts.setdefault(broker.place_of(member, row.queue), []).append(definition)
+    held = remove_tombstones(broker, {item.member for items in upserts.values() for item in items}) if upserts else ()
+    for place, items in upserts.items():
+        broker.upsert(place, [item for item in items if item.member not in held] if held else items)
 
 
 def _answered_old(items: Sequence[Wanted], replies: Sequence[str]) -> list[int]:

@@ -53,3 +53,17 @@ def visitors(server):
             server.accept()[0].close()
             count += 1
     return count
+
+
+def flush_at(monkeypatch, module, broker, name, call):
+    """Flush when a function is called for the n-th time, before it does its work."""
+    real, count = getattr(module, name), [0]
+
+    def flushing(*args, **kwargs):
+        count[0] += 1
+        if count[0] == call:
+            broker.purge()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, flushing)
+    return count

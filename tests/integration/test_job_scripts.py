@@ -704,3 +704,18 @@ def test_where_many_are_too_old_and_too_many_each_death_takes_more_than_it_adds(
         holder = shard.held(f"j{left}")
         shard.settle((f"j{left}", holder, "dead", 0, ""), dead_most=1500)
         assert shard.client.zcard(shard.names["dead"]) == left
+
+
+def test_jobs_of_one_call_may_differ_in_everything(shard):
+    far = 4 * 10**12
+    jobs = (
+        new("j1"), new("j2", wake=far), new("j3", priority=-3), new("j4", wake=-5, unique="A b"),
+        new("j5", wake=far + 1, priority=7, unique="C"),
+    )  # fmt: skip
+    assert shard.add(*jobs) == [""] * 5
+    state = shard.state()
+    assert state["ready"] == ["j1", "j4", "j3"]
+    assert state["jobs"] == {"j2": far - shard.now, "j5": far + 1 - shard.now}
+    assert state["priority"] == {"j3": "-3", "j5": "7"}
+    assert state["unique"] == {"kA b": "j4", "j4": "kA b", "kC": "j5", "j5": "kC"}
+    assert state["payload"] == {job.member: job.payload for job in jobs}

@@ -11,7 +11,7 @@ from django_delayq.fields import utcnow
 from django_delayq.mirror import compare, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
-from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
+from tests.integration.mirroring import absent, flush_at, mirrored, schedule, set_due, view
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -211,61 +211,13 @@ def test_a_point_that_was_due_when_its_schedule_ended_is_not_lost_by_a_flush(bui
     assert mirror.drift(built).total == 0
 
 
-def test_a_flushed_shard_is_rebuilt_once(built, monkeypatch):
-    monkeypatch.setattr(sweep, "PAGE", 2)
-    rows = [schedule(f"s{n}") for n in range(5)]
-    built.purge()
-    assert mirror.rebuild(built, built.places())
-    assert all(mirrored(built, row) for row in rows)
-    epochs = built.epochs(built.places())
-    assert all(epoch and not epoch.startswith("building:") for epoch in epochs)
-    assert not mirror.rebuild(built, built.places())
-    assert built.epochs(built.places()) == epochs
-
-
-def test_a_rebuild_restarts_at_the_first_missing_point(built):
-    row = schedule()
-    point = make_due(built, row)
-    built.purge()
-    mirror.rebuild(built, built.places())
-    assert view(built, row).point_ms == to_ms(point)
-
-
-def flush_at(monkeypatch, broker, name, call):
-    """Flush when a function of the sweep is called for the n-th time, before it does its work."""
-    module = {"write_wanted": compare}.get(name, sweep)
-    real, count = getattr(module, name), [0]
-
-    def flushing(*args, **kwargs):
-        count[0] += 1
-        if count[0] == call:
-            broker.purge()
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(module, name, flushing)
-    return count
-
-
-@pytest.mark.parametrize(("name", "call"), [("write_wanted", 1), ("write_wanted", 2), ("open_pages", 1)])
-def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
-    monkeypatch.setattr(sweep, "PAGE", 2)
-    rows = [schedule(f"s{n}") for n in range(5)]
-    built.purge()
-    count = flush_at(monkeypatch, built, name, call)
-    assert not mirror.rebuild(built, built.places())
-    assert count == [call], "a rebuild that was overtaken stops"
-    assert built.epochs(built.places()) == [None, None]
-    assert mirror.rebuild(built, built.places())
-    assert all(mirrored(built, row) for row in rows)
-
-
 @pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("remove_ghosts", 1), ("open_pages", 1)])
 def test_a_flush_in_the_middle_of_a_sweep_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
     monkeypatch.setattr(sweep, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     for row in rows:
         set_due(built, row, "gen", 5)
-    flush_at(monkeypatch, built, name, call)
+    flush_at(monkeypatch, compare if name == "write_wanted" else sweep, built, name, call)
     mirror.full_sweep(built)
     marked = [epoch is not None and not epoch.startswith("building:") for epoch in built.epochs(built.places())]
     assert marked == [False, False] or all(mirrored(built, row) for row in rows)

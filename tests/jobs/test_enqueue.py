@@ -213,6 +213,36 @@ def test_an_unknown_alias_is_refused(settings):
         tasks.echo.using(backend="missing")
 
 
+def test_a_task_that_was_enqueued_before_is_validated_anew_when_the_settings_change(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default", "mail"]}
+    made = tasks.echo.using(queue_name="mail")
+    made.enqueue("a")
+    made.enqueue("b")
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default"]}
+    with pytest.raises(InvalidTask, match=r"No worker serves the queue 'mail'"):
+        made.enqueue("c")
+
+
+class Choosy(DelayQBackend):
+    """A backend of a project, which lets tasks through at some times only."""
+
+    open = True
+
+    def validate_task(self, task):
+        super().validate_task(task)
+        if not self.open:
+            raise InvalidTask("Not now.")
+
+
+def test_a_check_of_the_projects_own_is_asked_each_time(settings, monkeypatch):
+    settings.TASKS = {"default": {"BACKEND": f"{__name__}.Choosy"}}
+    made = tasks.echo.using(priority=1)
+    made.enqueue("a")
+    monkeypatch.setattr(Choosy, "open", False)
+    with pytest.raises(InvalidTask, match="Not now"):
+        made.enqueue("b")
+
+
 @ENQUEUE
 def test_a_task_is_validated_when_it_is_enqueued_too(enqueue, settings):
     made = tasks.echo.using(queue_name="mail")

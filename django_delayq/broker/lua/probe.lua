@@ -21,7 +21,6 @@ local function first(reply) return type(reply) == 'table' and reply[1] or '' end
 local time = try('TIME') or {'0', '0'}
 try('DEL', JOURNAL) -- of whatever type; and after a write the memory may be full
 try('ZADD', JOURNAL, 'NX', number, 'm')
-try('ZADD', JOURNAL, 'LT', number, 'm')
 local score = tonumber(first(try('ZMSCORE', JOURNAL, 'm')))
 local range = first(try('ZRANGE', JOURNAL, '-inf', number, 'BYSCORE', 'LIMIT', 0, 1))
 try('ZSCORE', JOURNAL, 'm')

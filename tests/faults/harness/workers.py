@@ -105,7 +105,7 @@ class WorkerProcess:
     def stop(self) -> float:
         """Stop it with SIGSTOP; return when it had stopped."""
         self.send(signal.SIGSTOP)
-        wait_until(self.stopped, 5, "SIGSTOP")
+        wait_until(lambda: self.stopped() or not self.alive, 5, "SIGSTOP")  # it may end at this very moment
         return time.time()
 
     def resume(self) -> float:

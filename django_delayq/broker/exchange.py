@@ -1,0 +1,132 @@
+"""Requests to a single server, packed and sent with as little as possible in between. Knows no script and no key.
+
+Note [Connections at hand]
+Every job waits for one script at least, and redis-py's client takes longer for it than Redis and the kernel together:
+it takes a connection from its pool and gives it back, counts, measures, prepares to retry (which ours never do), and
+joins each argument to all before it. So requests of ours are packed here, and go over connections of the client's own
+pool, made by it with whatever the project's alias says (TLS, Sentinel, passwords, timeouts). A few of them are not
+given back at once, but kept for the next request. Where it was not used just now it is looked at before, as the pool
+does: one that the server has closed is not used again. One of before a fork is left to the parent, one that leads to a
+former master is given back. None is kept on which a request failed (a reply might still come), none of a pool that is
+short of connections, and none whose login is renewed when it is given back.
+
+Note [Somebody's client]
+Tools that trace commands, and classes of the project's own, change how redis-py's client sends them. They shall see
+ours too: such a client, and one that caches replies, is asked as redis-py has it.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from time import monotonic
+from types import FunctionType
+from typing import Any
+
+import redis
+from redis import exceptions as errors
+
+Argument = str | bytes | int
+#: So many connections are kept at hand, where the pool may have ROOMY.
+MOST_KEPT = 8
+#: Fewer than any release of redis-py has as its own limit are a limit of the project's.
+ROOMY = 100
+#: A connection that was used so short a time ago is not looked at: that takes as long as a tenth of a request.
+FRESH_SECONDS = 0.1
+_REDIS_PY = str(Path(redis.__file__).parent)
+#: What the pool of older versions wants to know.
+_NAMED = ("EVALSHA",) if redis.VERSION < (5, 3) else ()
+
+
+def is_plain(client: Any) -> bool:
+    """Say whether this is redis-py's client of a single server, as redis-py has it. See Note [Somebody's client]."""
+    if not isinstance(client, redis.Redis) or getattr(client.connection_pool, "cache", None) is not None:
+        return False
+    ways = [getattr(type(client), name, None) for name in ("execute_command", "parse_response", "evalsha", "eval")]
+    return all(type(way) is FunctionType and way.__code__.co_filename.startswith(_REDIS_PY) for way in ways)
+
+
+def pack(arguments: Iterable[Argument]) -> bytes:
+    """Return arguments as they stand in a request."""
+    return b"".join([
+        b"$%d\r\n%b\r\n" % (len(value), value)
+        for item in arguments
+        for value in (item if type(item) is bytes else str(item).encode(),)
+    ])  # fmt: skip
+
+
+class Exchange:
+    """Requests over the connections of one pool. Safe to share between threads, and after a fork."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._room = 0 if pool.max_connections < ROOMY or "credential_provider" in pool.connection_kwargs else MOST_KEPT
+        self._kept: deque[tuple[Any, float]] = deque()  # with the time of their last use
+        self._pid = os.getpid()
+
+    def send(self, requests: Sequence[bytes]) -> list[Any]:
+        """Send packed requests in one round trip; return the replies, an error reply as its exception.
+
+        Raises:
+            RedisError, OSError: The connection failed; some requests may have been executed.
+        """
+        connection = self._take()
+        try:
+            connection.send_packed_command(requests)
+            replies = [_read(connection) for _ in requests]
+        except BaseException:
+            self._give_up(connection)
+            raise
+        if len(self._kept) < self._room and not _is_called_back(connection):
+            self._kept.append((connection, monotonic()))
+        else:
+            self._pool.release(connection)
+        return replies
+
+    def _take(self) -> Any:
+        """Return a connection that is connected, and has nothing to read. See Note [Connections at hand]."""
+        if self._pid != os.getpid():
+            self._kept, self._pid = deque(), os.getpid()
+        while self._kept:
+            try:
+                connection, used = self._kept.pop()
+            except IndexError:  # another thread was faster
+                break
+            try:
+                if self._is_sound(connection, used):
+                    return connection
+            except BaseException:
+                self._give_up(connection)
+                raise
+            self._give_up(connection)
+        return self._pool.get_connection(*_NAMED)
+
+    def _is_sound(self, connection: Any, used: float) -> bool:
+        try:
+            return self._pool.owns_connection(connection) and (
+                monotonic() - used < FRESH_SECONDS or not connection.can_read()
+            )
+        except (errors.RedisError, OSError):
+            return False
+
+    def _give_up(self, connection: Any) -> None:
+        """Close a connection that failed, and all that are kept: they may have gone with it."""
+        while True:
+            connection.disconnect()
+            self._pool.release(connection)
+            try:
+                connection, _ = self._kept.pop()
+            except IndexError:
+                return
+
+
+def _is_called_back(connection: Any) -> bool:
+    """Say whether its pool wants to connect it anew: the server is about to move. Older versions know of none."""
+    return hasattr(connection, "should_reconnect") and connection.should_reconnect()
+
+
+def _read(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except errors.ResponseError as error:
+        return error
