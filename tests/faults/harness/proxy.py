@@ -60,7 +60,8 @@ class Proxy:
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self._flowing: asyncio.Event | None = None
         self.port = 0
         #: Seconds by which every request is held up.
@@ -150,23 +151,34 @@ class Proxy:
         if self._flowing is None:
             self._flowing = asyncio.Event()
             self._flowing.set()
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        # Not asyncio.start_server: where it is closed with connections just accepted, nothing ever closes these.
+        assert self._listener is not None
+        with suppress(BlockingIOError):
+            client, _ = self._listener.accept()
+            task = self._loop.create_task(self._serve(client))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
     async def _close(self) -> None:
         await self._stop_listening()
-        await self._cut()
-        for _ in range(3):  # what was just accepted has its task a turn or two later
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # what was just accepted begins: only then does it close its connection
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
 
     async def _set_flowing(self, flowing: bool) -> None:
         assert self._flowing is not None
@@ -187,10 +199,11 @@ class Proxy:
                 link.client.write_eof()
             link.mute = True
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
         try:
             await self._pass(reader, writer)
-        except asyncio.CancelledError:  # the proxy ends; asyncio's own callback would raise it
+        except asyncio.CancelledError:  # the proxy ends
             _abort(writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -208,6 +221,9 @@ class Proxy:
             await asyncio.gather(self._requests(link, reader), self._replies(link, up_reader))
         except OSError:
             pass
+        except asyncio.CancelledError:  # the proxy ends, whatever a server that was stopped has not read
+            _abort(up_writer)
+            raise
         finally:
             self._links.discard(link)
             for side in (writer, up_writer):
