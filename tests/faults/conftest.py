@@ -90,8 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the long forms, unless somebody asks for the fault suite by name or by marker."""
     if config.option.markexpr or any("faults" in argument for argument in config.invocation_params.args):
         return
-    folder = Path(__file__).parent
-    long = [item for item in items if folder in item.path.parents and item.get_closest_marker("quick") is None]
+    long = [item for item in items if item.get_closest_marker("long")]
     items[:] = [item for item in items if item not in long]
     config.hook.pytest_deselected(items=long)
 

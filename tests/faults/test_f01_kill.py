@@ -8,10 +8,11 @@ from django_delayq.models import Run
 from django_delayq.timing import to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
+from tests.faults.harness.variants import variants
 from tests.faults.harness.verdict import Stall
 from tests.faults.harness.workers import WorkerProcess
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("shards"), pytest.mark.quick]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("shards")]
 LEASE = 2
 #: At which passing it is killed. The first claims, one per place, find nothing.
 STEPS = {
@@ -36,7 +37,7 @@ def recovered(trace, histories, died, pid):
     return max(trace.first_after(died, pid).values())
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", variants(STEPS, quick=["after_claim", "after_ledger"]))
 def test_f01_a_worker_killed_at_any_step_of_a_round_leaves_no_gap(step, server, trace, tmp_path, report):
     histories = schedules(20, trace)
     survivor = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
@@ -50,6 +51,7 @@ def test_f01_a_worker_killed_at_any_step_of_a_round_leaves_no_gap(step, server, 
     assert recovery <= LEASE + 1 + stall.worst
 
 
+@pytest.mark.quick
 def test_f01_a_worker_killed_before_the_reply_to_its_claim_leaves_no_gap(server, proxy, trace, tmp_path, report):
     histories = schedules(20, trace)
     survivor = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
@@ -63,6 +65,7 @@ def test_f01_a_worker_killed_before_the_reply_to_its_claim_leaves_no_gap(server,
     assert recovery <= LEASE + 1 + stall.worst
 
 
+@pytest.mark.quick
 def test_f01_a_worker_killed_while_its_tasks_run_leaves_no_gap(server, trace, tmp_path, report):
     histories = schedules(20, trace, seconds=0.4)
     victim, survivor = (WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) for _ in range(2))

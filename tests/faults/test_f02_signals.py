@@ -14,7 +14,7 @@ from tests.faults.harness.load import SECOND, schedules
 from tests.faults.harness.verdict import Stall
 from tests.faults.harness.workers import WorkerProcess
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 COUNT, THREADS = 20, 2
 #: Far longer than the test: nothing may wait for the end of a lease.
 LEASE = 60
@@ -46,7 +46,8 @@ def fill(first, gate, trace, broker):
 
 
 @pytest.mark.parametrize(
-    ("number", "overlap"), [(signal.SIGTERM, "skip"), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")]
+    ("number", "overlap"),
+    [pytest.param(signal.SIGTERM, "skip", marks=pytest.mark.quick), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")],
 )
 def test_f02_a_signal_hands_over_within_a_second_what_has_not_started(number, overlap, server, trace, tmp_path, report):
     gate = tmp_path / "gate"
@@ -77,6 +78,7 @@ def handed_over(trace, first, other, told):
     return max(item.began for item in due) - told
 
 
+@pytest.mark.quick
 def test_f02_a_second_signal_ends_it_at_once_and_the_lease_does_the_rest(server, trace, tmp_path, report):
     lease = 2
     histories = schedules(2, trace, seconds=LONG, overlap="queue_all")

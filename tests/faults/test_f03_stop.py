@@ -8,10 +8,11 @@ import pytest
 
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
+from tests.faults.harness.variants import variants
 from tests.faults.harness.verdict import Stall
 from tests.faults.harness.workers import WorkerProcess
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 sharded = pytest.mark.usefixtures("shards")
 LEASE = 2
 #: At which passing it is stopped. The first claims, one per place, find nothing; the first points are late and skipped.
@@ -24,7 +25,7 @@ def begun(trace, worker, moment):
 
 
 @sharded
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", variants(STEPS, quick=["after_claim"]))
 def test_f03_a_worker_stopped_between_two_steps_changes_nothing_when_it_wakes(step, server, trace, tmp_path, report):
     histories = schedules(20, trace)
     other = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
@@ -42,6 +43,7 @@ def test_f03_a_worker_stopped_between_two_steps_changes_nothing_when_it_wakes(st
     assert [item for item in begun(trace, stopped, resumed) if item.due_ms < moment * 1000] == []
 
 
+@pytest.mark.quick
 def test_f03_a_worker_stopped_between_ledger_and_settle_does_not_settle_what_another_one_holds(
     server, trace, tmp_path, report
 ):
@@ -65,6 +67,7 @@ def test_f03_a_worker_stopped_between_ledger_and_settle_does_not_settle_what_ano
 
 
 @sharded
+@pytest.mark.quick
 def test_f03_a_task_stopped_for_longer_than_its_lease_is_recorded_once(server, trace, tmp_path, report):
     histories = schedules(20, trace, seconds=0.4)
     stopped, other = (WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) for _ in range(2))

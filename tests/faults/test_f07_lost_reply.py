@@ -1,5 +1,6 @@
 """F7: Redis has executed a script, and its reply never arrives. Repeating must be harmless, and must happen."""
 
+import itertools
 import time
 
 import pytest
@@ -8,17 +9,23 @@ from django_delayq.models import Schedule
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules, soon
 from tests.faults.harness.servers import pointing_at
+from tests.faults.harness.variants import variants
 from tests.faults.harness.workers import WorkerProcess
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 #: Longer than any step of the tests takes: what only the end of a lease would mend stays away for too long.
 LEASE = 60
 #: The reply is lost with its connection, or does not come; or the request is lost, which looks the same from here.
 HOW: dict[str, dict[str, bool]] = {"reset": {}, "silence": {"silent": True}, "request": {"request": True}}
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("script", ["claim", "settle", "retry"])
+@pytest.mark.parametrize(
+    ("script", "how"),
+    variants(
+        itertools.product(["claim", "settle", "retry"], HOW),
+        quick=[("claim", "reset"), ("settle", "silence"), ("retry", "request")],
+    ),
+)
 def test_f07_a_lost_reply_to_a_worker_is_made_up_for_without_waiting_for_the_lease(
     script, how, server, proxy, trace, tmp_path, report
 ):
@@ -38,6 +45,7 @@ def test_f07_a_lost_reply_to_a_worker_is_made_up_for_without_waiting_for_the_lea
     assert verdict.executions_max == 1
 
 
+@pytest.mark.quick
 def test_f07_a_lost_reply_to_a_renewal_loses_no_lease(server, proxy, trace, tmp_path, report):
     lease = 3
     # Long enough for two take-overs: the second lost reply may be that of the first one, which then starts nothing.
@@ -51,7 +59,7 @@ def test_f07_a_lost_reply_to_a_renewal_loses_no_lease(server, proxy, trace, tmp_
     assert verdict.executions_max == 1
 
 
-@pytest.mark.parametrize("how", ["reset", "request"])
+@pytest.mark.parametrize("how", variants(["reset", "request"], quick=["reset"]))
 def test_f07_a_lost_reply_to_an_edit_is_mirrored_again(how, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace, every=3600 * SECOND)
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) as worker:

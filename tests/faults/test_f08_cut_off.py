@@ -17,10 +17,16 @@ from tests.faults.harness.workers import WorkerProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("shards")]
 LEASE = 2
-quick = pytest.mark.quick
 
 
-@pytest.mark.parametrize("how", ["refuse", pytest.param("freeze", marks=quick), "half_close"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("refuse", marks=pytest.mark.long),
+        pytest.param("freeze", marks=pytest.mark.quick),
+        pytest.param("half_close", marks=pytest.mark.long),
+    ],
+)
 def test_f08_what_a_worker_without_redis_holds_goes_on_elsewhere(how, server, proxy, trace, tmp_path, report):
     histories = schedules(20, trace, seconds=0.3)
     alone = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, redis_url=proxy.url)
@@ -55,8 +61,9 @@ def points_seen(broker, schedules, seconds):
     return seen
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("both", [False, True], ids=["database", "both"])
+@pytest.mark.parametrize(
+    "both", [pytest.param(False, marks=pytest.mark.quick, id="database"), pytest.param(True, id="both")]
+)
 def test_f08_nothing_is_settled_that_the_ledger_does_not_have(both, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace, seconds=0.3)
     how = {"folder": tmp_path, "environment": database.LOCK_SECONDS, "LEASE_SECONDS": LEASE}

@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(0, marks=pytest.mark.quick, id="short"), pytest.param(600, id="long")]
+    "seconds",
+    [pytest.param(0, marks=pytest.mark.quick, id="short"), pytest.param(600, marks=pytest.mark.long, id="long")],
 )
 def test_f11_a_failover_that_loses_writes_loses_no_point(seconds, trace, tmp_path, report):
     stalls = []
@@ -33,7 +34,6 @@ def test_f11_a_failover_that_loses_writes_loses_no_point(seconds, trace, tmp_pat
     assert max(stalls) < 20
 
 
-@pytest.mark.quick
 def test_f11_a_demoted_master_is_left_at_once(trace, tmp_path, report):
     """READONLY: on SENTINEL FAILOVER the master becomes a replica, and the connections to it stand."""
     with Sentinels(tmp_path) as redis:

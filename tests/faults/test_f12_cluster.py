@@ -40,7 +40,8 @@ def running(trace, fleet):
 
 @pytest.mark.usefixtures("six_shards")
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(0, marks=pytest.mark.quick, id="short"), pytest.param(600, id="long")]
+    "seconds",
+    [pytest.param(0, marks=pytest.mark.quick, id="short"), pytest.param(600, marks=pytest.mark.long, id="long")],
 )
 def test_f12_a_killed_node_and_a_moved_slot_lose_no_point(seconds, trace, tmp_path, report):
     kills, moves, usual = [], [], [PERIOD]
@@ -70,7 +71,6 @@ def test_f12_a_killed_node_and_a_moved_slot_lose_no_point(seconds, trace, tmp_pa
     assert max(moves) < max(usual) + 2 + stall.worst, "it costs no more than a moment"
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (5, 2)])
 def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_point(
     before, after, server, settings, trace, tmp_path, report

@@ -12,6 +12,7 @@ from tests.faults.harness import database
 from tests.faults.harness.load import mixture, schedules
 from tests.faults.harness.servers import pointing_at
 from tests.faults.harness.usage import AVAILABLE, usage
+from tests.faults.harness.variants import variants
 from tests.faults.harness.workers import WorkerProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -44,8 +45,13 @@ def outage(worker, away, seconds):
     return share, time.time()
 
 
-@pytest.mark.parametrize("what", AWAY)
-@pytest.mark.parametrize("seconds", [pytest.param(4, marks=pytest.mark.quick), 30])
+@pytest.mark.parametrize(
+    ("what", "seconds"),
+    [
+        *variants([(what, 4) for what in AWAY], quick=[("Redis", 4), ("database gone", 4)]),
+        *(pytest.param(what, 30, marks=pytest.mark.long) for what in AWAY),
+    ],
+)
 def test_f21_a_worker_waits_for_a_server_that_is_down_and_goes_on(what, seconds, server, trace, tmp_path, report):
     histories = mixture(20, trace)
     with WorkerProcess(folder=tmp_path, environment=database.LOCK_SECONDS, LEASE_SECONDS=5) as worker:
@@ -59,8 +65,7 @@ def test_f21_a_worker_waits_for_a_server_that_is_down_and_goes_on(what, seconds,
     assert share <= IDLE_SHARE
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("what", ["Redis", "database"])
+@pytest.mark.parametrize("what", variants(["Redis", "database"], quick=["database"]))
 def test_f21_a_worker_started_while_a_server_is_down_waits_for_it(what, server, trace, tmp_path, report):
     histories = schedules(5, trace)
     # A SQLite whose tables are not there is one that was never migrated, and a worker says so and ends.
@@ -81,8 +86,7 @@ def test_f21_a_worker_started_while_a_server_is_down_waits_for_it(what, server, 
     assert recovery <= RESUMED
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("how", ["down", "silent"])
+@pytest.mark.parametrize("how", variants(["down", "silent"], quick=["silent"]))
 def test_f21_a_save_while_redis_is_down_succeeds_and_is_mirrored_later(how, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace)
     with pointing_at(proxy.url):

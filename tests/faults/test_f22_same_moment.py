@@ -28,7 +28,9 @@ WORKERS = 2
 SHARDS = 2 * PRIMARIES
 
 
-@pytest.mark.parametrize("count", [pytest.param(5_000, marks=pytest.mark.quick), LONG])
+@pytest.mark.parametrize(
+    "count", [pytest.param(2_000, marks=pytest.mark.quick), pytest.param(LONG, marks=pytest.mark.long)]
+)
 def test_f22_points_of_one_millisecond_are_all_run_and_no_script_blocks_redis(count, server, trace, tmp_path, report):
     due, histories = at_once(count, trace, seconds=10 + count / 1000)
     with Fleet(WORKERS, folder=tmp_path) as fleet, server.broker() as broker, Stall() as stall:
@@ -43,7 +45,7 @@ def test_f22_points_of_one_millisecond_are_all_run_and_no_script_blocks_redis(co
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(1_000, marks=pytest.mark.quick, id="short"), pytest.param(LONG, id="long")]
+    "count", [pytest.param(1_000, id="short"), pytest.param(LONG, marks=pytest.mark.long, id="long")]
 )
 def test_f22_points_of_one_millisecond_on_a_cluster_are_all_run_and_no_script_blocks_a_node(
     count, settings, trace, tmp_path, report

@@ -12,7 +12,11 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 @pytest.mark.parametrize(
-    ("workers", "seconds"), [pytest.param(4, 25, marks=pytest.mark.quick), (12, 90)], ids=["short", "long"]
+    ("workers", "seconds"),
+    [
+        pytest.param(4, 12, marks=pytest.mark.quick, id="short"),
+        pytest.param(12, 90, marks=pytest.mark.long, id="long"),
+    ],
 )
 def test_f24_workers_that_come_and_go_lose_and_double_nothing(workers, seconds, prefix, tmp_path, note_row):
     seed = random.randrange(10**6)

@@ -59,6 +59,7 @@ def claims(workers):
     return sum(sum(worker.claims._request.values()) for worker in workers)
 
 
+@pytest.mark.long
 def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
     """Measured with twelve workers, for whole periods of everything that they do, then worked out for fifty.
 

@@ -22,7 +22,7 @@ from tests.faults.harness.load import schedules
 from tests.faults.harness.workers import WorkerProcess
 from tests.integration.mirroring import mirrored, schedule
 
-pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 class Stranger:
@@ -103,6 +103,7 @@ print("SAVED", Schedule.objects.count())
 """
 
 
+@pytest.mark.quick
 def test_f31_another_database_under_the_prefix_is_refused_and_removes_nothing(
     broker, stranger, trace, tmp_path, report
 ):
