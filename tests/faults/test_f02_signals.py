@@ -11,6 +11,7 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules
+from tests.faults.harness.variants import variants
 from tests.faults.harness.verdict import Stall
 from tests.faults.harness.workers import WorkerProcess
 
@@ -47,7 +48,9 @@ def fill(first, gate, trace, broker):
 
 @pytest.mark.parametrize(
     ("number", "overlap"),
-    [pytest.param(signal.SIGTERM, "skip", marks=pytest.mark.quick), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")],
+    variants(
+        [(signal.SIGTERM, "skip"), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")], quick=[(signal.SIGTERM, "skip")]
+    ),
 )
 def test_f02_a_signal_hands_over_within_a_second_what_has_not_started(number, overlap, server, trace, tmp_path, report):
     gate = tmp_path / "gate"

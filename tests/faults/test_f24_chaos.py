@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.mark.parametrize(
     ("workers", "seconds"),
     [
-        pytest.param(4, 12, marks=pytest.mark.quick, id="short"),
+        pytest.param(4, 12, marks=pytest.mark.quick, id="shorter"),
+        pytest.param(4, 25, id="short"),
         pytest.param(12, 90, marks=pytest.mark.long, id="long"),
     ],
 )
