@@ -37,7 +37,7 @@ def recovered(trace, histories, died, pid):
     return max(trace.first_after(died, pid).values())
 
 
-@pytest.mark.parametrize("step", variants(STEPS, quick=["after_claim", "after_ledger"]))
+@pytest.mark.parametrize("step", variants(STEPS, quick=["after_claim"]))
 def test_f01_a_worker_killed_at_any_step_of_a_round_leaves_no_gap(step, server, trace, tmp_path, report):
     histories = schedules(20, trace)
     survivor = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)

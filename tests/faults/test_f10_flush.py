@@ -8,9 +8,10 @@ from tests.acceptance.support import wait_until
 from tests.faults.harness.load import mixture
 from tests.faults.harness.workers import Fleet
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.quick]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
+@pytest.mark.quick
 def test_f10_a_flush_under_load_loses_no_point(server, trace, tmp_path, report):
     histories = mixture(30, trace)
     with Fleet(2, folder=tmp_path, LEASE_SECONDS=5) as fleet:

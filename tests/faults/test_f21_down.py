@@ -48,7 +48,7 @@ def outage(worker, away, seconds):
 @pytest.mark.parametrize(
     ("what", "seconds"),
     [
-        *variants([(what, 4) for what in AWAY], quick=[("Redis", 4), ("database gone", 4)]),
+        *variants([(what, 4) for what in AWAY], quick=[("Redis", 4)]),
         *(pytest.param(what, 30, marks=pytest.mark.long) for what in AWAY),
     ],
 )
