@@ -36,7 +36,7 @@ class LeaseKeeper:
     def __init__(self, broker: Broker, jobs: JobBroker, *, lease_seconds: float) -> None:
         self.broker, self.jobs = broker, jobs
         self.lease_seconds = lease_seconds
-        self._held: set[AnyHeld] = set()
+        self._held: dict[AnyHeld, None] = {}  # in the order of the claims
         self._leaving: set[AnyHeld] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -55,12 +55,13 @@ class LeaseKeeper:
     def add(self, held: Iterable[AnyHeld]) -> None:
         """Keep these from now on."""
         with self._lock:
-            self._held.update(held)
+            self._held.update(dict.fromkeys(held))
 
     def discard(self, held: Iterable[AnyHeld]) -> None:
         """Let these go: they are settled, handed back or lost."""
         with self._lock:
-            self._held.difference_update(held)
+            for item in held:
+                self._held.pop(item, None)
 
     @contextmanager
     def letting_go(self, held: Iterable[AnyHeld]) -> Iterator[None]:
@@ -86,14 +87,18 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stop.wait(self.lease_seconds / 3):
-            try:
-                self.renew_all()
-            except BrokerError as error:
-                logger.warning("Leases could not be renewed: %s", error)
-                self._expire()
-            except Exception:
-                logger.exception("Leases could not be renewed")
-                self._expire()
+            self.round()
+
+    def round(self) -> None:
+        """Renew everything held; what cannot be renewed ends with its deadline. Never raises."""
+        try:
+            self.renew_all()
+        except BrokerError as error:
+            logger.warning("Leases could not be renewed: %s", error)
+            self._expire()
+        except Exception:
+            logger.exception("Leases could not be renewed")
+            self._expire()
 
     def renew_all(self) -> None:
         """Renew everything held, one script per shard and batch."""

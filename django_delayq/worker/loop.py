@@ -1,6 +1,11 @@
 """The worker's loop: claim what is due, have it judged, executed and recorded, sleep until the next point.
 
-`tick()` does what can be done now and returns the seconds until there may be more; `run()` is a short loop over it.
+`round()` does what can be done now and returns the seconds until there may be more; `run()` is a short loop over it.
+
+Note [Rounds]
+Whatever a worker does again and again is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. A thread only calls it,
+and waits in between. So whoever has a clock and a server of its own can play a worker in one thread, in any order of
+rounds, without a thread or a second that passes.
 """
 
 import logging
@@ -52,7 +57,8 @@ class Worker:
     guarantee that a task runs only once; its outcome is recorded once.
     """
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, *, slots: type[Slots] = Slots) -> None:
+        """`slots`: what executes; by default threads."""
         self.options = options
         self.broker = Broker(timeout_seconds=TIMEOUT_SECONDS, worker=options.name)
         self.config = self.broker.config
@@ -65,7 +71,7 @@ class Worker:
         self.recorder = Recorder(self.broker, self.keeper, **due)
         self.job_recorder = JobRecorder(self.jobs, self.keeper, due_in_ms=self.agenda.due_in_ms)
         self.timeouts = Timeouts(grace_seconds=self.config.timeout_grace_seconds, overdue=self._hangs)
-        self.slots = Slots(options.threads, self._execute, self.inbox.put)
+        self.slots = slots(options.threads, self._execute, self.inbox.put)
         self.trouble = Trouble(self.broker, self.places)
         self.dispatcher = Dispatcher(
             self.broker,
@@ -122,9 +128,10 @@ class Worker:
             self.slots.start()
             if not self.stopping:
                 self._tell(status.WORKING)
+            seconds = 0.0
             while not self.stopping and not self.leaving:
-                self._wait(self._guarded_tick())
-            exit_status = self._drain()
+                seconds = self.round(seconds)
+            exit_status = self.drain()
             if self.failure is not None:
                 raise self.failure
             return exit_status
@@ -139,7 +146,14 @@ class Worker:
         if self.options.tell is not None:
             self.options.tell(word)
 
-    def _guarded_tick(self) -> float:
+    def round(self, wait_seconds: float = 0.0) -> float:
+        """Wait at most so long for what is reported or told, and do what can be done then; see Note [Rounds].
+
+        Returns the seconds until there may be more.
+        """
+        self._wait(wait_seconds)
+        if self.stopping or self.leaving:
+            return 0.0
         try:
             seconds = self.tick()
             self.leaving = self.leaving or self.recycling.wanted(self.runs)
@@ -293,7 +307,7 @@ class Worker:
 
     # -- the end
 
-    def _drain(self) -> int:
+    def drain(self) -> int:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
         if self.leaving and not self.stopping:
             logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)

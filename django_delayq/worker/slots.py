@@ -179,12 +179,12 @@ class Slots:
     def _execute(self, held: Held | HeldJob, task: AnyTask) -> tuple[Finished | FinishedJob | None, bool]:
         """Return what is to be reported, and whether the task was called."""
         if held.lapsed():
-            return _unstarted(held), False
+            return unstarted(held), False
         try:
             return self._call(held, task), True
         except BaseException:  # neither the thread nor the entry may be lost by what nobody foresaw
             logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
-            return _unstarted(held), False
+            return unstarted(held), False
 
     def _first(self) -> Item | None:
         with self._lock:

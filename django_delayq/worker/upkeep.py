@@ -53,6 +53,7 @@ class Upkeep:
         self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
         self._examined: str | None = None  # the run ids of the servers that were found fit
+        self._backoff = Backoff()
 
     # -- life
 
@@ -133,35 +134,39 @@ class Upkeep:
 
     def _run(self) -> None:
         self._due["delta"] = time.monotonic() + DELTA_SECONDS
-        backoff = Backoff()
         while not self._stop.is_set():
-            self._nudge.wait(max(0.0, max(backoff.until, min(self._due.values())) - time.monotonic()))
+            self._nudge.wait(max(0.0, max(self._backoff.until, min(self._due.values())) - time.monotonic()))
             self._nudge.clear()
             if self._stop.is_set():
                 break
-            if backoff.until > time.monotonic():
-                self._stop.wait(backoff.until - time.monotonic())
-                continue
-            try:
-                self._round()
-                backoff.worked()
-            except DamagedKeys as error:
-                self._repair(error)
-                backoff.failed(time.monotonic())
-            except (ForeignLayout, UnfitServer) as error:
-                self._fail(error)
+            if self._backoff.until > time.monotonic():
+                self._stop.wait(self._backoff.until - time.monotonic())
+            elif not self.round():
                 break
-            except (BrokerError, DatabaseError) as error:
-                forget_frames(error)
-                connections.close_all()
-                self._due["beat"] = 0.0  # what failed may have been the look or the full sweep
-                if backoff.failed(time.monotonic()):
-                    logger.warning("The mirror could not be swept: %s", str(error).strip())
-            except Exception:
-                self._due["beat"] = 0.0
-                backoff.failed(time.monotonic())
-                logger.exception("The mirror could not be swept")
         connections.close_all()
+
+    def round(self) -> bool:
+        """Do what is due: rebuild, sweep, say that this worker lives. Never raises; False where it must not go on."""
+        try:
+            self._round()
+            self._backoff.worked()
+        except DamagedKeys as error:
+            self._repair(error)
+            self._backoff.failed(time.monotonic())
+        except (ForeignLayout, UnfitServer) as error:
+            self._fail(error)
+            return False
+        except (BrokerError, DatabaseError) as error:
+            forget_frames(error)
+            connections.close_all()
+            self._due["beat"] = 0.0  # what failed may have been the look or the full sweep
+            if self._backoff.failed(time.monotonic()):
+                logger.warning("The mirror could not be swept: %s", str(error).strip())
+        except Exception:
+            self._due["beat"] = 0.0
+            self._backoff.failed(time.monotonic())
+            logger.exception("The mirror could not be swept")
+        return True
 
     def _round(self) -> None:
         if self._check_layout.is_set():

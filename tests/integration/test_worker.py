@@ -450,7 +450,7 @@ def test_a_drain_hands_back_what_did_not_start_at_once(broker):
     make_due(broker, row)
     worker = waiting_worker()
     assert view(broker, row).leased
-    assert worker._drain() == 0
+    assert worker.drain() == 0
     seen = view(broker, row)
     assert not seen.leased
     assert seen.score_ms <= broker.now_ms()
