@@ -217,5 +217,6 @@ class Slots:
         return any(ended > since for other, ended in enumerate(self._ended) if other != number)
 
 
-def _unstarted(held: Held | HeldJob) -> Finished | FinishedJob:
+def unstarted(held: Held | HeldJob) -> Finished | FinishedJob:
+    """Return what is reported of an entry whose lease had lapsed before a slot was free."""
     return FinishedJob(held, 0.0) if isinstance(held, HeldJob) else Finished(held, 0.0, started=False)

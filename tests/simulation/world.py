@@ -180,16 +180,14 @@ class World(People):
         """Claim, judge and dispatch; by default everywhere."""
         with self._acting(w) as stepped:
             if stepped is not None:
-                for chosen in self.places if place is None else [self.places[place]]:
-                    stepped.claim(chosen, limit)
+                stepped.claim(self.places if place is None else [self.places[place]], limit)
 
     @step
     def take(self, w=0):
         """Claim everywhere and begin what was claimed."""
         with self._acting(w) as stepped:
             if stepped is not None:
-                for place in self.places:
-                    stepped.claim(place, 5)
+                stepped.claim(self.places, 5)
                 while stepped.slots.entries:
                     stepped.begin()
 
@@ -249,8 +247,7 @@ class World(People):
         with self._acting(w) as stepped:
             if stepped is None:
                 return
-            for place in self.places:
-                stepped.claim(place, 5)
+            stepped.claim(self.places, 5)
             for _ in range(3):  # what waits to run alone begins only after the rest is recorded
                 while stepped.slots.entries:
                     stepped.begin()

@@ -44,6 +44,8 @@ class Request:
     args: list[Any]
     #: How often Redis had lost something when it was sent.
     losses: int
+    #: The monotonic second at which it was sent.
+    sent: float
 
     @property
     def place(self) -> str:
@@ -87,12 +89,12 @@ class Wire:
     def evalsha(self, sha: str, count: int, *rest: Any) -> Any:
         """Send a script, through the faults of this step."""
         world, keys, args = self._world, list(rest[:count]), list(rest[count:])
-        request = Request(world.stage.names[sha], self._owner, keys, args, world.losses)
+        request = Request(world.stage.names[sha], self._owner, keys, args, world.losses, world.clock.monotonic())
         world.requests.append(request)
         world.seam(f"send:{request.name}", self._owner)
         reply = deliver(world, request)
         world.seam(f"reply:{request.name}", self._owner, request=request, reply=reply)
-        world.holders.reply_arrived(request)
+        world.holders.reply_arrived(request, reply)
         return reply
 
 

@@ -170,7 +170,7 @@ RULES = (
         "fencefromreply", "the deadline counts from the sending of the claim", "worker.claims:Claims.claim",
         "return self._dispatch(place, claim, sent + lease_seconds)",
         "return self._dispatch(place, claim, time.monotonic() + lease_seconds)",
-        h.slow_reply, "I3 ",
+        h.slow_reply, "I4 started after its lease",
     ),
     mutant(
         "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims.claim",

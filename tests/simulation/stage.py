@@ -9,10 +9,9 @@ from hashlib import sha1
 
 from django_delayq import conf, failpoints, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
-from django_delayq.worker import execution, loop
+from django_delayq.worker import execution
 
 from .clock import Clock, timed
-from .stepped import Waiting
 from .wire import Wire
 
 #: Two shards of one queue and one of another; the shortest numbers that leave room for every case.
@@ -46,7 +45,6 @@ class Stage:
             scripts.load(name)
         monkeypatch.setattr(Broker, "__init__", partialmethod(_wired, self, Broker.__init__))
         monkeypatch.setattr(conf, "get_config", lambda: self.config)
-        monkeypatch.setattr(loop, "Slots", Waiting)
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
         for name in ("close_aged_connections", "tidy_connections"):
             monkeypatch.setattr(execution, name, lambda: None)

@@ -23,6 +23,8 @@ class Holders:
         self.not_before = {}
         #: (place, member, fence) of leases whose holder handed them back.
         self.back = set()
+        #: owner -> (place, member) -> fence and monotonic deadline, as its replies tell it.
+        self.trusted = {}
 
     # -- around each call
 
@@ -92,10 +94,21 @@ class Holders:
             leased = {plain(reply[at]): fence for at in range(5, len(reply), 5)}
             self.lost[(request.owner, request.place)] = leased
 
-    def reply_arrived(self, request):
-        """Note that its sender knows the reply."""
+    def reply_arrived(self, request, reply):
+        """Note that its sender knows the reply, and what it may trust from now on."""
+        trusted = self.trusted.setdefault(request.owner, {})
         if request.name == "claim":
             self.answered[(request.owner, request.place)] = int(request.args[2])
+            end = request.sent + int(request.args[1]) / 1000
+            trusted.update(((request.place, plain(reply[at])), (plain(reply[3]), end)) for at in range(5, len(reply), 5))
+        elif request.name == "renew":
+            lost = set(map(plain, reply))
+            for member, fence in request.items():
+                known = trusted.get((request.place, member))
+                if known is not None and known[0] == fence:
+                    trusted[(request.place, member)] = fence, request.sent + int(request.args[0]) / 1000
+                if member in lost:
+                    trusted.pop((request.place, member), None)
 
     def _state(self, place, member):
         pipeline = self.world.stage.client.pipeline(transaction=False)

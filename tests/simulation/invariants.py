@@ -102,24 +102,25 @@ class Invariants:
     def _one_holder(self, view):
         holders = {}
         for stepped in self.world.workers:
-            for held in stepped.valid():
-                place = self.world.tag(held.place)
-                if (place, held.member, held.fence) in self.world.holders.back:
+            for place, member, fence in stepped.valid():
+                if (place, member, fence) in self.world.holders.back:
                     continue
-                if held not in stepped.begun and self.world.strays:
+                if self.world.strays and not stepped.has_begun(place, member, fence):
                     continue
-                other = holders.setdefault(held.member, stepped)
-                if other is not stepped:
-                    raise Broken("I3 two valid leases", held.member, other.name, stepped.name)
-                if view.shards[place].lease.get(held.member) != held.fence:
-                    raise Broken("I3 a valid lease was taken away", stepped.name, held.member, held.fence)
+                other = holders.setdefault(member, (stepped.name, place))
+                if other != (stepped.name, place):
+                    raise Broken("I3 two valid leases", member, other, stepped.name, place)
+                if view.shards[place].lease.get(member) != fence:
+                    raise Broken("I3 a valid lease was taken away", stepped.name, member, fence)
 
     # -- at a start
 
     def at_begin(self, stepped, held):
         """Check that this task may start now."""
         run, schedule, key = held.outcome.run, held.outcome.schedule, self.world.key_of(held.outcome.run)
-        if stepped.lapsed(held):
+        trusted = {(member, fence) for _, member, fence in stepped.valid()}
+        since_loss = stepped.claimed_since_loss(held.fence)
+        if stepped.lapsed(held) or (since_loss and (held.member, held.fence) not in trusted):
             raise Broken("I4 started after its lease", stepped.name, held.member)
         view, known = View(self.world), stepped.known.get(held.fence, {})
         if schedule.pk not in known and not self.world.restores:
@@ -129,7 +130,6 @@ class Invariants:
         if schedule.generation < known.get(schedule.pk, 0) and not self.world.restores:
             raise Broken("R1 started with an older definition than at the claim", held.member)
         row = view.row_of(key)
-        since_loss = stepped.claimed_since_loss(held)
         if row is not None and row.final and since_loss:
             raise Broken("R2 started after its outcome was recorded", stepped.name, row)
         if (

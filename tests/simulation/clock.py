@@ -80,6 +80,6 @@ def _wall_class(clock):
 def timed(text, key):
     """Return a script that takes the time from a key instead of the server's TIME."""
     assert SERVER_TIME in text, (
-        "server_ms() of _prelude.lua was changed: change SERVER_TIME in tests/model/clock.py too"
+        "server_ms() of _prelude.lua was changed: change SERVER_TIME in tests/simulation/clock.py too"
     )
     return text.replace(SERVER_TIME, f"local function server_ms() return tonumber(redis.call('GET', '{key}')) end")

@@ -96,6 +96,7 @@ def slow_reply(world):
     world.advance(LEASE_MS // 2)
     world.claim(1)
     world.begin(1)
+    world.begin(0)
 
 
 def late_settlement_of_another(world):

@@ -1,4 +1,8 @@
-"""A real worker without its threads: the history takes each of its steps. `Slots` alone is replaced, by a list."""
+"""A real worker without its threads: a history calls its rounds (`worker/loop.py`, Note [Rounds]), in any order.
+
+What is known of the worker's inside stands here and nowhere else in this folder: its rounds, its broker, and what it
+hands to `Hand`.
+"""
 
 from functools import partial
 
@@ -7,33 +11,20 @@ from django.db import DatabaseError
 from django_delayq import mirror
 from django_delayq.exceptions import BrokerError, ForeignLayout
 from django_delayq.worker import Worker, WorkerOptions
-from django_delayq.worker.entry import Finished
+from django_delayq.worker.slots import Slots, unstarted
 
 #: So few, and so many claimed ahead, that some have to wait.
 THREADS, AHEAD = 3, 2
 
 
-class InOrder(dict):
-    """A set that is gone through in the order of its making, so that a history can be played again."""
-
-    def update(self, items):
-        """Add these."""
-        super().update(dict.fromkeys(items))
-
-    def difference_update(self, items):
-        """Take these away."""
-        for item in items:
-            self.pop(item, None)
-
-
-class Waiting:
-    """In place of the slots: keeps what was submitted until the history begins it."""
+class Hand(Slots):
+    """In place of threads: keeps what was submitted until the history begins it, and what was begun until it ends."""
 
     def __init__(self, threads, call, report):
         self.threads, self.call, self.report = threads, call, report
-        self.entries = []
-        #: What was begun and not ended.
-        self.begun = []
+        self.entries, self.begun = [], []
+        #: The most to be claimed now; whether what waits is to be handed back.
+        self.most, self.stuck = 0, False
         #: What a free slot takes at once, and who is told of it.
         self.taken, self.noted = set(), lambda held: None
 
@@ -43,29 +34,48 @@ class Waiting:
         return len(self.entries)
 
     @property
+    def running(self):
+        """How many have begun."""
+        return len(self.begun)
+
+    @property
     def free(self):
         """How many would begin at once."""
         return max(0, self.threads - len(self.entries) - len(self.begun))
 
+    @property
+    def holding_back(self):
+        """No thread sleeps here."""
+        return False
+
     def capacity(self):
         """How many to claim: some more than would begin at once, as after short tasks."""
-        return max(0, self.threads + AHEAD - len(self.entries) - len(self.begun))
+        return max(0, min(self.most, self.threads + AHEAD - len(self.entries) - len(self.begun)))
+
+    def stalled(self):
+        """Say whether what waits is to be handed back, as behind tasks that take long."""
+        return self.stuck
 
     def nothing_ended(self, *, waited):
         """No thread sleeps here."""
 
-    def submit(self, held, task):
-        """Keep it, or note that a free slot takes it at once: it begins a moment later."""
-        if self.free:
-            self.taken.add(held)
-            self.noted(held)
-        self.entries.append((held, task))
+    def submit_many(self, items):
+        """Keep these, and note which a free slot takes at once: they begin a moment later."""
+        for held, task in items:
+            if self.free:
+                self.taken.add(held)
+                self.noted(held)
+            self.entries.append((held, task))
 
     def take_back(self):
         """Hand out what waits for a slot."""
         waiting = [held for held, _ in self.entries if held not in self.taken]
         self.entries = [(held, task) for held, task in self.entries if held in self.taken]
         return waiting
+
+    def stop(self, timeout_seconds):
+        """There is no thread to end."""
+        return True
 
 
 class Stepped:
@@ -82,9 +92,10 @@ class Stepped:
         #: fence -> schedule -> generation at the claim; fence -> losses of Redis until then.
         self.known, self.losses = {}, {}
         world.creating = self.name
-        self.worker = Worker(WorkerOptions(queues=world.config.queues, threads=THREADS, name=self.name))
+        self.worker = Worker(
+            WorkerOptions(queues=world.config.queues, threads=THREADS, name=self.name), slots=Hand
+        )
         world.creating = "web"
-        self.worker.keeper._held = InOrder()
         self.slots = self.worker.slots
         self.slots.noted = partial(world.invariants.counts, self)
 
@@ -94,27 +105,42 @@ class Stepped:
         """Say whether the lease may be over, worked out here from what the package noted."""
         return held.lost.is_set() or self.world.clock.monotonic() >= held.deadline
 
-    def claimed_since_loss(self, held):
+    def claimed_since_loss(self, fence):
         """Say whether Redis has lost nothing since the claim."""
-        return self.losses.get(held.fence) == self.world.losses
+        return self.losses.get(fence) == self.world.losses
 
     def valid(self):
-        """Return the leases that it holds and may trust."""
-        held = sorted(self.worker.keeper._held, key=lambda held: held.member)
-        return [item for item in held if not self.lapsed(item) and self.claimed_since_loss(item)]
+        """Yield place, member and fence of the leases that it may trust."""
+        now = self.world.clock.monotonic()
+        for (place, member), (fence, deadline) in self.world.holders.trusted.get(self.name, {}).items():
+            if now < deadline and self.claimed_since_loss(fence):
+                yield place, member, fence
+
+    def has_begun(self, place, member, fence):
+        """Say whether it ever began an execution under this lease."""
+        return any((self.world.tag(held.place), held.member, held.fence) == (place, member, fence) for held in self.begun)
 
     @property
-    def unwritten(self):
-        """True while something waits to be recorded or settled."""
-        return not (self.worker.inbox.empty() and self.worker.recorder.idle)
+    def has_work(self):
+        """True while a task waits or runs here."""
+        return bool(self.slots.entries or self.slots.begun)
+
+    @property
+    def failed(self):
+        """True once it must not go on."""
+        return self.worker.failure is not None
 
     # -- steps
 
-    def claim(self, place, limit):
-        """Ask for due members and set them on their way, as far as there is room."""
-        room = min(limit, self.worker.dispatcher.capacity())
-        if room > 0 and not self.worker.stopping:
-            self.worker.claims.claim(place, room)
+    def claim(self, places, limit):
+        """Look at these places as after a hint, as far as there is room."""
+        for place in places:
+            self.worker.inbox.put((place, 0))
+        self._round(limit)
+
+    def look(self, limit):
+        """Do what the loop does by itself now: claim where it is time, ask for heads, record."""
+        self._round(limit)
 
     def begin(self, *, dies=False):
         """Start the task that waits for longest, as a slot does; `dies`: the task kills its process."""
@@ -123,7 +149,7 @@ class Stepped:
         held, task = self.slots.entries.pop(0)
         if held.lapsed():
             self.world.invariants.waited_in_vain(held)
-            self.slots.report(Finished(held, 0.0, started=False))
+            self.slots.report(unstarted(held))
             return
         self.world.invariants.at_begin(self, held)
         self.slots.begun.append((held, task))
@@ -140,23 +166,20 @@ class Stepped:
 
     def flush(self):
         """Record and settle what has ended, and start what waited for that."""
-        self.worker._wait(0)
-        self.worker._flush()
-        self.worker.dispatcher.go_on()
+        self._round(0)
 
     def renew(self):
-        """Renew all leases, as the keeper's thread does."""
-        try:
-            self.worker.keeper.renew_all()
-        except BrokerError:
-            self.worker.keeper._expire()
+        """Renew all leases."""
+        self.worker.keeper.round()
 
     def release(self):
-        """Hand back what has not begun, as at the beginning of a drain."""
-        self.worker.dispatcher.release_all()
+        """Hand back what has not begun, as behind tasks that take long."""
+        self.slots.stuck = True
+        self._round(0)
+        self.slots.stuck = False
 
     def sweep(self, kind):
-        """Do what the sweeping thread does, after the look at the layout that comes first there."""
+        """Do a part of what the sweeping thread does, whether it is time or not; the look at the layout comes first."""
         try:
             self._sweep(kind, self.worker.broker)
         except ForeignLayout as error:
@@ -174,3 +197,17 @@ class Stepped:
             epochs = broker.epochs(self.worker.places)
             missing = [place for place, epoch in zip(self.worker.places, epochs, strict=True) if epoch is None]
             self.world.stage.seen["rebuilt"] += mirror.rebuild(broker, missing)
+
+    def keep_up(self):
+        """Do what the sweeping thread does now."""
+        self.worker.upkeep.round()
+
+    def stop(self):
+        """Hand back what has not begun and end."""
+        self.worker.stop()
+        self.worker.drain()
+
+    def _round(self, most):
+        self.slots.most = most
+        self.worker.round()
+        self.slots.most = 0
