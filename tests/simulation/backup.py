@@ -6,9 +6,9 @@ from django.core.management.color import no_style
 from django.db import connection, transaction
 
 from django_delayq.broker import keys
-from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import Job, Run, Schedule, ScheduleState, Tombstone
 
-MODELS = (Schedule, ScheduleState, Run, Tombstone)
+MODELS = (Schedule, ScheduleState, Run, Tombstone, Job)
 
 
 class Backup:
@@ -39,7 +39,7 @@ class Backup:
                 cursor.execute(f'SELECT * FROM "{model._meta.db_table}"')  # noqa: S608 - our own names
                 tables[model] = cursor.fetchall()
         invariants = self.world.invariants
-        expected = self.world.oracle.copied(), dict(invariants.final), dict(self.world.names)
+        expected = self.world.oracle.copied(), dict(invariants.final), dict(self.world.names), dict(self.world.wanted)
         self.tables = tables, self._sequences(), copy.deepcopy(expected)
 
     def restore_tables(self):
@@ -53,8 +53,9 @@ class Backup:
                     marks = ", ".join(["%s"] * len(rows[0]))
                     cursor.executemany(f'INSERT INTO "{model._meta.db_table}" VALUES ({marks})', rows)  # noqa: S608
             self._set_sequences(cursor, sequences)
-        eras, final, names = copy.deepcopy(expected)
+        eras, final, names, wanted = copy.deepcopy(expected)
         self.world.oracle.eras, self.world.invariants.final, self.world.names = eras, final, names
+        self.world.restore_wanted(wanted)
         invariants = self.world.invariants
         for noted in (invariants.begun, invariants.counted, invariants.alone, invariants.owed):
             noted.clear()

@@ -8,20 +8,18 @@ import sys
 import time
 from types import SimpleNamespace
 
-from django_delayq import fields
 from django_delayq.timing import from_ms
-from django_delayq.worker import execution
 
 #: 2026-11-21 00:00:00 UTC.
 BEGIN_MS = 1_795_219_200_000
-#: Where modules live that ask for the monotonic time, or sleep.
-PACKAGES = ("django_delayq.worker.", "django_delayq.mirror.")
-#: The modules that ask for the wall clock by `datetime.now`.
-WALL = (fields, execution)
-SERVER_TIME = """local function server_ms()
-  local time = call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end"""
+#: Whose `time` and `datetime` are replaced, and what lives by the real clock all the same.
+PACKAGES = ("django_delayq.", "django.utils.timezone")
+EXCEPT = ("django_delayq.testing", "django_delayq.embedded", "django_delayq.failpoints")
+#: How scripts ask for the time, and what they ask instead.
+MS = """  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)"""
+US = """  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])"""
 
 
 class Clock:
@@ -36,11 +34,14 @@ class Clock:
             time=lambda: self.wall().timestamp(),
             sleep=lambda seconds: None,
         )
+        wall = _wall_class(self)
         for name, module in list(sys.modules.items()):
-            if name.startswith(PACKAGES) and getattr(module, "time", None) is time:
+            if not name.startswith(PACKAGES) or name.startswith(EXCEPT):
+                continue
+            if getattr(module, "time", None) is time:
                 monkeypatch.setattr(module, "time", faked)
-        for module in WALL:
-            monkeypatch.setattr(module, "datetime", _wall_class(self))
+            if getattr(module, "datetime", None) is real.datetime:
+                monkeypatch.setattr(module, "datetime", wall)
 
     def reset(self):
         """Begin a new history."""
@@ -79,7 +80,7 @@ def _wall_class(clock):
 
 def timed(text, key):
     """Return a script that takes the time from a key instead of the server's TIME."""
-    assert SERVER_TIME in text, (
-        "server_ms() of _prelude.lua was changed: change SERVER_TIME in tests/simulation/clock.py too"
-    )
-    return text.replace(SERVER_TIME, f"local function server_ms() return tonumber(redis.call('GET', '{key}')) end")
+    now = f"  return tonumber(redis.call('GET', '{key}'))"
+    replaced = text.replace(MS, now).replace(US, f"{now} * 1000")
+    assert "'TIME'" not in replaced or "PURPOSE  Try" in text, "a script asks for the time in another way: see MS and US"
+    return replaced

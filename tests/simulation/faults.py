@@ -37,8 +37,8 @@ class Fault:
     seam: str
     effect: str
     nth: int = 1
-    steps: list[Any] = field(default_factory=list)
-    passed: int = 0
+    steps: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    passed: int = field(default=0, repr=False)
 
 
 def step(method):

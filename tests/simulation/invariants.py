@@ -10,6 +10,11 @@ from .view import OPEN, View
 LONGEST_GAP_MS = 41_000
 
 
+def is_job(held):
+    """Say whether this is a job, no due point."""
+    return held.member.startswith("j")
+
+
 class Invariants:
     """Looks past the package: at tables, keys, and at what the workers hold in memory."""
 
@@ -41,6 +46,7 @@ class Invariants:
         self._entries_are_whole(view)
         self._nobody_is_missing(view)
         self._one_holder(view)
+        self.world.promises.after_step()
 
     def _outcomes_stand(self, view):
         for pk, was in self.final.items():
@@ -117,6 +123,9 @@ class Invariants:
 
     def at_begin(self, stepped, held):
         """Check that this task may start now."""
+        if is_job(held):
+            self.world.promises.at_begin(stepped, held)
+            return
         run, schedule, key = held.outcome.run, held.outcome.schedule, self.world.key_of(held.outcome.run)
         trusted = {(member, fence) for _, member, fence in stepped.valid()}
         since_loss = stepped.claimed_since_loss(held.fence)
@@ -150,12 +159,14 @@ class Invariants:
 
     def _alone(self, stepped, held):
         """Rule R6: from the second take-over on, nothing runs beside it."""
-        others = [other for other, _ in stepped.slots.begun]
+        others = [other for other, _ in stepped.slots.begun if not is_job(other)]
         if others and any(item.outcome.run.reclaims >= 2 for item in (held, *others)):
             raise Broken("R6 a suspect does not run alone", stepped.name, held.member, [item.member for item in others])
 
     def counts(self, stepped, held):
         """Note an execution that a take-over may be counted for: a slot has it, whatever becomes of the worker now."""
+        if is_job(held):
+            return
         key = self.world.key_of(held.outcome.run)
         self.counted[key] += 1
         self.alone[key] += not stepped.slots.begun and not stepped.slots.entries
@@ -196,7 +207,7 @@ class Invariants:
 
     def waited_in_vain(self, held):
         """Note that a row says `running` although nothing began: its worker died, or stood still, while it waited."""
-        if held.before is not None:
+        if held.before is not None and not is_job(held):
             self.waited.add(self.world.key_of(held.outcome.run))
 
     def started(self, outcomes, results):
@@ -207,7 +218,10 @@ class Invariants:
         """
         self.recorded(outcomes, results)
         waiting = {
-            self.world.key_of(held.outcome.run) for stepped in self.world.workers for held, _ in stepped.slots.entries
+            self.world.key_of(held.outcome.run)
+            for stepped in self.world.workers
+            for held, _ in stepped.slots.entries
+            if not is_job(held)
         }
         for outcome, result in zip(outcomes, results, strict=True):
             run, key = outcome.run, self.world.key_of(outcome.run)
@@ -232,6 +246,8 @@ class Invariants:
         if any(schedule.effective + LONGEST_GAP_MS > now for schedule in view.schedules.values()):
             return False
         shards = view.shards.values()
+        if any(shard.jobs_at is not None for shard in shards):
+            return False
         runs = any(member[0] == "r" for shard in shards for member in shard.due)
         waits = runs or view.tombstones or any(shard.lease or shard.attempts or not shard.built for shard in shards)
         return not waits and all(schedule.mirrored for schedule in view.schedules.values())

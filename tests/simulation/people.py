@@ -156,6 +156,10 @@ class People:
 
     # -- requests that come late
 
+    def skew_worker(self, w=0, ms=1000, **options):
+        """Set a worker's wall clock."""
+        self.skew(self.workers[w].name, ms, **options)
+
     @step
     def late(self, back=0, script=None, w=None):
         """Deliver an old request to Redis, whether it was delivered before or not. Nobody hears the reply.
@@ -163,7 +167,13 @@ class People:
         It is the last but `back` of those of this `script` and of this worker's process, or of all.
         """
         owner = None if w is None else self.workers[w].name
-        found = [item for item in self.requests if script in (None, item.name) and owner in (None, item.owner)]
+        found = [
+            item
+            for item in self.requests
+            if script in (None, item.name)
+            and owner in (None, item.owner)
+            and not (item.name.startswith("job_") and item.delivered)
+        ]
         if found:
             request = found[-1 - back % len(found)]
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())

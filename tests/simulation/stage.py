@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache, partialmethod
@@ -10,6 +11,7 @@ from hashlib import sha1
 from django_delayq import conf, failpoints, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
 from django_delayq.worker import execution
+from django_delayq.worker.jobs import execution as job_execution
 
 from .clock import Clock, timed
 from .wire import Wire
@@ -46,8 +48,10 @@ class Stage:
         monkeypatch.setattr(Broker, "__init__", partialmethod(_wired, self, Broker.__init__))
         monkeypatch.setattr(conf, "get_config", lambda: self.config)
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
-        for name in ("close_aged_connections", "tidy_connections"):
-            monkeypatch.setattr(execution, name, lambda: None)
+        for module in (execution, job_execution):
+            for name in ("close_aged_connections", "tidy_connections"):
+                monkeypatch.setattr(module, name, lambda: None)
+        monkeypatch.setattr(os, "urandom", random.randbytes)  # the names of jobs decide about their shards
         for name, check in (("record", "recorded"), ("start", "started")):
             monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))
         monkeypatch.setattr(type(registry.get_task(TASK)), "call", lambda task, *args, **kwargs: self._call())

@@ -126,9 +126,9 @@ class Stepped:
         return bool(self.slots.entries or self.slots.begun)
 
     @property
-    def failed(self):
-        """True once it must not go on."""
-        return self.worker.failure is not None
+    def unwritten(self):
+        """True while something may wait to be recorded or settled."""
+        return not self.worker.inbox.empty() or len(self.worker.keeper) > 0
 
     # -- steps
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from django.db import connection
 
+from django_delayq.broker import keys
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 
 from .wire import plain
@@ -82,6 +83,8 @@ class Shard:
     lease: dict
     attempts: dict
     epoch: str | None
+    #: When the first job there needs attention; None without jobs.
+    jobs_at: int | None
 
     @property
     def built(self):
@@ -141,5 +144,6 @@ def read_shards(world):
         point, gen, lease, attempts = ({plain(k): plain(v) for k, v in next(replies).items()} for _ in range(4))
         numbers = [{k: int(v) for k, v in part.items()} for part in (point, gen)]
         epoch = next(replies)
-        found[tag] = Shard(due, *numbers, lease, attempts, None if epoch is None else plain(epoch))
+        jobs_at = due.pop(keys.POINTER, None)
+        found[tag] = Shard(due, *numbers, lease, attempts, None if epoch is None else plain(epoch), jobs_at)
     return found

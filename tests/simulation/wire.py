@@ -46,6 +46,8 @@ class Request:
     losses: int
     #: The monotonic second at which it was sent.
     sent: float
+    #: Whether the server has executed it.
+    delivered: bool = False
 
     @property
     def place(self) -> str:
@@ -128,6 +130,7 @@ def deliver(world: Any, request: Request, *, late: bool = False) -> Any:
         reply = client.evalsha(sha, len(request.keys), *request.keys, *request.args)
     except errors.NoScriptError:
         reply = client.eval(text, len(request.keys), *request.keys, *request.args)
+    request.delivered = True
     if before is not None:
         world.holders.check(request, before, reply, late=late)
     if request.name == "epoch" and plain(request.args[2]) != "0" and reply == 1:

@@ -13,18 +13,20 @@ from django_delayq.mirror.layout import forget_fingerprints
 from django_delayq.models import Schedule
 
 from .backup import Backup
+from .callers import Callers
 from .faults import Killed, step
 from .holders import Holders
-from .invariants import Invariants
+from .invariants import Invariants, is_job
 from .oracle import Oracle
 from .people import People
+from .promises import Promises
 from .stepped import Stepped
 from .wire import lost
 
 WORKERS = 3
 
 
-class World(People):
+class World(People, Callers):
     """Begins with a new database, an empty Redis that is marked as built, and three workers."""
 
     def __init__(self, stage):
@@ -54,6 +56,8 @@ class World(People):
         self.tags = [self.tag(place) for place in self.places]
         self.oracle, self.holders, self.invariants = Oracle(), Holders(self), Invariants(self)
         self.workers, self.lives, self.names = [], 0, {}
+        self.promises = Promises(self)
+        self.begin_calling()
         self.clock.reset()
         self.backup = Backup(self)
         self.backup.clear()
@@ -94,6 +98,8 @@ class World(People):
         """Return who has begun this point under a lease that is his."""
         for stepped in self.workers:
             for held in stepped.begun:
+                if is_job(held):
+                    continue
                 mine = view.shards[self.tag(held.place)].lease.get(held.member) == held.fence
                 if mine and not stepped.lapsed(held) and self.key_of(held.outcome.run) == key:
                     return held
@@ -236,6 +242,28 @@ class World(People):
                 stepped.release()
 
     @step
+    def look(self, w=0):
+        """Do what the loop does by itself at this time."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.look(5)
+
+    @step
+    def keep_up(self, w=0):
+        """Do what the sweeping thread does by itself at this time."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.keep_up()
+
+    @step
+    def stop(self, w=0):
+        """Tell a worker to end, which does not wait for what runs."""
+        with self._acting(w) as stepped:
+            if stepped is not None:
+                stepped.stop()
+                self.killed(stepped)
+
+    @step
     def kill(self, w=0):
         """End a process without a word."""
         if not self.workers[w].busy:
@@ -295,7 +323,9 @@ class World(People):
         self.invariants.nothing_missing()
         if whole:
             self.invariants.at_end()
+            self.promises.at_end()
 
     def _due(self):
         now = self.clock.server_ms()
-        return any(score <= now for shard in self.view.shards.values() for score in shard.due.values())
+        scores = [score for shard in self.view.shards.values() for score in (*shard.due.values(), shard.jobs_at)]
+        return any(score is not None and score <= now for score in scores)

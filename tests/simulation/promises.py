@@ -1,0 +1,104 @@
+"""What must hold of jobs: after every step, at every start, and once all is quiet. See invariants.py for due points."""
+
+from django.db import connection
+
+from django_delayq.broker import keys
+from django_delayq.broker.keys import member_place
+from django_delayq.models import Job
+
+from .callers import Wanted
+from .faults import Broken
+from .wire import plain
+
+FINAL = ("SUCCESSFUL", "FAILED")
+
+
+class Promises:
+    """Looks past the package: at the table, at the keys, and at what the workers execute."""
+
+    def __init__(self, world):
+        self.world = world
+
+    # -- after every step
+
+    def after_step(self):
+        """An outcome that stood once stands for ever, but where Redis or the database lost it, or somebody revived it."""
+        world = self.world
+        if not world.wanted:
+            return
+        for item, outcome in self._outcomes():
+            if item.outcome is None and outcome is not None:
+                item.outcome, item.losses = outcome, world.losses
+            elif item.outcome != outcome and item.losses == world.losses and not (item.revived or world.restores):
+                raise Broken("I2 the outcome of a job changed", item, outcome)
+
+    def _outcomes(self):
+        """Yield each job with what stands of its end, None before."""
+        world, rows = self.world, self._rows()
+        items = list(world.wanted.values())
+        pipeline = world.stage.client.pipeline(transaction=False)
+        for item in items:
+            place = member_place(item.member, item.queue, world.config.shards_of(item.queue))
+            pipeline.get(keys.result_key(world.config.prefix, place, item.member))
+            pipeline.zscore(keys.all_keys(world.config.prefix, place)["dead"], item.member)
+        replies = pipeline.execute()
+        for item, result, died in zip(items, replies[::2], replies[1::2], strict=True):
+            row = rows.get(item.member)
+            if item.durable:
+                yield item, row if row and row.startswith(FINAL) else None
+            elif died is not None:
+                yield item, "dead"
+            else:
+                yield item, row or (None if result is None else plain(result))
+
+    def _rows(self):
+        with connection.cursor() as cursor:
+            cursor.execute(f'SELECT member, status, state FROM "{Job._meta.db_table}"')  # noqa: S608 - our own name
+            return {member: f"{status} {state}" for member, status, state in cursor.fetchall()}
+
+    # -- at a start
+
+    def at_begin(self, stepped, held):
+        """Check that this job may start now."""
+        world = self.world
+        item = world.wanted.get(held.result_id)
+        if item is None:
+            if not world.untold and not world.restores:
+                raise Broken("J a job that nobody enqueued", held.result_id)
+            item = world.wanted[held.result_id] = Wanted(held.result_id, held.call.backend, 3, None, 0, guessed=True)
+        if stepped.lapsed(held):
+            raise Broken("I4 started after its lease", stepped.name, held.member)
+        lost = world.losses or world.restores
+        if item.cancelled and not lost:
+            raise Broken("J started although it was cancelled", item)
+        if world.clock.server_ms() < item.after_ms and not world.false_clock:
+            raise Broken("J started before its time", item, world.clock.server_ms())
+        if item.outcome is not None and not lost:
+            raise Broken("R2 started after its outcome was recorded", stepped.name, item)
+        for other in world.workers:
+            for running, _ in other.slots.begun:
+                if running.member == held.member and running is not held and not other.lapsed(running) and not lost:
+                    raise Broken("I3 two executions of one job", item, other.name, stepped.name)
+        item.begun += 1
+        most = world.config.max_reclaims + item.attempts + world.losses + world.restores
+        if item.begun > most:
+            raise Broken("I7 executed too often", item, most)
+
+    # -- once all is quiet
+
+    def at_end(self):
+        """Every job has one outcome, and nothing is left over."""
+        world = self.world
+        for item in world.wanted.values():
+            safe = item.durable or not (world.losses or world.restores)
+            if item.outcome is None and safe and not item.cancelled and not (item.revived and not item.durable):
+                raise Broken("I1 a job without outcome", item)
+        left = {}
+        for place in world.places:
+            names = keys.all_keys(world.config.prefix, place)
+            client = world.stage.client
+            for part in ("jobs", "ready"):
+                left |= {member: part for member in client.zrange(names[part], 0, -1)}
+            left |= {member: "held" for member in client.hkeys(names["held"])}
+        if left:
+            raise Broken("I1 a job is left over", left)
