@@ -116,6 +116,7 @@ class Recorder:
             owners.append(finished)
             run = held.outcome.run
             if held.trailing is not None and (run.apart or not Status(run.status).is_open):
+                held.trailing.owner = held.outcome
                 outcomes.append(held.trailing)
                 owners.append(None)
         failpoints.reach("before_ledger")
@@ -150,10 +151,7 @@ class Recorder:
         if not held.member.startswith("s") or schedule.queue != held.place.queue:
             self.drop(held)
         else:
-            point = outcome.next_point
-            if held.trailing is not None:
-                point = held.trailing.next_point
-            self.settle(held, point, schedule)
+            self.settle(held, outcome.next_point, schedule)
 
     def lost(self, held: Held, run: Run) -> None:
         """Somebody else decided this point. See Note [Ledger first]."""

@@ -400,3 +400,30 @@ def another_database(world):
     world.work(0)
     world.sweep(0, "full")
     world.native()
+
+
+def commit_without_a_reply_and_edited(world):
+    """The reply to a COMMIT is lost, others go on, an edit follows; then the same outcome is recorded once more."""
+    due(world, ms=35_000)
+    world.claim(0)
+    world.flush(0, fault=Fault("after_ledger", "database"))
+    world.advance(LEASE_MS)
+    world.work(1)
+    world.work(1)
+    world.edit("a", start_in=3)
+    world.advance(4000)
+    world.flush(0)
+
+
+def stretch_behind_a_lost_point(world):
+    """Redis forgets who has a point; after an edit another one executes it, and the first one skips more than it."""
+    due(world, ms=35_000)
+    world.claim(0)
+    world.edit("a", start_in=3)
+    world.flush_redis()
+    world.sweep(1, "rebuild")
+    world.claim(1)
+    world.begin(1)
+    world.flush(0)
+    world.end(1)
+    world.flush(1)

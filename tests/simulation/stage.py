@@ -36,7 +36,7 @@ class Stage:
     def __init__(self, monkeypatch, *, mutate=None):
         """`mutate(name, text)` returns the text of a script, changed or not."""
         self.world = None
-        self.config = replace(conf.get_config(), lease_seconds=30, **SETTINGS)
+        self.config = replace(conf.get_config(), lease_seconds=30, drain_seconds=0, **SETTINGS)
         self.client = connector(timeout_seconds=5)()
         self.clock = Clock(monkeypatch)
         self.clock_key = f"model-clock-{os.getpid()}"

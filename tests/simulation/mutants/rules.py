@@ -99,8 +99,20 @@ RULES = (
     ),
     mutant(
         "repeated", "R3 what was committed without a reply counts once", "ledger.recording:_advance",
-        "if not outcome.repeated:", "if True:",
+        "if outcome.repeated:", "if False:",
         hl.commit_without_a_reply, "the state counts",
+    ),
+    mutant(
+        "repeatedgoeson", "R3 whoever records once more explains nothing anew", "ledger.recording:_advance",
+        "            outcome.next_point = state.next_due_at\n            continue\n",
+        "            _record_left(outcome, claimed, state, using)\n            continue\n",
+        hl.commit_without_a_reply_and_edited, "I2 two outcomes for one point",
+    ),
+    mutant(
+        "loserstretch", "R3 who loses the compare-and-set writes no stretch behind its point",
+        "ledger.recording:_advance",
+        "id(outcome.owner) in lost", "False",
+        hl.stretch_behind_a_lost_point, "I2 two outcomes for one point",
     ),
     mutant(
         "noincarn", "R3 an outcome belongs to the schedule that was claimed", "ledger.recording:_advance",
@@ -109,13 +121,14 @@ RULES = (
     ),
     mutant(
         "fromclock", "R4 the next point comes from the claimed one", "worker.recorder:Recorder._advance",
-        "point = outcome.next_point", "point = schedule.recurrence.next_after(held.claimed_at)",
+        "self.settle(held, outcome.next_point, schedule)",
+        "self.settle(held, schedule.recurrence.next_after(held.claimed_at), schedule)",
         h.recorded_late, "R3 settled beyond",
     ),
     mutant(
         "halftrailing", "R8 a hand-over brings what the edit left", "worker.recorder:Recorder._record",
         "(run.apart or not Status(run.status).is_open)", "not Status(run.status).is_open",
-        h.edited_and_overlapping, "R3 settled beyond",
+        h.edited_and_overlapping, "I1 a due point without a row",
     ),
     # R8
     mutant(
