@@ -56,6 +56,8 @@ class Callers:
         """Begin without jobs."""
         #: By the ids of their results.
         self.wanted = {}
+        #: Members that a worker has had, whatever it did with them. Until then a unique key is taken.
+        self.taken = set()
         #: True once somebody enqueued without being told whether it worked, so that unknown jobs may be there.
         self.untold = False
         sending.shared().forget()
@@ -100,9 +102,8 @@ class Callers:
             raise Broken("J two jobs of one unique key wait", key, same)
         self.wanted[key] = Wanted(key, alias, attempts, unique, after_ms)
 
-    @staticmethod
-    def _waits(item):
-        return not (item.begun or item.cancelled or item.outcome or item.revived)
+    def _waits(self, item):
+        return not (item.member in self.taken or item.cancelled or item.outcome)
 
     @step
     def cancel(self, index=0):
@@ -111,6 +112,7 @@ class Callers:
         if item is not None:
             done = self._ask(lambda: task_backends[item.alias].cancel(item.id))
             item.cancelled = item.cancelled or bool(done)
+            self.stage.seen["job cancelled"] += bool(done)
 
     @step
     def reschedule(self, index=0, ahead=0):
@@ -130,7 +132,8 @@ class Callers:
             self.delayed = self.delayed or self.plan is not None
             item.revived += 1
             item.outcome, item.begun = None, 0
-            self._ask(lambda: mirror.ask(lambda broker: operating.revive(broker, item.id)))
+            told = self._ask(lambda: mirror.ask(lambda broker: operating.revive(broker, item.id)))
+            self.stage.seen["job revived"] += told == operating.Outcome.DONE
 
     def _chosen(self, index):
         return list(self.wanted.values())[index % len(self.wanted)] if self.wanted else None

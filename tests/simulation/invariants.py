@@ -246,7 +246,7 @@ class Invariants:
         if any(schedule.effective + LONGEST_GAP_MS > now for schedule in view.schedules.values()):
             return False
         shards = view.shards.values()
-        if any(shard.jobs_at is not None for shard in shards):
+        if any(shard.jobs for shard in shards):
             return False
         runs = any(member[0] == "r" for shard in shards for member in shard.due)
         waits = runs or view.tombstones or any(shard.lease or shard.attempts or not shard.built for shard in shards)

@@ -23,6 +23,18 @@ def play(stage, history: Plan) -> Exception | None:
     return None
 
 
+def examine(stage, history: Plan) -> str | None:
+    """Play a history; return what broke with the shortest history that breaks the same, None where all is well."""
+    error = play(stage, history)
+    if error is None:
+        return None
+    short = shrink(stage, history, name_of(error))
+    return (
+        f"seed {history.seed} breaks a promise. DELAYQ_SIMULATION_SEED={history.seed} plays it again.\n"
+        f"{error!r}\nThe shortest history that breaks the same, {len(short.steps)} of {len(history.steps)} steps:\n{short}"
+    )
+
+
 #: Steps for which a worker is chosen among those that can do them.
 NEEDS = {
     "begin": lambda stepped: stepped.slots.entries,

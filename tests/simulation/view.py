@@ -83,8 +83,9 @@ class Shard:
     lease: dict
     attempts: dict
     epoch: str | None
-    #: When the first job there needs attention; None without jobs.
+    #: When the first job there needs attention, as far as that is known; how many wait or are leased.
     jobs_at: int | None
+    jobs: int
 
     @property
     def built(self):
@@ -137,6 +138,8 @@ def read_shards(world):
         for part in ("point", "gen", "lease", "attempts"):
             pipeline.hgetall(f"{tag}:{part}")
         pipeline.get(f"{tag}:epoch")
+        for part in ("jobs", "ready"):
+            pipeline.zcard(f"{tag}:{part}")
     replies = iter(pipeline.execute())
     found = {}
     for tag in world.tags:
@@ -144,6 +147,6 @@ def read_shards(world):
         point, gen, lease, attempts = ({plain(k): plain(v) for k, v in next(replies).items()} for _ in range(4))
         numbers = [{k: int(v) for k, v in part.items()} for part in (point, gen)]
         epoch = next(replies)
-        jobs_at = due.pop(keys.POINTER, None)
-        found[tag] = Shard(due, *numbers, lease, attempts, None if epoch is None else plain(epoch), jobs_at)
+        text = None if epoch is None else plain(epoch)
+        found[tag] = Shard(due, *numbers, lease, attempts, text, due.pop(keys.POINTER, None), next(replies) + next(replies))
     return found

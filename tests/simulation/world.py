@@ -3,7 +3,7 @@
 import random
 from contextlib import contextmanager
 
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from django_delayq import mirror
 from django_delayq.broker import Place, keys
@@ -149,8 +149,9 @@ class World(People, Callers):
             raise lost()
         if fault.effect == "database":
             raise OperationalError("lost in the model")
-        for method, arguments in fault.steps:
-            getattr(self, method)(**arguments)
+        if fault.effect == "pause" and not connection.in_atomic_block:  # others have connections of their own
+            for method, arguments in fault.steps:
+                getattr(self, method)(**arguments)
 
     def _born(self, number):
         self.lives += 1
@@ -306,6 +307,7 @@ class World(People, Callers):
         for _ in range(20):
             self.advance(self.config.lease_seconds * 1000 + 1)
             self.sweep(0, "full" if self.losses or self.unseen else "delta")
+            self.work(0)  # the first claim brings back what stands for the jobs of a shard that was flushed
             for _ in range(50):
                 if not self._due():
                     break
