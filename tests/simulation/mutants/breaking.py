@@ -19,12 +19,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`broken` names the invariant that finds it (its beginning) when `history` is played."""
+    """`broken` names the invariant that finds it (its beginning) when `history` is played; without one seeds find it."""
 
     name: str
     rule: str
     changes: tuple[Change, ...]
-    history: Callable[[Any], None]
+    history: Callable[[Any], None] | None
     broken: str
     strict: bool = True
     #: Names that the new text needs and the module has not.
