@@ -59,7 +59,8 @@ def place() -> Iterator[Path]:
 def manage(place: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Start a management command of the copy."""
     started: list[subprocess.Popen[str]] = []
-    env = {name: value for name, value in os.environ.items() if name not in ("DELAYQ_REDIS_URL", "DATABASE_URL")}
+    given = {"DELAYQ_REDIS_URL", "DELAYQ_SERVER", "DATABASE_URL"}
+    env = {name: value for name, value in os.environ.items() if name not in given}
     env |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(place)}
     env.pop("DJANGO_SETTINGS_MODULE", None)
 
@@ -128,6 +129,7 @@ def test_a_session_of_some_seconds_ends_by_itself_and_every_due_point_has_its_ou
     output, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, output
     assert "Traceback" not in output
+    assert "(delayq." not in output  # its own Valkey is one that nobody has to be warned of
     total = re.search(r"^all +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)$", output, re.MULTILINE)
     assert total, output
     due, succeeded, failed, skipped, lost, still_open = map(int, total.groups()[:6])
