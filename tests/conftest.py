@@ -22,6 +22,8 @@ os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "false")
 _stack = ExitStack()
 #: Let everything work as the minimal Redis user of SECURITY.md, who may also do what the tests do by hand.
 LOCKED = bool(os.environ.get("DELAYQ_TEST_REDIS_USER"))
+#: What the server of the tests must be, such as "valkey 9.1" or "redis 6.2"; else there is no run.
+SERVER_VERSION = os.environ.get("DELAYQ_TEST_SERVER_VERSION", "")
 BY_HAND = ("~t*x", "~somebody-else-*", "+rpush", "+exists", "+script|flush", "+mset", "+dump", "+config|resetstat")
 
 
@@ -34,24 +36,48 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As a background job of a shell has it. What the tests start would inherit it and ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    leads = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+    if leads and not SERVER_VERSION:
         return
     from django.conf import settings
 
     shape = os.environ.get("DELAYQ_TEST_SHAPE")
+    given = os.environ.get("DELAYQ_REDIS_URL")
     if shape:
         from tests.faults.harness.shapes import SHAPES
 
         folder = _stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-shape"))
-        nodes = _stack.enter_context(SHAPES[shape](Path(folder))).nodes
+        servers = [node.url for node in _stack.enter_context(SHAPES[shape](Path(folder))).nodes]
         url = settings.CACHES["default"]["LOCATION"]
-        os.environ["DELAYQ_REDIS_URL"] = _lock(url, [node.url for node in nodes]) if LOCKED else url
-    elif not os.environ.get("DELAYQ_REDIS_URL"):
+    elif given:
+        url, servers = given, [given]
+    else:
         from django_delayq.embedded import EmbeddedServer
 
         url = _stack.enter_context(EmbeddedServer()).url
-        os.environ["DELAYQ_REDIS_URL"] = _lock(url, [url]) if LOCKED else url
-    settings.CACHES["default"]["LOCATION"] = os.environ["DELAYQ_REDIS_URL"]
+        servers = [url]
+    for server in servers:
+        _check_version(server)
+    if leads:  # it has looked at the version for all of pytest-xdist's processes, where the error would be a traceback
+        _stack.close()
+        return
+    if LOCKED and (shape or not given):
+        url = _lock(url, servers)
+    os.environ["DELAYQ_REDIS_URL"] = settings.CACHES["default"]["LOCATION"] = url
+
+
+def _check_version(server: str) -> None:
+    """End the run where DELAYQ_TEST_SERVER_VERSION is set and the server says that it is something else."""
+    if not SERVER_VERSION:
+        return
+    import redis
+
+    with redis.Redis.from_url(server) as admin:
+        info = admin.info("server")
+    name = info.get("server_name", "redis")
+    found = f"{name} {info[f'{name}_version']}"
+    if not found.startswith(f"{SERVER_VERSION}."):
+        raise pytest.UsageError(f"DELAYQ_TEST_SERVER_VERSION is {SERVER_VERSION}, but the tests' server is {found}.")
 
 
 def pytest_unconfigure() -> None:
