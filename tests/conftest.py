@@ -98,13 +98,18 @@ def _lock(url: str, servers: list[str]) -> str:
     return acl.url_of(url)
 
 
+def _family(path: Path) -> str:
+    """Return the folder of `tests` that a test lies in, wherever the checkout lies."""
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
 _numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     """Give each test that touches Django a prefix of its own in Redis, and remove it afterwards."""
-    if "unit" in str(request.path):
+    if _family(request.path) == "unit":
         yield None
         return
     settings = request.getfixturevalue("settings")
