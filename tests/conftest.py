@@ -1,4 +1,11 @@
-"""Fixtures of the whole suite: a real Redis or Valkey, and a prefix of its own for each test."""
+"""Fixtures of the whole suite: a real Redis or Valkey, and a prefix of its own for each test; which tests are played.
+
+Note [Tiers]
+`pytest` plays the default tier: all that has neither the marker `everything` nor `long`. `-m "not long"` plays
+everything, the default tier included; `-m long` what takes minutes. All that has real processes is marked `everything`
+here, by its folder, but for the tests marked `smoke`. Who names a folder below tests, a file or a test plays all of it
+but the long forms. A `-m` of one's own always wins.
+"""
 
 import itertools
 import os
@@ -22,6 +29,9 @@ os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "false")
 _stack = ExitStack()
 #: Let everything work as the minimal Redis user of SECURITY.md, who may also do what the tests do by hand.
 LOCKED = bool(os.environ.get("DELAYQ_TEST_REDIS_USER"))
+TESTS = Path(__file__).parent
+#: The folders of tests whose subjects are processes: workers, servers, poolers. See Note [Tiers].
+WITH_PROCESSES = {"acceptance", "databases", "engines", "faults", "handover"}
 #: What the server of the tests must be, such as "valkey 9.1" or "redis 6.2"; else there is no run.
 SERVER_VERSION = os.environ.get("DELAYQ_TEST_SERVER_VERSION", "")
 BY_HAND = ("~t*x", "~somebody-else-*", "+rpush", "+exists", "+script|flush", "+mset", "+dump", "+config|resetstat")
@@ -100,7 +110,29 @@ def _lock(url: str, servers: list[str]) -> str:
 
 def _family(path: Path) -> str:
     """Return the folder of `tests` that a test lies in, wherever the checkout lies."""
-    return path.relative_to(Path(__file__).parent).parts[0]
+    return path.relative_to(TESTS).parts[0]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what has real processes, and leave out what was not asked for. See Note [Tiers]."""
+    for item in items:
+        if _family(item.path) in WITH_PROCESSES and not item.get_closest_marker("smoke"):
+            item.add_marker("everything")
+    if config.option.markexpr:
+        return
+    here = config.invocation_params.dir
+    arguments = (Path(os.path.normpath(here / argument.split("::")[0])) for argument in config.args)
+    named = {path for path in arguments if TESTS in path.parents}
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if item.get_closest_marker("long"):
+            return True
+        return bool(item.get_closest_marker("everything")) and named.isdisjoint((item.path, *item.path.parents))
+
+    left_out = [item for item in items if is_left_out(item)]
+    items[:] = [item for item in items if not is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
 
 
 _numbers = itertools.count()
