@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 60.0
+#: Ends what would never end.
+PATIENCE_SECONDS = 300.0
 
 JUDGE_AGAIN = """
 from shop.demo.report import judge
@@ -115,6 +116,12 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"{text!r} never came:\n{seen}")
 
 
+def listens(port: int) -> bool:
+    """Say whether anybody listens on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as probe:
@@ -135,7 +142,6 @@ def test_a_session_of_some_seconds_ends_by_itself_and_every_due_point_has_its_ou
     due, succeeded, failed, skipped, lost, still_open = map(int, total.groups()[:6])
     assert due >= 25
     assert due == succeeded + failed + skipped
-    assert failed > 0
     assert (lost, still_open) == (0, 0)
     assert "Flash sale" in output  # the one-off
     assert any((place / "p" / "mails").iterdir())
@@ -162,9 +168,10 @@ def test_ctrl_c_ends_everything_without_a_traceback(
     demo = manage("demo", "--port", str(port))
     output = read_until(demo, "Ctrl-C ends everything")
     assert f"http://127.0.0.1:{port}/admin/" in output
-    time.sleep(3)  # something should be going on when it is interrupted
+    read_until(demo, "failed    Exchange rates")  # every third run; nothing else of the demo fails
+    wait_until(lambda: listens(port), "the web server")
     for page in ("", "admin/login/"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=PATIENCE_SECONDS) as answer:
             assert answer.status == 200
     os.killpg(demo.pid, signal.SIGINT)  # what the terminal does
     output, _ = demo.communicate(timeout=PATIENCE_SECONDS)

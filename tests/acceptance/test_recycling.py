@@ -196,5 +196,5 @@ def test_an_embedded_server_outlives_the_change_to_a_fresh_interpreter(tmp_path)
     script = tmp_path / "again.py"
     script.write_text(AGAIN)
     env = {name: value for name, value in os.environ.items() if name != "DELAYQ_REDIS_URL"}
-    ended = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr

@@ -144,7 +144,7 @@ def test_children_whose_supervisor_is_killed_drain_and_end(broker, tmp_path):
     path, gate, ghost = tmp_path / "f", tmp_path / "gate", tmp_path / "ghost"
     due_now(broker, "ghost", "haunt", path=str(ghost))  # a thread that keeps its interpreter from ending
     due_now(broker, "slow", "note", path=str(path), gate=str(gate))
-    with worker("--processes", "2") as parent:
+    with worker("--processes", "2", DRAIN_SECONDS=10) as parent:
         wait_until(lambda: lines(path) and lines(ghost))
         wait_until(lambda: len(processes_of(parent)) == 2)
         children = processes_of(parent)
