@@ -22,7 +22,7 @@ from tests.integration.admin_pages import ADD, LIST, change_url, client_for, fie
 
 pytestmark = pytest.mark.django_db(transaction=True)
 #: How often each person does each thing.
-ROUNDS = int(os.environ.get("DELAYQ_LOAD_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("DELAYQ_LOAD_ROUNDS", "12"))
 PEOPLE = 3
 
 
