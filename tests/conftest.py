@@ -1,4 +1,11 @@
-"""Fixtures of the whole suite: a real Redis or Valkey, and a prefix of its own for each test."""
+"""Fixtures of the whole suite: a real Redis or Valkey, and a prefix of its own for each test; which tests are played.
+
+Note [Tiers]
+`pytest` plays the default tier: all that has neither the marker `everything` nor `long`. `-m "not long"` plays
+everything, the default tier included; `-m long` what takes minutes. All that has real processes is marked `everything`
+here, by its folder, but for the tests marked `smoke`. Who names a folder below tests, a file or a test plays all of it
+but the long forms. A `-m` of one's own always wins.
+"""
 
 import itertools
 import os
@@ -22,6 +29,11 @@ os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "false")
 _stack = ExitStack()
 #: Let everything work as the minimal Redis user of SECURITY.md, who may also do what the tests do by hand.
 LOCKED = bool(os.environ.get("DELAYQ_TEST_REDIS_USER"))
+TESTS = Path(__file__).parent
+#: The folders of tests whose subjects are processes: workers, servers, poolers. See Note [Tiers].
+WITH_PROCESSES = {"acceptance", "databases", "engines", "faults", "handover"}
+#: What the server of the tests must be, such as "valkey 9.1" or "redis 6.2"; else there is no run.
+SERVER_VERSION = os.environ.get("DELAYQ_TEST_SERVER_VERSION", "")
 BY_HAND = ("~t*x", "~somebody-else-*", "+rpush", "+exists", "+script|flush", "+mset", "+dump", "+config|resetstat")
 
 
@@ -34,24 +46,48 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As a background job of a shell has it. What the tests start would inherit it and ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    leads = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+    if leads and not SERVER_VERSION:
         return
     from django.conf import settings
 
     shape = os.environ.get("DELAYQ_TEST_SHAPE")
+    given = os.environ.get("DELAYQ_REDIS_URL")
     if shape:
         from tests.faults.harness.shapes import SHAPES
 
         folder = _stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-shape"))
-        nodes = _stack.enter_context(SHAPES[shape](Path(folder))).nodes
+        servers = [node.url for node in _stack.enter_context(SHAPES[shape](Path(folder))).nodes]
         url = settings.CACHES["default"]["LOCATION"]
-        os.environ["DELAYQ_REDIS_URL"] = _lock(url, [node.url for node in nodes]) if LOCKED else url
-    elif not os.environ.get("DELAYQ_REDIS_URL"):
+    elif given:
+        url, servers = given, [given]
+    else:
         from django_delayq.embedded import EmbeddedServer
 
         url = _stack.enter_context(EmbeddedServer()).url
-        os.environ["DELAYQ_REDIS_URL"] = _lock(url, [url]) if LOCKED else url
-    settings.CACHES["default"]["LOCATION"] = os.environ["DELAYQ_REDIS_URL"]
+        servers = [url]
+    for server in servers:
+        _check_version(server)
+    if leads:  # it has looked at the version for all of pytest-xdist's processes, where the error would be a traceback
+        _stack.close()
+        return
+    if LOCKED and (shape or not given):
+        url = _lock(url, servers)
+    os.environ["DELAYQ_REDIS_URL"] = settings.CACHES["default"]["LOCATION"] = url
+
+
+def _check_version(server: str) -> None:
+    """End the run where DELAYQ_TEST_SERVER_VERSION is set and the server says that it is something else."""
+    if not SERVER_VERSION:
+        return
+    import redis
+
+    with redis.Redis.from_url(server) as admin:
+        info = admin.info("server")
+    name = info.get("server_name", "redis")
+    found = f"{name} {info[f'{name}_version']}"
+    if not found.startswith(f"{SERVER_VERSION}."):
+        raise pytest.UsageError(f"DELAYQ_TEST_SERVER_VERSION is {SERVER_VERSION}, but the tests' server is {found}.")
 
 
 def pytest_unconfigure() -> None:
@@ -72,13 +108,40 @@ def _lock(url: str, servers: list[str]) -> str:
     return acl.url_of(url)
 
 
+def _family(path: Path) -> str:
+    """Return the folder of `tests` that a test lies in, wherever the checkout lies."""
+    return path.relative_to(TESTS).parts[0]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what has real processes, and leave out what was not asked for. See Note [Tiers]."""
+    for item in items:
+        if _family(item.path) in WITH_PROCESSES and not item.get_closest_marker("smoke"):
+            item.add_marker("everything")
+    if config.option.markexpr:
+        return
+    here = config.invocation_params.dir
+    arguments = (Path(os.path.normpath(here / argument.split("::")[0])) for argument in config.args)
+    named = {path for path in arguments if TESTS in path.parents}
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if item.get_closest_marker("long"):
+            return True
+        return bool(item.get_closest_marker("everything")) and named.isdisjoint((item.path, *item.path.parents))
+
+    left_out = [item for item in items if is_left_out(item)]
+    items[:] = [item for item in items if not is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
 _numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     """Give each test that touches Django a prefix of its own in Redis, and remove it afterwards."""
-    if "unit" in str(request.path):
+    if _family(request.path) == "unit":
         yield None
         return
     settings = request.getfixturevalue("settings")

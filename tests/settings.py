@@ -51,6 +51,7 @@ STATIC_URL = "/static/"
 
 # A file, not memory: worker processes of the tests open the same database.
 SCRATCH = Path(os.environ.get("DELAYQ_TEST_SCRATCH") or tempfile.mkdtemp(prefix="delayq-tests-"))
+SCRATCH.mkdir(parents=True, exist_ok=True)
 if "DATABASE_URL" in os.environ:
     DATABASES = {"default": dj_database_url.config()}
 else:

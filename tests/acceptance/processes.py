@@ -3,13 +3,16 @@
 import os
 import signal
 import subprocess
+import time
 from datetime import timedelta
 from itertools import pairwise
 
 from django_delayq.models import Schedule
+from django_delayq.timing import from_ms
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, wait_until
 from tests.support import HOURLY_CRON, make_due
 
+QUIET_SECONDS = 0.3
 #: Runs at the start of every interpreter that finds it: does what the file FAULT says, the path of a test's choice.
 SITE = """
 import os, pathlib
@@ -54,6 +57,29 @@ def living():
 def alive(pids):
     """Return those that have not ended."""
     return set(pids) & {pid for pid, _ in living()}
+
+
+def first_look(broker, pid):
+    """Return when a worker began to look for work: its first regular look is then, the next one IDLE_CAP_SECONDS later.
+
+    To be asked within its first half minute, for what is told is its newest heartbeat.
+    """
+    (beat,) = [beat for name, (beat, _) in broker.workers().items() if name.split(":")[1] == str(pid)]
+    return from_ms(beat)
+
+
+def settled(broker):
+    """Wait until nobody has asked Redis for anything for a while: the workers have done what they do at their start."""
+    server, asked = broker.client, [-1]
+
+    def quiet():
+        own = ("info", "config", "ping", "client", "hello", "select")
+        stats = server.info("commandstats").items()
+        asked.append(sum(value["calls"] for name, value in stats if not name.removeprefix("cmdstat_").startswith(own)))
+        time.sleep(QUIET_SECONDS)  # what is waited for is that nothing happens
+        return asked[-1] == asked[-2]
+
+    wait_until(quiet, what="silence")
 
 
 def wait_for_workers(broker, count):

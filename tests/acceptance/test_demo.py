@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 60.0
+#: Ends what would never end.
+PATIENCE_SECONDS = 300.0
 
 JUDGE_AGAIN = """
 from shop.demo.report import judge
@@ -59,7 +60,8 @@ def place() -> Iterator[Path]:
 def manage(place: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """Start a management command of the copy."""
     started: list[subprocess.Popen[str]] = []
-    env = {name: value for name, value in os.environ.items() if name not in ("DELAYQ_REDIS_URL", "DATABASE_URL")}
+    given = {"DELAYQ_REDIS_URL", "DELAYQ_SERVER", "DATABASE_URL"}
+    env = {name: value for name, value in os.environ.items() if name not in given}
     env |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(place)}
     env.pop("DJANGO_SETTINGS_MODULE", None)
 
@@ -114,6 +116,12 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"{text!r} never came:\n{seen}")
 
 
+def listens(port: int) -> bool:
+    """Say whether anybody listens on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as probe:
@@ -128,12 +136,12 @@ def test_a_session_of_some_seconds_ends_by_itself_and_every_due_point_has_its_ou
     output, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, output
     assert "Traceback" not in output
+    assert "(delayq." not in output  # its own Valkey is one that nobody has to be warned of
     total = re.search(r"^all +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)$", output, re.MULTILINE)
     assert total, output
     due, succeeded, failed, skipped, lost, still_open = map(int, total.groups()[:6])
     assert due >= 25
     assert due == succeeded + failed + skipped
-    assert failed > 0
     assert (lost, still_open) == (0, 0)
     assert "Flash sale" in output  # the one-off
     assert any((place / "p" / "mails").iterdir())
@@ -160,9 +168,10 @@ def test_ctrl_c_ends_everything_without_a_traceback(
     demo = manage("demo", "--port", str(port))
     output = read_until(demo, "Ctrl-C ends everything")
     assert f"http://127.0.0.1:{port}/admin/" in output
-    time.sleep(3)  # something should be going on when it is interrupted
+    read_until(demo, "failed    Exchange rates")  # every third run; nothing else of the demo fails
+    wait_until(lambda: listens(port), "the web server")
     for page in ("", "admin/login/"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=PATIENCE_SECONDS) as answer:
             assert answer.status == 200
     os.killpg(demo.pid, signal.SIGINT)  # what the terminal does
     output, _ = demo.communicate(timeout=PATIENCE_SECONDS)

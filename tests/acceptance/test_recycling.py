@@ -62,11 +62,12 @@ def test_without_a_supervisor_a_process_that_has_made_its_runs_becomes_a_fresh_o
 
 
 def test_an_order_to_stop_is_not_lost_while_the_interpreter_starts_again(broker, fault, tmp_path):
-    path, seen = tmp_path / "f", tmp_path / "seen"
-    due_now(broker, "once", "note", path=str(path), seconds=1.0)
+    path, gate, seen = tmp_path / "f", tmp_path / "gate", tmp_path / "seen"
+    due_now(broker, "once", "note", path=str(path), gate=str(gate))
     with worker("--max-runs-per-process", "1", environment=environment(fault)) as process:
         wait_until(lambda: lines(path))
         fault.write_text(f"import time; pathlib.Path({str(seen)!r}).touch(); time.sleep(1)")
+        gate.touch()
         wait_until(seen.exists)
         assert stop(process) == 0
         text = output_of(process)
@@ -76,11 +77,18 @@ def test_an_order_to_stop_is_not_lost_while_the_interpreter_starts_again(broker,
 
 @pytest.mark.parametrize("moment", ["Stopping: 1 still running", "Stopped after"])
 def test_an_order_to_stop_while_it_makes_room_is_the_first_one_and_ends_it(broker, tmp_path, moment):
-    slow = due_now(broker, "slow", "note", path=str(tmp_path / "f"), seconds=2.0)
-    quick = due_now(broker, "quick", "noop")
+    path, gate = tmp_path / "f", tmp_path / "gate"
+    slow = due_now(broker, "slow", "note", path=str(path), gate=str(gate))
     with worker("--max-runs-per-process", "1") as process:
-        wait_until(lambda: moment in output_of(process))
-        assert stop(process) == 0
+        wait_until(lambda: lines(path))
+        quick = due_now(broker, "quick", "noop")
+        wait_until(lambda: "Stopping: 1 still running" in output_of(process))
+        if moment == "Stopped after":
+            gate.touch()
+            wait_until(lambda: moment in output_of(process))
+        process.send_signal(signal.SIGTERM)
+        gate.touch()
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert [row.runs.get().status for row in (slow, quick)] == ["succeeded", "succeeded"]
 
 
@@ -142,14 +150,15 @@ def test_the_memory_is_told_alike_by_the_kernel_and_by_ps():
 
 
 def test_without_its_interpreter_a_process_that_has_made_its_runs_ends_with_an_error(broker, tmp_path, monkeypatch):
-    link, path = tmp_path / "python", tmp_path / "f"
+    link, path, gate = tmp_path / "python", tmp_path / "f", tmp_path / "gate"
     link.symlink_to(sys.executable)
     packages = os.pathsep.join([str(ROOT), *site.getsitepackages()])  # for the link is in no virtual environment
     monkeypatch.setattr(sys, "executable", str(link))
-    due_now(broker, "last", "note", path=str(path), seconds=0.5)
+    due_now(broker, "last", "note", path=str(path), gate=str(gate))
     with worker("--max-runs-per-process", "1", environment={"PYTHONPATH": packages}) as process:
         wait_until(lambda: lines(path))
         link.unlink()
+        gate.touch()
         assert process.wait(PATIENCE_SECONDS) == 1
         assert "cannot be started again" in output_of(process)
     assert Run.objects.get().status == "succeeded"
@@ -187,5 +196,5 @@ def test_an_embedded_server_outlives_the_change_to_a_fresh_interpreter(tmp_path)
     script = tmp_path / "again.py"
     script.write_text(AGAIN)
     env = {name: value for name, value in os.environ.items() if name != "DELAYQ_REDIS_URL"}
-    ended = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr

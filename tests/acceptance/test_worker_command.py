@@ -3,7 +3,6 @@
 import io
 import json
 import signal
-import time
 from datetime import timedelta
 
 import pytest
@@ -14,9 +13,9 @@ from django_delayq.broker import keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms
-from tests.acceptance.support import PATIENCE_SECONDS, output_of, wait_until, worker
+from tests.acceptance.processes import first_look, settled
+from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 from tests.acceptance.test_processes import note, own_server
-from tests.faults.harness.verdict import Stall
 from tests.support import HOURLY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,23 +57,26 @@ def test_burst_runs_what_is_due_and_exits_with_readable_or_json_lines(broker):
 
 def test_an_idle_worker_is_woken_by_an_order(broker):
     row = noop()
-    with worker(IDLE_CAP_SECONDS=60), Stall() as stall:
+    with worker(IDLE_CAP_SECONDS=60) as process:
         wait_until(lambda: broker.workers())
-        time.sleep(1)  # until it sleeps
+        look = first_look(broker, process.pid)
+        settled(broker)
         run = mirror.run_now(row)
-        took = wait_until(lambda: Run.objects.get(pk=run.pk).status == "succeeded")
-    assert took <= 5 + stall.worst
+        wait_until(lambda: Run.objects.get(pk=run.pk).status == "succeeded")
+    run.refresh_from_db()
+    assert run.claimed_at < look + timedelta(seconds=60), "the order woke nobody; a regular look found it"
 
 
 def test_an_idle_worker_starts_a_new_one_off_on_time(broker):
-    with worker(IDLE_CAP_SECONDS=60), Stall() as stall:
+    with worker(IDLE_CAP_SECONDS=60) as process:
         wait_until(lambda: broker.workers())
-        time.sleep(1)  # until it sleeps
+        look = first_look(broker, process.pid)
+        settled(broker)
         at = from_ms(broker.now_ms()) + timedelta(seconds=1.5)
         noop(kind="once", cron="", at=at)
         wait_until(lambda: Run.objects.finished().exists())
     run = Run.objects.get()
-    assert timedelta(0) <= run.lag < timedelta(seconds=1 + stall.worst)
+    assert run.due_at <= run.claimed_at < look + timedelta(seconds=60), "not before it is due, nor by a regular look"
 
 
 def test_unknown_queues_and_numbers_are_refused():
@@ -119,9 +121,9 @@ def test_a_changed_shard_count_is_refused_with_instructions(broker):
 def test_a_prefix_taken_over_by_another_database_after_a_flush_stops_the_worker(broker):
     noop()
     place = broker.places()[0]
-    with worker(IDLE_CAP_SECONDS=0.2) as process:
+    with worker(IDLE_CAP_SECONDS=5) as process:
         wait_until(lambda: broker.workers())
-        time.sleep(1)  # the sweeps at its start
+        settled(broker)  # the sweeps at its start
         taken_over(broker)
         broker.enqueue(place, [("s424242", 1, 1)])
         assert process.wait(PATIENCE_SECONDS) == 1
@@ -177,13 +179,24 @@ def test_garbage_written_while_it_runs_does_not_end_the_worker(broker):
 
 
 def test_a_slow_tasks_lease_is_renewed(broker, tmp_path):
-    path = tmp_path / "f"
-    make_due(broker, note("slow", path, seconds=3.5))
-    with worker(LEASE_SECONDS=1), worker(LEASE_SECONDS=1):
+    path, gate, lease = tmp_path / "f", tmp_path / "gate", 6
+    row = note("slow", path, gate=gate)
+    make_due(broker, row)
+    with worker(LEASE_SECONDS=lease), worker(LEASE_SECONDS=lease):
+        wait_until(lambda: lines(path))
+        end = lease_end(broker, row)
+        wait_until(lambda: lease_end(broker, row) > end, what="the first renewal")
+        wait_until(lambda: broker.now_ms() > end, what="the end of the first lease")
+        gate.touch()
         wait_until(lambda: Run.objects.finished().exists())
     run = Run.objects.get()
     assert (run.status, run.reclaims) == ("succeeded", 0)
     assert path.read_text().count("start") == 1
+
+
+def lease_end(broker, row):
+    """Return the ms at which the entry of a schedule that runs comes due again."""
+    return broker.views([(f"s{row.pk}", row.queue)])[0].score_ms
 
 
 def test_options_that_exclude_each_other_are_refused_and_no_queue_is_no_queue():

@@ -13,7 +13,7 @@ from typing import Any, Self
 import psycopg
 from django.db import connection
 
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 
 #: Fewer than a worker has threads: they must take turns.
 SERVERS = 3
@@ -83,7 +83,7 @@ class Pooler:
         """End it and all that it serves at once."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(10)
+            self._process.wait(PATIENCE_SECONDS)
 
     def log(self) -> str:
         """Return what it has printed."""

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tests.acceptance.support import ROOT
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT
 
 
 def test_everything_works_where_a_router_sends_the_app_to_another_database_and_its_reads_to_a_replica():
@@ -12,7 +12,7 @@ def test_everything_works_where_a_router_sends_the_app_to_another_database_and_i
     arguments = ["-q", "-p", "no:cacheprovider", "--ds=tests.databases.settings", "tests/databases/several"]
     played = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=5 * PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     print(played.stdout[-8000:], played.stderr[-2000:])
     assert played.returncode == 0, "see what it printed"

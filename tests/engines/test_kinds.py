@@ -1,9 +1,7 @@
 """Every kind of connection that an alias can ask for carries a whole worker, its hints, the status and the sweeps."""
 
 import json
-import subprocess
-import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from io import StringIO
 
@@ -16,7 +14,8 @@ from django_delayq.broker import Broker
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Run, Schedule
-from tests.acceptance.support import ROOT, command_environment, wait_until
+from tests.acceptance.processes import first_look
+from tests.acceptance.support import wait_until
 from tests.engines.tls import TLSFront
 from tests.faults.harness.shapes import free_ports
 from tests.faults.harness.workers import WorkerProcess
@@ -81,11 +80,20 @@ def python_parser(settings, folder):
     return tcp(settings, folder, PARSER_CLASS="redis.connection._RESP2Parser", CONNECTION_POOL_KWARGS={"protocol": 2})
 
 
+def problems():
+    """Return the problems that the status tells of."""
+    said = StringIO()
+    with suppress(SystemExit):
+        call_command("delayq_status", "--json", "--timeout", "60", stdout=said)
+    print(said.getvalue())
+    return json.loads(said.getvalue())["problems"]
+
+
 KINDS = [unix, tcp, resp2, resp3, python_parser, password_in_the_address, password_in_the_options, tls]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_worker_its_hints_the_status_and_the_sweep_work_on(kind, settings, tmp_path):
+def test_a_worker_its_hints_the_status_and_the_sweep_work_on(kind, settings, tmp_path, capsys):
     with kind(settings, tmp_path):
         Schedule.objects.create(
             name="often", task="tests.app.tasks.noop", kind="every", every=timedelta(seconds=1), missed="all"
@@ -94,20 +102,21 @@ def test_a_worker_its_hints_the_status_and_the_sweep_work_on(kind, settings, tmp
             wait_until(lambda: Run.objects.filter(status="succeeded").count() >= 2, 30, "runs")
             late = Schedule.objects.create(
                 name="late", task="tests.app.tasks.noop", kind="every", every=timedelta(seconds=1), queue="mail"
-            )  # nobody looks there by itself for a minute: a hint has to say it
-            wait_until(lambda: Run.objects.filter(schedule=late, status="succeeded").exists(), 15, "the hint")
-            status = subprocess.run(
-                [sys.executable, "-m", "django", "delayq_status", "--json"],
-                env=command_environment(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-            )  # fmt: skip
-            assert json.loads(status.stdout)["problems"] == []
-            assert status.returncode == 0
+            )
+            runs = Run.objects.filter(schedule=late, status="succeeded").order_by("claimed_at")
+            wait_until(runs.exists, what="the hint")
+            broker = Broker(timeout_seconds=5)
+            limit = first_look(broker, worker.pid) + timedelta(seconds=60)
+            broker.close()
+            assert runs[0].claimed_at < limit, "a regular look at the queue found it, no hint"
+            wait_until(lambda: problems() == [], what="a status without problems")
             said = StringIO()
             call_command("delayq_sync", stdout=said)
             assert "2 schedules checked" in said.getvalue()
             worker.term()
             assert worker.wait() == 0
-        assert "s3cr3t" not in worker.log() + status.stdout + status.stderr
+        said = capsys.readouterr()
+        assert "s3cr3t" not in worker.log() + said.out + said.err
         assert "Traceback" not in worker.log()
 
 

@@ -22,31 +22,48 @@ class TLSFront:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._acceptor = threading.Thread(target=self._accept, name="tls", daemon=True)
+        self._serving: list[threading.Thread] = []
 
     def __enter__(self) -> "TLSFront":
-        threading.Thread(target=self._accept, name="tls", daemon=True).start()
+        self._acceptor.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for each in (self._listener, *self._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        """Return once all that was accepted is closed, by the threads that serve it."""
+        self._hang_up(self._listener)
+        self._acceptor.join()
+        self._listener.close()
+        while serving := [thread for thread in self._serving if thread.is_alive()]:
+            for each in [*self._open]:
+                self._hang_up(each)
+            serving[0].join(0.05)
+
+    @staticmethod
+    def _hang_up(each: socket.socket) -> None:
+        with suppress(OSError):  # it is closed already
+            each.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+                raw, _ = self._listener.accept()
+                self._open.append(raw)
+                self._serving.append(threading.Thread(target=self._serve, args=(raw,), daemon=True))
+                self._serving[-1].start()
 
     def _serve(self, raw: socket.socket) -> None:
-        with suppress(OSError):  # ssl.SSLError is one: a client that does not trust us
-            client = self._context.wrap_socket(raw, server_side=True)
-            server = socket.socket(socket.AF_UNIX)
+        with (
+            suppress(OSError),  # ssl.SSLError is one: a client that does not trust us
+            self._context.wrap_socket(raw, server_side=True) as client,
+            socket.socket(socket.AF_UNIX) as server,
+        ):
             server.connect(self._target)
             self._open += [client, server]
             back = threading.Thread(target=_pump, args=(server, client), daemon=True)
             back.start()
             _pump(client, server)
+            back.join()
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

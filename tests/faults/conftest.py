@@ -86,15 +86,6 @@ def report(trace: Any, note_row: Callable[[Row], None]) -> Callable[..., Any]:
     return add
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long forms, unless somebody asks for the fault suite by name or by marker."""
-    if config.option.markexpr or any("faults" in argument for argument in config.invocation_params.args):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    items[:] = [item for item in items if item not in long]
-    config.hook.pytest_deselected(items=long)
-
-
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the table."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]

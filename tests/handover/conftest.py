@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from django_delayq.embedded import EmbeddedServer
-from tests.acceptance.support import ROOT, command_environment
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment
 from tests.handover import settings as handover
 
 #: The table of django-tasks-db. Its app is installed in the processes only.
@@ -51,7 +51,7 @@ def run(*command: str, within: dict[str, str] | None = None) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 
 from django_delayq.models import Run, Schedule
-from tests.acceptance.support import lines, wait_until, worker
+from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.handover.conftest import TABLE, environment, run
 from tests.support import HOURLY_CRON, make_due
 
@@ -35,7 +35,7 @@ def handed_over(broker, backend, task="note", **values):
 def burst(process_environment, **options):
     """Have a worker process of ours run what is due."""
     with worker("--burst", environment=process_environment, **options) as process:
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def columns(*names):
@@ -97,7 +97,7 @@ def test_a_task_gets_the_context_of_the_backend_that_executes_it(broker, others,
 @pytest.mark.parametrize("backend", ["rows", "rq"])
 def test_a_coroutine_is_handed_over_within_its_timeout(broker, others, tmp_path, backend):
     path = tmp_path / "f"
-    handed_over(broker, backend, task="anote", args=[str(path)], timeout=timedelta(seconds=20))
+    handed_over(broker, backend, task="anote", args=[str(path)], timeout=timedelta(minutes=10))
     burst(others)
     assert (Run.objects.get().reason, path.exists()) == ("handed_over", False)
     run(*WORKERS[backend], within=others)
@@ -126,7 +126,7 @@ def test_a_worker_killed_between_enqueue_and_ledger_hands_over_again_and_records
     dying = {**others, "DELAYQ_TEST_KILLED": str(killed)}
     row = handed_over(broker, "deadly", kwargs={"path": str(path)})
     with worker(environment=dying, LEASE_SECONDS=2) as first:
-        assert first.wait(30) == -9
+        assert first.wait(PATIENCE_SECONDS) == -9
     assert killed.exists() and len(columns("id")) == 1
     assert not Run.objects.finished().exists()
     with worker(environment=dying, LEASE_SECONDS=2):

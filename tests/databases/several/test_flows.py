@@ -14,7 +14,7 @@ from django.db import connections, transaction
 
 from django_delayq import mirror
 from django_delayq.models import Run, Schedule, Tombstone
-from tests.acceptance.support import wait_until, worker
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import HOURLY_CRON, make_due, run_burst
 
@@ -162,7 +162,7 @@ def test_a_worker_process_never_asks_the_replica(broker):
         wait_until(lambda: Run.objects.filter(schedule_name="later", status="succeeded").exists(), 10, "a new one")
         Schedule.objects.get(name="beat").delete()
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert not Tombstone.objects.exists()
 
 
@@ -177,7 +177,9 @@ def test_the_commands_work_on_the_primary(broker, command):
         "DELAYQ_TEST_OPTIONS": json.dumps(settings.DELAYQ),
     }
     program = [sys.executable, "-m", "django", *command]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     if command[0] == "delayq_status":
         assert {item["code"] for item in json.loads(done.stdout)["problems"]} <= {"no_worker", "not_built"}, done.stdout
         assert json.loads(done.stdout)["database"]["alias"] == "schedules"

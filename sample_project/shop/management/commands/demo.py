@@ -19,7 +19,7 @@ DEFAULT_PORT = 8000
 #: How long the worker may take until its first run is in the ledger.
 WORKER_START_SECONDS = 20.0
 #: How long after the end of the session its last due points may take: a slow task, a retry.
-SETTLE_SECONDS = 12.0
+SETTLE_SECONDS = 60.0
 #: Due points this short before Ctrl-C may not have been claimed any more.
 MARGIN = timedelta(seconds=1)
 
