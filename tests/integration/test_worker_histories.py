@@ -15,14 +15,14 @@ from django_delayq.timing import from_ms
 from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def mk(name="s", **v):
     return Schedule.objects.create(
-        **{"name": name, "kind": "cron", "cron": HOURLY_CRON, "task": "tests.app.tasks.noop", **v}
+        **{"name": name, "kind": "cron", "cron": DAILY_CRON, "task": "tests.app.tasks.noop", **v}
     )
 
 

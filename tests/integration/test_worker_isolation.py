@@ -11,14 +11,14 @@ from django_delayq.models import Run, Schedule, Status
 from django_delayq.worker import Worker, WorkerOptions, isolation, status
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until
 from tests.integration.mirroring import set_due
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def note(name, path, seconds=0.0, gate="", **values):
     kwargs = {"path": str(path), "text": name, "seconds": seconds, "gate": str(gate)}
-    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, **values}
     return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
 
 

@@ -17,7 +17,7 @@ from django_delayq.worker import Worker, WorkerOptions, status, timeouts
 from django_delayq.worker.entry import Held
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +27,7 @@ LONG = 300
 
 def schedule(task, name="s", timeout=0.3, **values):
     limit = None if timeout is None else timedelta(seconds=timeout)
-    values = {"kind": "cron", "cron": HOURLY_CRON, "timeout": limit, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, "timeout": limit, **values}
     return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", **values)
 
 
@@ -46,7 +46,7 @@ def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
     assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
     assert "in spin" in run.error
     assert run.duration >= timedelta(seconds=0.3)
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
 
 
 def test_a_task_that_catches_every_exception_of_its_steps_is_stopped_too(broker):
