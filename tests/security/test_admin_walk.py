@@ -220,12 +220,12 @@ def test_each_write_works_with_exactly_its_permission(broker, row, run, jobs):
             continue
         needed = NEEDED.get(kind, "change_schedule")
         others = {"add_schedule", "change_schedule", "delete_schedule"} - {needed}
-        before = everything(broker)
-        assert client_for("view_schedule", *others).post(address, post_values(name, row, *jobs)).status_code == 403, name
+        before, values = everything(broker), post_values(name, row, *jobs)
+        assert client_for("view_schedule", *others).post(address, values).status_code == 403, name
         assert everything(broker)[0]["Schedule"] == before[0]["Schedule"]
         if kind == "delete":
             continue  # the last one; see below
-        assert client_for("view_schedule", needed).post(address, post_values(name, row, *jobs)).status_code == 302, name
+        assert client_for("view_schedule", needed).post(address, values).status_code == 302, name
         assert everything(broker) != before, name
     assert client_for("view_schedule", "delete_schedule").post(
         reverse("admin:django_delayq_schedule_delete", args=[row.pk]), {"post": "yes"}
