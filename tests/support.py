@@ -9,19 +9,19 @@ from django_delayq.models import Schedule
 from django_delayq.timing import Recurrence, from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions
 
-#: Minutes that tests write out, beside which the two below must be an edit.
-_WRITTEN_OUT = {0, 5, 6, 7, 8, 9, 15, 30}
+
+def _daily_cron(minutes_ago: int) -> str:
+    """Return a daily recurrence with a point so long ago: until its next one no run of the tests lasts."""
+    point = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+    return f"{point.minute} {point.hour} * * *"
 
 
-def _hourly_minute(now: int) -> int:
-    """Return a minute a while ago, so that no second point falls due in the next 40 minutes of the run."""
-    past = [(now - ago) % 60 for ago in range(9, 20)]
-    return next(minute for minute in past if not _WRITTEN_OUT & {minute, (minute + 7) % 60})
-
-
-HOURLY_MINUTE = _hourly_minute(datetime.now(UTC).minute)
-HOURLY_CRON = f"{HOURLY_MINUTE} * * * *"
-OTHER_HOURLY_CRON = f"{(HOURLY_MINUTE + 7) % 60} * * * *"
+DAY = timedelta(days=1)
+DAILY_CRON = _daily_cron(10)
+#: Beside that one an edit, whose points are others.
+OTHER_DAILY_CRON = _daily_cron(3)
+# The names they had while they were hourly, and a point could come due during a long run.
+HOURLY_CRON, OTHER_HOURLY_CRON = DAILY_CRON, OTHER_DAILY_CRON
 
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:

@@ -5,7 +5,7 @@ Times are ms relative to the server's clock at the test's start; see `shard.py`.
 
 from django_delayq.broker import Broker, JobBroker, JobSettlement, NewJob, Place, keys
 from django_delayq.broker.replies import text, wire
-from tests.integration.shard import LEASE_MS, PLACE, SLACK_MS
+from tests.integration.shard import LEASE_MS, PLACE, begin, listening
 
 HASHES = ("payload", "held", "priority", "unique", "reclaims")
 DEAD_MS, DEAD_MOST = 3_600_000, 1000
@@ -30,7 +30,7 @@ class JobShard:
         self.broker, self.client, self.place = broker, broker.client, place
         self.jobs = JobBroker(broker)
         self.names = keys.all_keys(broker.config.prefix, place, broker.worker)
-        self.now = broker.now_ms()
+        self.now = begin(broker)
         self.sound = True  # False where a test has put garbage there
         if epoch:
             self.client.set(self.names["epoch"], epoch)
@@ -170,20 +170,8 @@ class JobShard:
 
     def hints(self):
         """Subscribe; return a function that gives the hints that have come since."""
-        pubsub = self.client.pubsub(ignore_subscribe_messages=True)
-        pubsub.subscribe(self.broker._channel)
-        pubsub.get_message(timeout=2)
-
-        def come():
-            found = []
-            while message := pubsub.get_message(timeout=0.2):
-                place, _, ms = text(message["data"]).rpartition(" ")
-                found.append((place, float(ms)))
-            return found
-
-        come.close = pubsub.close
-        return come
+        return listening(self.broker, self.names)
 
 
-__all__ = ["DEAD_MOST", "DEAD_MS", "LEASE_MS", "PATIENCE_MS", "PLACE", "SLACK_MS", "JobShard", "Place", "names_of",
+__all__ = ["DEAD_MOST", "DEAD_MS", "LEASE_MS", "PATIENCE_MS", "PLACE", "JobShard", "Place", "names_of",
            "new", "wire"]  # fmt: skip

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
-from tests.support import HOURLY_CRON
+from tests.support import DAILY_CRON
 
 
 def schedule(name="s", **values):
-    values = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": DAILY_CRON, **values}
     return Schedule.objects.create(name=name, **values)
 
 

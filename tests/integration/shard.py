@@ -1,21 +1,54 @@
 """One shard of a test's own prefix: seeded and read past the scripts. Times are ms relative to the server's clock at
-the test's start; a server that takes long to answer moves them by less than `SLACK_MS`.
+the test's start, and some have moved on by what the test has taken since.
 """
 
-import pytest
+import itertools
+import math
+import time
 
 from django_delayq.broker import Broker, Place, keys
 from django_delayq.broker import broker as broker_module
+from tests.acceptance.support import PATIENCE_SECONDS
 
 PLACE = Place("default", 0)
 LEASE_MS = 30_000
-SLACK_MS = 3_000
 HASHES = ("point", "gen", "lease", "attempts")
+_began = 0.0
 
 
-def about(ms):
-    """Equal to a number of ms that the server's clock has moved on by a little."""
-    return pytest.approx(ms, abs=SLACK_MS)
+def begin(broker):
+    """Return the server's time, from which on the times of this test count."""
+    global _began
+    _began = time.monotonic()
+    return broker.now_ms()
+
+
+class about:
+    """Equal to a number of ms that the server's clock has moved on by no more than the test has taken until now."""
+
+    def __init__(self, ms):
+        self.ms = ms
+
+    def __eq__(self, other):
+        return other is not None and self.ms <= other <= self.ms + math.ceil((time.monotonic() - _began) * 1000) + 1
+
+    def __repr__(self):
+        return f"about {self.ms}"
+
+
+def listening(broker, names):
+    """Subscribe; return a function that gives the hints (place, ms) that were sent since it was last asked."""
+    hints = broker.hints(timeout_seconds=PATIENCE_SECONDS)
+    assert next(hints) is None, "it is subscribed"
+    last = (Place("last", 0), 0)
+
+    def come():
+        say = "return redis.call('publish', ARGV[1], ARGV[2])"  # by the shard's server, behind what that has said
+        broker.client.eval(say, 1, names["due"], broker._channel, f"{last[0]} {last[1]}")
+        return list(itertools.takewhile(lambda hint: hint != last, hints))
+
+    come.close = hints.close
+    return come
 
 
 def names_of(claim):
@@ -27,7 +60,7 @@ class Shard:
     """One shard, seeded and read past the scripts. Numbers in `due` and `point` are relative to `now`."""
 
     def __init__(self, broker):
-        self.broker, self.client, self.now = broker, broker.client, broker.now_ms()
+        self.broker, self.client, self.now = broker, broker.client, begin(broker)
         self.names = keys.all_keys(broker.config.prefix, PLACE, broker.worker)
         self.client.set(self.names["epoch"], "e1")
 

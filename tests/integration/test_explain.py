@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django_delayq import mirror
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.integration.admin_pages import kill_redis, make
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,7 +44,7 @@ def iso(instant: datetime) -> str:
 
 
 def test_a_point_that_ran_is_told_with_attempts_lag_and_worker(broker):
-    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    schedule = make(cron=DAILY_CRON, timezone="UTC")
     point = make_due(broker, schedule)
     run_burst()
     text = told(schedule, at=iso(point))
@@ -55,7 +55,7 @@ def test_a_point_that_ran_is_told_with_attempts_lag_and_worker(broker):
 
 
 def test_a_failure_shows_its_last_line(broker):
-    schedule = make(task="tests.app.tasks.fail", cron=HOURLY_CRON, timezone="UTC")
+    schedule = make(task="tests.app.tasks.fail", cron=DAILY_CRON, timezone="UTC")
     point = make_due(broker, schedule)
     run_burst()
     text = told(schedule, at=iso(point))
@@ -156,7 +156,7 @@ def test_what_lies_before_the_last_edit_does_not_count():
 
 
 def test_a_point_that_was_due_at_the_edit_is_still_decided_once(broker):
-    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    schedule = make(cron=DAILY_CRON, timezone="UTC")
     point = make_due(broker, schedule)
     schedule = Schedule.objects.get()
     schedule.cron = "0 0 1 1 *"
@@ -192,14 +192,14 @@ def test_obstacles_are_told():
 
 
 def test_a_due_point_that_nobody_claims_asks_for_a_worker(broker):
-    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    schedule = make(cron=DAILY_CRON, timezone="UTC")
     point = make_due(broker, schedule)
     text = told(schedule, at=iso(point))
     assert "is not decided yet" in text and "Does a worker run for queue default?" in text
 
 
 def test_who_holds_the_lease_is_told(broker):
-    schedule = make(cron=HOURLY_CRON, timezone="UTC")
+    schedule = make(cron=DAILY_CRON, timezone="UTC")
     point = make_due(broker, schedule)
     (place,) = [place for place in broker.places() if place.queue == "default"]
     assert broker.claim(place, limit=1, lease_ms=30_000, request=1).entries
@@ -208,7 +208,7 @@ def test_who_holds_the_lease_is_told(broker):
     opened = row(schedule, point, status="running", worker="host-1", claimed_at=point, started_at=point)
     text = told(schedule, at=iso(point))
     assert ": running." in text and "Worker host-1 holds the lease" in text
-    later = point + timedelta(hours=1)
+    later = point + DAY
     assert "waits for an earlier point" in told(schedule, at=iso(later))
     opened.status = "retrying"
     opened.save()

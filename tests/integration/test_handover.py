@@ -22,7 +22,7 @@ from tests.app.backends import ACCEPTED, FRAMEWORK, FlakyBackend
 from tests.integration.admin_pages import ADD, LIST, change_url, errors, fields
 from tests.integration.probing import ask, codes, text, well
 from tests.integration.test_explain import iso, told
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["well"]
@@ -52,7 +52,7 @@ def known(settings):
 
 
 def schedule(backend="accepting", task="add", name="s", **values):
-    values = {"kind": "cron", "cron": HOURLY_CRON, "args": [2] if task == "add" else [], **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, "args": [2] if task == "add" else [], **values}
     return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", backend=backend, **values)
 
 
@@ -88,7 +88,7 @@ def test_a_due_point_is_enqueued_there_and_recorded_when_it_is_accepted(broker):
     assert run.result == {"backend": "accepting", "result_id": "id-1"}
     assert tasks.CALLS == []  # nobody has executed it
     assert seen == ["handed_over"]
-    assert broker.views([(f"s{row.pk}", "mail")])[0].point_ms == to_ms(point + timedelta(hours=1))
+    assert broker.views([(f"s{row.pk}", "mail")])[0].point_ms == to_ms(point + DAY)
 
 
 @pytest.mark.parametrize(("backend", "reason", "accepted"), [("", "", 0), ("accepting", "handed_over", 1)])

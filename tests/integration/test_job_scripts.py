@@ -99,7 +99,7 @@ def test_a_pointer_that_was_lost_is_found_by_the_next_one_that_comes(shard):
     come = shard.hints()
     try:
         shard.add(new("j3", wake=shard.now + 90_000))
-        assert come() == [(str(PLACE), shard.now + 10_000)]
+        assert come() == [(PLACE, shard.now + 10_000)]
     finally:
         come.close()
     assert shard.pointer() == shard.now + 10_000
@@ -114,12 +114,12 @@ def test_a_hint_is_sent_where_something_comes_due_earlier_than_all_else(shard):
     come = shard.hints()
     try:
         shard.add(new("j1", wake=shard.now + 60_000))
-        assert come() == [(str(PLACE), shard.now + 60_000)]
+        assert come() == [(PLACE, shard.now + 60_000)]
         shard.add(new("j2", wake=shard.now + 90_000))
         assert come() == []
         shard.add(new("j3"))
         ((place, at),) = come()
-        assert (place, at - shard.now) == (str(PLACE), about(0))
+        assert (place, at - shard.now) == (PLACE, about(0))
         shard.client.zadd(shard.names["due"], {"s1": shard.now - 60_000})
         shard.change("j1", "move", shard.now - 5)
         assert come() == []
@@ -132,7 +132,7 @@ def test_what_is_handed_back_is_hinted_at(shard):
     come = shard.hints()
     try:
         shard.settle(("j1", holder, "release", 10_000, ""), ("j2", holder, "retry", 5_000, "again"))
-        assert [(place, at - shard.now) for place, at in come()] == [(str(PLACE), about(5_000))]
+        assert [(place, at - shard.now) for place, at in come()] == [(PLACE, about(5_000))]
     finally:
         come.close()
 

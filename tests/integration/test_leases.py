@@ -8,7 +8,7 @@ from django_delayq.models import Schedule
 from django_delayq.signals import lease_lost
 from django_delayq.worker import Worker, WorkerOptions
 from tests.app.tasks import noop
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -18,11 +18,11 @@ def enqueue(broker):
 
 
 def due_point(broker):
-    make_due(broker, Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON))
+    make_due(broker, Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON))
 
 
 def due_failure(broker):
-    values = {"max_attempts": 2, "backoff": timedelta(hours=1), "cron": HOURLY_CRON}
+    values = {"max_attempts": 2, "backoff": timedelta(hours=1), "cron": DAILY_CRON}
     make_due(broker, Schedule.objects.create(name="s", task="tests.app.tasks.fail", kind="cron", **values))
 
 

@@ -2,15 +2,15 @@
 
 import json
 import threading
-import time
 
 import pytest
 from django.db import connections
 
 from django_delayq import mirror
 from django_delayq.broker import Broker
-from django_delayq.fields import utcnow
 from django_delayq.mirror import sweep, turn
+from django_delayq.timing import from_ms
+from tests.acceptance.support import wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,17 +37,20 @@ def lose(broker, row):
 # -- when one is due
 
 
-def test_a_sweep_is_noted_and_none_is_due_for_a_while(noted):
+def test_a_sweep_is_noted_and_none_is_due_for_a_while(broker):
+    mirror.check_layout(broker)
+    began = from_ms(broker.now_ms())
+    assert mirror.sweep_in_turn(broker).done
     row = schedule()
-    lose(noted, row)
-    assert mirror.sweep_in_turn(noted) is None
-    last = turn.read_last(noted)
+    lose(broker, row)
+    assert mirror.sweep_in_turn(broker) is None
+    last = turn.read_last(broker)
     assert (last.checked, last.mended) == (0, 0)
-    assert abs((utcnow() - last.at).total_seconds()) < 5
-    assert not turn.is_due(noted)
-    time.sleep(0.01)
-    assert mirror.sweep_in_turn(noted, every_seconds=0.005).lines
-    assert (turn.read_last(noted).checked, turn.read_last(noted).mended) == (1, 1)
+    assert began <= last.at <= from_ms(broker.now_ms())
+    assert not turn.is_due(broker)
+    wait_until(lambda: broker.now_ms() > last.at_ms + 5)
+    assert mirror.sweep_in_turn(broker, every_seconds=0.005).lines
+    assert (turn.read_last(broker).checked, turn.read_last(broker).mended) == (1, 1)
 
 
 DUE = [
@@ -158,13 +161,14 @@ def test_a_sweeper_that_dies_holds_up_the_others_only_for_a_while(broker, monkey
     mirror.check_layout(broker)
     row = schedule()
     lose(broker, row)
-    monkeypatch.setattr(turn, "TTL_MS", 400)
     assert broker.begin_sweep("dead", ttl_ms=turn.TTL_MS)
     assert mirror.sweep_in_turn(broker) is None
-    deadline = time.monotonic() + 20
-    while (report := mirror.sweep_in_turn(broker)) is None and time.monotonic() < deadline:
-        time.sleep(0.05)  # for the mark to expire
-    assert report.done
+    key = f"{broker.config.prefix}:sweep"
+    assert 0 < broker.client.pttl(key) <= turn.TTL_MS
+    broker.client.pexpire(key, 1)  # half a minute later
+    reports = []
+    wait_until(lambda: reports.append(mirror.sweep_in_turn(broker)) or reports[-1])
+    assert reports[-1].done
     assert mirrored(broker, row)
 
 

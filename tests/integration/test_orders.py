@@ -13,17 +13,17 @@ from django_delayq.timing import from_ms, to_ms
 from tests.app import tasks
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
-from tests.support import HOURLY_MINUTE, OTHER_HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DAY = datetime(2026, 3, 10, minute=HOURLY_MINUTE, tzinfo=UTC)
-HOUR = timedelta(hours=1)
+MINUTE_OF_IT, HOUR_OF_IT = map(int, DAILY_CRON.split()[:2])
+FIRST = datetime(2025, 3, 10, HOUR_OF_IT, MINUTE_OF_IT, tzinfo=UTC)
 
 
-def hours(*numbers):
-    """Return points of HOURLY_CRON, of which none comes due during a test."""
-    return [DAY + number * HOUR for number in numbers]
+def days(*numbers):
+    """Return points of DAILY_CRON, of which none comes due during a test."""
+    return [FIRST + number * DAY for number in numbers]
 
 
 def row(subject, due_at, status, origin=Origin.DUE, **values):
@@ -53,8 +53,8 @@ def members(broker):
 
 def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
     subject = schedule(queue="mail")
-    runs = mirror.backfill(subject, DAY, DAY + 3 * HOUR)
-    assert ordered(runs) == hours(0, 1, 2, 3)
+    runs = mirror.backfill(subject, FIRST, FIRST + 3 * DAY)
+    assert ordered(runs) == days(0, 1, 2, 3)
     saved = Run.objects.order_by("due_at")
     assert [run.pk for run in saved] == [run.pk for run in runs]
     for run in saved:
@@ -66,8 +66,8 @@ def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
 @pytest.mark.parametrize("enabled", [True, False])
 def test_nothing_is_ordered_for_points_to_come(enabled):
     now = datetime.now(UTC)
-    subject = schedule(cron="0 0 1 * *", enabled=enabled)
-    last = subject.recurrence.previous_at_or_before(now, now - timedelta(days=40))
+    subject = schedule(enabled=enabled)
+    last = subject.recurrence.previous_at_or_before(now, now - 2 * DAY)
     plan = mirror.plan_backfill(subject, last, now + timedelta(days=400))
     assert [item.due_at for item in plan] == [last]
     assert ordered(mirror.backfill(subject, last, now + timedelta(days=400))) == [last]
@@ -76,14 +76,15 @@ def test_nothing_is_ordered_for_points_to_come(enabled):
 
 def test_the_recurrence_is_the_one_the_database_has_now():
     stale = schedule()
-    Schedule.objects.filter(pk=stale.pk).update(cron="30 */2 * * *", start_at=DAY + HOUR, end_at=DAY + 5 * HOUR)
-    half_past = [DAY.replace(hour=hour, minute=30) for hour in (2, 4)]
-    assert ordered(mirror.backfill(stale, DAY, DAY + 24 * HOUR)) == half_past
+    noon, hour = datetime(2025, 3, 10, 12, tzinfo=UTC), timedelta(hours=1)
+    Schedule.objects.filter(pk=stale.pk).update(cron="30 */2 * * *", start_at=noon + hour, end_at=noon + 5 * hour)
+    half_past = [noon + (n + 0.5) * hour for n in (2, 4)]
+    assert ordered(mirror.backfill(stale, noon, noon + DAY)) == half_past
 
 
 def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_record():
-    anchor = DAY + timedelta(microseconds=1)
-    subject = schedule(kind="every", cron="", every=HOUR, start_at=anchor)
+    anchor = FIRST + timedelta(microseconds=1)
+    subject = schedule(kind="every", cron="", every=DAY, start_at=anchor)
     (run,) = mirror.backfill(subject, anchor, anchor)
     assert Run.objects.get().due_at == run.due_at == from_ms(to_ms(anchor))
 
@@ -105,28 +106,28 @@ def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_recor
 )
 def test_what_ran_or_runs_is_left_out_and_what_did_not_succeed_is_ordered(status, origin, left_out):
     subject = schedule()
-    row(subject, DAY + HOUR, status, origin, apart=origin != "due")
-    plan = mirror.plan_backfill(subject, DAY, DAY + 2 * HOUR)
+    row(subject, FIRST + DAY, status, origin, apart=origin != "due")
+    plan = mirror.plan_backfill(subject, FIRST, FIRST + 2 * DAY)
     assert [item.left_out for item in plan] == ["", left_out, ""]
     assert [item.known for item in plan] == ["", "" if origin == "manual" else status, ""]
     assert Run.objects.count() == 1
-    expected = hours(0, 2) if left_out else hours(0, 1, 2)
-    assert ordered(mirror.backfill(subject, DAY, DAY + 2 * HOUR)) == expected
+    expected = days(0, 2) if left_out else days(0, 1, 2)
+    assert ordered(mirror.backfill(subject, FIRST, FIRST + 2 * DAY)) == expected
 
 
 def test_a_skipped_stretch_covers_its_points_also_one_that_began_earlier():
     subject = schedule()
-    row(subject, DAY - 5 * HOUR, "skipped", last_due_at=DAY + HOUR, points=7)
-    row(subject, DAY + 3 * HOUR, "skipped", last_due_at=DAY + 4 * HOUR, points=2)
-    plan = mirror.plan_backfill(subject, DAY, DAY + 5 * HOUR)
+    row(subject, FIRST - 5 * DAY, "skipped", last_due_at=FIRST + DAY, points=7)
+    row(subject, FIRST + 3 * DAY, "skipped", last_due_at=FIRST + 4 * DAY, points=2)
+    plan = mirror.plan_backfill(subject, FIRST, FIRST + 5 * DAY)
     assert [item.known for item in plan] == ["skipped", "skipped", "", "skipped", "skipped", ""]
     assert not any(item.left_out for item in plan)
 
 
 def test_a_point_that_the_chain_has_still_to_decide_is_left_out(broker):
-    subject = schedule(cron=OTHER_HOURLY_CRON)
+    subject = schedule(cron=OTHER_DAILY_CRON)
     point = make_due(broker, subject)
-    plan = mirror.plan_backfill(subject, point - 2 * HOUR, point)
+    plan = mirror.plan_backfill(subject, point - 2 * DAY, point)
     assert [(item.due_at, item.left_out) for item in plan][-1] == (point, "undecided")
     assert [item.left_out for item in plan[:-1]] == ["", ""]
     run_burst()
@@ -134,14 +135,14 @@ def test_a_point_that_the_chain_has_still_to_decide_is_left_out(broker):
 
 
 def test_all_points_that_the_chain_has_still_to_decide_are_left_out(broker):
-    subject = schedule(kind="every", cron="", every=HOUR, missed="all")
-    first = make_due(broker, subject, 2.5 * HOUR)
-    plan = mirror.plan_backfill(subject, first - HOUR, first + 2 * HOUR)
+    subject = schedule(kind="every", cron="", every=DAY, missed="all")
+    first = make_due(broker, subject, 2.5 * DAY)
+    plan = mirror.plan_backfill(subject, first - DAY, first + 2 * DAY)
     assert [item.left_out for item in plan] == ["", "undecided", "undecided", "undecided"]
 
 
 def test_a_point_that_a_worker_may_run_at_this_moment_is_left_out_also_after_a_pause(broker):
-    subject = schedule(cron=OTHER_HOURLY_CRON)
+    subject = schedule(cron=OTHER_DAILY_CRON)
     point = make_due(broker, subject)
     subject.refresh_from_db()
     subject.pause()
@@ -152,7 +153,7 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
     subject = schedule(cron="* * * * *", enabled=False)
     now = datetime.now(UTC)
     minute = now.replace(second=0, microsecond=0)
-    Schedule._base_manager.filter(pk=subject.pk).update(effective_from=now - HOUR, created_at=now - 2 * HOUR)
+    Schedule._base_manager.filter(pk=subject.pk).update(effective_from=now - DAY, created_at=now - 2 * DAY)
     assert ordered(mirror.backfill(subject, minute, minute)) == [minute]
 
 
@@ -162,32 +163,32 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
 def test_more_points_than_the_limit_are_refused_with_their_number_before_anything_is_written(broker):
     subject = schedule()
     with pytest.raises(InvalidBackfill, match=r"24 due points.*at most 23.*shorter"):
-        mirror.backfill(subject, DAY, DAY + 23 * HOUR, limit=23)
+        mirror.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
     assert not Run.objects.exists()
     assert members(broker) == set()
     for number in range(22):  # what is left out does not count
-        row(subject, DAY + number * HOUR, "succeeded")
-    assert len(mirror.backfill(subject, DAY, DAY + 23 * HOUR, limit=2)) == 2
+        row(subject, FIRST + number * DAY, "succeeded")
+    assert len(mirror.backfill(subject, FIRST, FIRST + 23 * DAY, limit=2)) == 2
 
 
 def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
     subject = schedule(cron="* * * * * *")
     with pytest.raises(InvalidBackfill, match=r"31536000 due points.*at most 20000 are looked at"):
-        mirror.plan_backfill(subject, DAY - timedelta(days=365), DAY - timedelta(seconds=1))
+        mirror.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
 
 
 def test_what_cannot_be_meant_is_refused_with_the_reason():
     subject = schedule()
     with pytest.raises(InvalidBackfill, match="before the start"):
-        mirror.backfill(subject, DAY, DAY - HOUR)
+        mirror.backfill(subject, FIRST, FIRST - DAY)
     with pytest.raises(ValueError, match="aware"):
-        mirror.backfill(subject, DAY.replace(tzinfo=None), DAY)
-    delayed = schedule("delayed", kind="every", cron="", every=HOUR, every_from="finish")
+        mirror.backfill(subject, FIRST.replace(tzinfo=None), FIRST)
+    delayed = schedule("delayed", kind="every", cron="", every=DAY, every_from="finish")
     with pytest.raises(InvalidBackfill, match="Run now"):
-        mirror.backfill(delayed, DAY, DAY + HOUR)
+        mirror.backfill(delayed, FIRST, FIRST + DAY)
     Schedule.objects.filter(pk=subject.pk).delete()
     with pytest.raises(InvalidBackfill, match="deleted"):
-        mirror.backfill(subject, DAY, DAY + HOUR)
+        mirror.backfill(subject, FIRST, FIRST + DAY)
     assert not Run.objects.exists()
 
 
@@ -198,13 +199,13 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
     mirror.check_layout(broker)
     tasks.CALLS.clear()
     subject = schedule(task="tests.app.tasks.add", args=[1], max_runs=1)
-    ScheduleState.objects.filter(schedule=subject).update(run_count=1, last_due_at=DAY)
+    ScheduleState.objects.filter(schedule=subject).update(run_count=1, last_due_at=FIRST)
     subject.pause()
     before = ScheduleState.objects.values("last_due_at", "next_due_at", "run_count", "condition").get()
-    mirror.backfill(subject, DAY + HOUR, DAY + 3 * HOUR)
+    mirror.backfill(subject, FIRST + DAY, FIRST + 3 * DAY)
     run_burst()
     assert list(Run.objects.order_by("due_at").values_list("due_at", "status")) == [
-        (due_at, "succeeded") for due_at in hours(1, 2, 3)
+        (due_at, "succeeded") for due_at in days(1, 2, 3)
     ]
     assert len(tasks.CALLS) == 3
     assert ScheduleState.objects.get().last_lag_ms is None  # it was not late, it was ordered so
@@ -212,9 +213,9 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
 
 
 def test_old_points_do_not_push_before_what_is_due_now(broker):
-    subject, other = schedule(), schedule("other", cron=OTHER_HOURLY_CRON)
+    subject, other = schedule(), schedule("other", cron=OTHER_DAILY_CRON)
     point = make_due(broker, other)
-    runs = mirror.backfill(subject, DAY, DAY + 5 * HOUR)
+    runs = mirror.backfill(subject, FIRST, FIRST + 5 * DAY)
     scores = [view.score_ms for view in broker.views([(f"r{run.pk}", "default") for run in runs])]
     assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
     place = broker.place_of("s1", "default")
@@ -227,17 +228,17 @@ def test_old_points_do_not_push_before_what_is_due_now(broker):
 def test_a_flush_and_a_redis_that_was_away_lose_none(broker, settings):
     good = settings.CACHES
     subject = schedule()
-    mirror.backfill(subject, DAY, DAY)
+    mirror.backfill(subject, FIRST, FIRST)
     assert len(members(broker)) == 1
     broker.purge()
     kill_redis(settings)
-    assert len(mirror.backfill(subject, DAY, DAY + HOUR)) == 1
+    assert len(mirror.backfill(subject, FIRST, FIRST + DAY)) == 1
     settings.CACHES = good
     assert members(broker) == set()
     run_burst()
     assert list(Run.objects.order_by("due_at").values_list("due_at", "status")) == [
-        (DAY, "succeeded"),
-        (DAY + HOUR, "succeeded"),
+        (FIRST, "succeeded"),
+        (FIRST + DAY, "succeeded"),
     ]
 
 
@@ -246,7 +247,7 @@ def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
 
     subject = schedule()
     with pytest.raises(RuntimeError), transaction.atomic():
-        mirror.backfill(subject, DAY, DAY)
+        mirror.backfill(subject, FIRST, FIRST)
         assert members(broker) == set()
         raise RuntimeError
     assert not Run.objects.exists()
@@ -268,7 +269,7 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
 
     def order(first, last):
         try:
-            results.append(ordered(mirror.backfill(subject, DAY + first * HOUR, DAY + last * HOUR)))
+            results.append(ordered(mirror.backfill(subject, FIRST + first * DAY, FIRST + last * DAY)))
         except Exception as error:
             problems.append(error)
         finally:
@@ -280,5 +281,5 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     for thread in threads:
         thread.join(30)
     assert problems == []
-    assert sorted(results[0] + results[1]) == hours(*range(9))
-    assert [run.due_at for run in Run.objects.order_by("due_at")] == hours(*range(9))
+    assert sorted(results[0] + results[1]) == days(*range(9))
+    assert [run.due_at for run in Run.objects.order_by("due_at")] == days(*range(9))

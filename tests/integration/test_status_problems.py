@@ -13,7 +13,7 @@ from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Sna
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ALIVE, SHARD, ask, beat, codes, key, text, well
-from tests.support import OTHER_HOURLY_CRON, make_due, run_burst
+from tests.support import OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["well"]
@@ -143,7 +143,7 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
 
 
 def test_a_schedule_that_was_parked_while_it_owed_a_point_is_no_difference(well):
-    row = schedule(cron=OTHER_HOURLY_CRON)
+    row = schedule(cron=OTHER_DAILY_CRON)
     make_due(well, row)
     Schedule.objects.filter(pk=row.pk).update(timezone="Mars/Olympus")
     assert ask("--max-lag", "100000")[1]["drift"]["total"] == 0

@@ -10,15 +10,15 @@ from django_delayq.broker import Broker, Definition, Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions, dispatch
-from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HOURLY = {"kind": "cron", "cron": HOURLY_CRON}
+DAILY = {"kind": "cron", "cron": DAILY_CRON}
 
 
 def schedule(name="s", task="add", **values):
-    values = {**HOURLY, "args": [2] if task == "add" else [], **values}
+    values = {**DAILY, "args": [2] if task == "add" else [], **values}
     return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", **values)
 
 
@@ -38,7 +38,7 @@ def test_a_failing_task_is_recorded_with_its_traceback_and_the_chain_goes_on(bro
     assert run.status == Status.FAILED
     assert "RuntimeError: the bank is closed" in run.reason
     assert "raise RuntimeError(message)" in run.error
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
     row.refresh_from_db()
     assert (row.state.failing_streak, row.state.last_status) == (1, "failed")
     assert list(Schedule.objects.failing()) == [row]
@@ -113,7 +113,7 @@ def test_a_decided_point_is_not_run_again_and_the_chain_goes_on(broker):
     broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", to_ms(point))
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
 
 
 def test_after_a_decided_point_the_next_one_keeps_its_jitter(broker):
@@ -220,7 +220,7 @@ def test_a_point_due_before_an_edit_still_runs_once_and_the_rest_is_explained(br
     row = schedule()
     point = make_due(broker, row)
     row.refresh_from_db()
-    row.cron = OTHER_HOURLY_CRON
+    row.cron = OTHER_DAILY_CRON
     row.save()
     run_burst()
     runs = list(Run.objects.order_by("due_at"))
@@ -296,7 +296,7 @@ def test_a_point_that_kills_its_workers_is_lost_and_the_schedule_goes_on(broker)
     run_burst()
     run = Run.objects.get()
     assert (run.status, run.reason) == (Status.LOST, "poison")
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
 
 
 def test_run_now_runs_beside_the_chain_also_when_paused(broker):
@@ -328,7 +328,7 @@ def test_overlapping_runs_are_members_of_their_own(broker):
     assert (run.status, run.apart, run.origin, run.due_at) == ("succeeded", True, "due", point)
     row.refresh_from_db()
     assert (row.state.run_count, row.state.last_due_at) == (1, point)
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
 
 
 @pytest.fixture
@@ -407,7 +407,7 @@ def test_the_settle_that_never_came_is_made_up_without_a_second_run(broker):
     ScheduleState.objects.update_or_create(schedule=row, defaults={"last_due_at": point})
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
     late = Settlement(f"s{row.pk}", claim.fence, row.generation, to_ms(point), to_ms(point))
     assert broker.settle(place, [late]) == [0]
 

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq.models import Run, Schedule, Status
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_due_point_runs_once_and_the_next_one_waits(broker):
-    schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[2], kind="cron", cron=HOURLY_CRON)
+    schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[2], kind="cron", cron=DAILY_CRON)
     point = make_due(broker, schedule)
     run_burst()
     run = Run.objects.get()
@@ -20,6 +20,6 @@ def test_a_due_point_runs_once_and_the_next_one_waits(broker):
     assert schedule.state.last_due_at == point
     assert schedule.state.run_count == 1
     view = broker.views([(f"s{schedule.pk}", "default")])[0]
-    assert view.point_ms == int((point + timedelta(hours=1)).timestamp() * 1000)
+    assert view.point_ms == int((point + DAY).timestamp() * 1000)
     assert not view.leased
     assert run.claimed_at >= datetime.now(UTC) - timedelta(seconds=10)

@@ -13,16 +13,16 @@ from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.signals import run_finished
 from django_delayq.timing import from_ms
 from django_delayq.worker import Worker, WorkerOptions
-from tests.acceptance.support import PATIENCE_SECONDS
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.app import tasks
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def mk(name="s", **v):
     return Schedule.objects.create(
-        **{"name": name, "kind": "cron", "cron": HOURLY_CRON, "task": "tests.app.tasks.noop", **v}
+        **{"name": name, "kind": "cron", "cron": DAILY_CRON, "task": "tests.app.tasks.noop", **v}
     )
 
 
@@ -128,7 +128,7 @@ def test_what_lost_its_lease_while_it_waited_for_a_slot_is_not_started(broker):
         held.deadline = time.monotonic() - 1
     worker.keeper._expire()
     worker.slots.start()
-    time.sleep(0.5)  # a slot has taken it by then
+    wait_until(lambda: not worker.slots.waiting and worker.slots.free, what="a slot to have taken it")
     assert tasks.CALLS == []
 
 
@@ -154,7 +154,6 @@ def test_an_endless_generation_does_not_spin(broker):
         assert ends(worker.run)
     finally:
         worker.stop()
-        time.sleep(0.5)  # let the thread end
 
 
 def test_a_result_of_a_giant_number_is_noted(broker, monkeypatch):

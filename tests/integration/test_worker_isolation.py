@@ -11,14 +11,14 @@ from django_delayq.models import Run, Schedule, Status
 from django_delayq.worker import Worker, WorkerOptions, isolation, status
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until
 from tests.integration.mirroring import set_due
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def note(name, path, seconds=0.0, gate="", **values):
     kwargs = {"path": str(path), "text": name, "seconds": seconds, "gate": str(gate)}
-    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, **values}
     return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
 
 
@@ -155,13 +155,14 @@ def test_what_was_handed_back_is_a_suspect_for_the_next_one_too(broker, tmp_path
 
 
 def test_the_first_take_over_runs_beside_others(broker, tmp_path):
-    path = tmp_path / "f"
-    suspect, other = note("suspect", path, 1.0), note("other", path, 1.0)
+    path, gate = tmp_path / "f", tmp_path / "gate"
+    suspect, other = note("suspect", path, gate=gate), note("other", path, gate=gate)
     died(broker, suspect, reclaims=0)
     make_due(broker, other)
     with Running():
-        wait_until(lambda: len(spans(path)) == 2, 30)
-    assert max(start for start, _ in spans(path).values()) < min(end for _, end in spans(path).values())
+        wait_until(lambda: len(lines(path)) == 2, what="both to have begun")
+        gate.touch()
+        wait_until(lambda: len(spans(path)) == 2)
     assert Run.objects.get(schedule=suspect).reclaims == 1
 
 
@@ -224,21 +225,24 @@ def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path, patien
     assert [words[1] for words in lines(path)] == ["busy", "busy"]
 
 
-def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, monkeypatch):
+def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, patient, monkeypatch):
     """It is handed back for another worker, uncounted, and this one goes on claiming."""
-    monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 1.0)
     path, other, gate = tmp_path / "f", tmp_path / "g", tmp_path / "gate"
     suspect = note("suspect", path)
     died(broker, suspect, reclaims=1, lapsed=False)
     make_due(broker, note("long", path, gate=gate))
     with Running() as running:
         waits_behind(running, broker, suspect, path)
+        waited_ms = broker.now_ms()
+        monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 0.0)  # as if it had waited for so long
+        running.worker.wake()
         wait_until(lambda: not running.worker.dispatcher.isolation.active)
-        assert view(broker, suspect).score_ms > broker.now_ms()
+        assert view(broker, suspect).score_ms > waited_ms
         make_due(broker, note("meanwhile", other))
         wait_until(lambda: len(lines(other)) == 2, 30)
         assert len(lines(path)) == 1, "the long task has not ended"
         assert Run.objects.get(schedule=suspect).reclaims == 1
+        monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 600)
         gate.touch()
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 60)
 
@@ -259,8 +263,7 @@ def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(brok
 
 
 def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, settings, patient):
-    """Here it waits for two leases."""
-    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 2}
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 9}
     path, gate = tmp_path / "f", tmp_path / "gate"
     suspect = note("suspect", path)
     died(broker, suspect, reclaims=1, lapsed=False)
@@ -268,8 +271,8 @@ def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, sett
     with Running() as running:
         waits_behind(running, broker, suspect, path)
         (held,) = running.worker.dispatcher.isolation._waiting
-        end_ms = broker.now_ms() + 4000
-        wait_until(lambda: broker.now_ms() > end_ms, what="two leases to pass")
+        end_ms = view(broker, suspect).score_ms
+        wait_until(lambda: view(broker, suspect).score_ms > end_ms, what="the lease to be renewed")
         gate.touch()
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 30)
     assert Run.objects.get(schedule=suspect).fence == held.fence, "it was claimed once"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 
 import pytest
 from django.test import override_settings
@@ -18,6 +19,7 @@ from tests.faults.harness.proxy import Proxy
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.shapes import SLOTS, Node, free_ports
 from tests.integration.mirroring import schedule
+from tests.integration.shard import PLACE, listening
 from tests.support import make_due, run_burst
 
 EXACT = str(2**53 - 1)
@@ -92,11 +94,10 @@ def test_a_fit_server_is_looked_at_in_four_commands_of_which_nothing_stays(serve
 
 def test_the_hint_of_a_trial_says_nothing(server):
     with server.broker() as broker:
-        hints = broker.hints(timeout_seconds=0.3)
-        assert next(hints) is None
+        come = listening(broker, keys.all_keys(broker.config.prefix, PLACE))
         start()
-        assert [next(hints), next(hints)] == [None, None]
-        hints.close()
+        assert set(come()) <= {None}
+        come.close()
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -311,7 +312,7 @@ def test_the_table_of_versions_has_the_series_that_the_advisories_name():
 # -- clocks
 
 
-@pytest.mark.parametrize(("off", "words"), [(5.0, "behind"), (-5.0, "ahead of")])
+@pytest.mark.parametrize(("off", "words"), [(5000.0, "behind"), (-5000.0, "ahead of")])
 def test_a_clock_of_this_machine_that_is_off_is_warned_of_with_the_difference(
     server, warnings, monkeypatch, off, words
 ):
@@ -319,11 +320,13 @@ def test_a_clock_of_this_machine_that_is_off_is_warned_of_with_the_difference(
 
     real = engine.time.time
     monkeypatch.setattr(engine.time, "time", lambda: real() + off)
+    began = time.monotonic()
     start()
+    took = time.monotonic() - began
     (text,) = warnings()
-    found = re.search(rf"is (\d\.\d) s {words} this machine's", text)
+    found = re.search(rf"is (\d+\.\d) s {words} this machine's", text)
     assert found, text
-    assert float(found[1]) == pytest.approx(5, abs=0.2)
+    assert float(found[1]) == pytest.approx(abs(off), abs=0.2 + took)
 
 
 def test_the_time_that_a_round_trip_takes_is_no_difference_of_clocks(server, monkeypatch):

@@ -19,7 +19,7 @@ from django_delayq.worker.share import ABSENT_SECONDS, ALL_SECONDS, Share
 from tests.acceptance.support import wait_until
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.verdict import Stall
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 PLACES = [Place("default", shard) for shard in range(16)] + [Place("mail", shard) for shard in range(4)]
 FLEET = {f"host:{number}:abc": frozenset(("default", "mail")) for number in range(50)}
@@ -235,7 +235,7 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come
     """Its members are leased to nobody who knows it, so that the head is a lease's end, and no reason to claim."""
     worker = Worker(WorkerOptions(queues=("default",), threads=1, name="me"))
     rows = [
-        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
         for n in range(40)
     ]
     for name in ("me", "other"):
@@ -325,7 +325,7 @@ def test_what_is_due_where_the_first_one_is_busy_starts_a_little_later(sixteen, 
             task="tests.app.tasks.note",
             args=[str(tmp_path / "blocker"), "blocker", 0, str(gate)],
             kind="cron",
-            cron=HOURLY_CRON,
+            cron=DAILY_CRON,
         )
         make_due(broker, blocker)
         busy = []

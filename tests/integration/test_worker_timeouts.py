@@ -17,7 +17,7 @@ from django_delayq.worker import Worker, WorkerOptions, status, timeouts
 from django_delayq.worker.entry import Held
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +27,7 @@ LONG = 300
 
 def schedule(task, name="s", timeout=0.3, **values):
     limit = None if timeout is None else timedelta(seconds=timeout)
-    values = {"kind": "cron", "cron": HOURLY_CRON, "timeout": limit, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, "timeout": limit, **values}
     return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", **values)
 
 
@@ -46,7 +46,7 @@ def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
     assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
     assert "in spin" in run.error
     assert run.duration >= timedelta(seconds=0.3)
-    assert view(broker, row).point_ms == to_ms(point + timedelta(hours=1))
+    assert view(broker, row).point_ms == to_ms(point + DAY)
 
 
 def test_a_task_that_catches_every_exception_of_its_steps_is_stopped_too(broker):
@@ -129,8 +129,8 @@ class Running:
     def _run(self):
         self.status = self.worker.run()
 
-    def ended(self, seconds=30):
-        self._thread.join(seconds)
+    def ended(self):
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return self.status
 
@@ -139,12 +139,15 @@ def test_what_does_not_react_is_recorded_without_it_and_the_process_is_recycled(
     trace, gate, neighbour = tmp_path / "trace", tmp_path / "gate", tmp_path / "neighbour"
     row = schedule("stubborn", name="hung", args=[str(trace), str(gate)])
     make_due(broker, row)
-    make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 2.0]))
+    beside = tmp_path / "gate beside"
+    make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 0, str(beside)]))
     said = []
     running = Running(tell=said.append)
     wait_until(lambda: lines(trace) and lines(neighbour), 30)
     waiting = schedule("noop", name="waiting", timeout=None)
     make_due(broker, waiting)
+    wait_until(lambda: running.worker.leaving)
+    beside.touch()
     assert running.ended() == status.RECYCLE
     assert said == [status.WORKING, status.LEAVING]
     hung = Run.objects.get(schedule_name="hung")
@@ -174,12 +177,13 @@ def test_what_does_not_react_is_tried_again_while_attempts_are_left(broker, tmp_
 
 
 def test_a_stop_while_it_is_being_recycled_is_a_stop(broker, tmp_path, short_grace):
-    gate, neighbour = tmp_path / "gate", tmp_path / "neighbour"
+    gate, neighbour, beside = tmp_path / "gate", tmp_path / "neighbour", tmp_path / "gate beside"
     make_due(broker, schedule("stubborn", args=[str(tmp_path / "f"), str(gate)]))
-    make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 3.0]))
+    make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 0, str(beside)]))
     running = Running()
-    wait_until(lambda: running.worker.leaving, 30)
+    wait_until(lambda: lines(neighbour) and running.worker.leaving, 30)
     running.worker.stop()
+    beside.touch()
     assert running.ended() == status.OK
     gate.touch()
     assert Run.objects.get(schedule_name="beside").status == Status.SUCCEEDED
@@ -307,7 +311,7 @@ def test_many_tasks_that_end_at_their_timeout_leave_the_slots_unharmed():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
     assert escaped == []
     assert len(outcomes) == 4 * 150
     assert set(outcomes) == {("done", type(None)), (None, TaskTimeout)}, "both ways must have happened"

@@ -29,7 +29,7 @@ from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
 from tests.integration.shard import PLACE
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,7 +92,7 @@ class Prefix:
         Run.objects.all().delete()
         Schedule.objects.all().delete()
         self.broker.purge()
-        add = {"task": "tests.app.tasks.add", "kind": "cron", "cron": HOURLY_CRON}
+        add = {"task": "tests.app.tasks.add", "kind": "cron", "cron": DAILY_CRON}
         self.rows = {
             "OURS": Schedule.objects.create(name="due", args=[1], kwargs={"b": 2}, **add),
             "MAIL": Schedule.objects.create(name="mail", args=[3], kwargs={"b": 4}, queue="mail", **add),

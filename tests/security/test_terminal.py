@@ -11,7 +11,7 @@ import pytest
 from django_delayq.models import Schedule, ScheduleState
 from django_delayq.plain import plain
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
-from tests.acceptance.support import ROOT, command_environment
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment
 from tests.integration.admin_pages import LIST
 from tests.integration.shard import PLACE
 from tests.support import run_burst
@@ -20,14 +20,31 @@ HOSTILE = b"\xff\x1b]0;owned\x07\x1b[2J\r\nforged line\x9b2J\xe2\x80\xae\xe2\x80
 NAMED = HOSTILE[1:].decode("latin-1")
 
 
-def shown(*words):
-    """Return what a command of its own process writes."""
+#: Plays commands in turn, each as its own process would: an interpreter takes longer than any of them.
+IN_TURN = """
+import sys
+from django.core.management import execute_from_command_line
+for words in {!r}:
+    try:
+        execute_from_command_line(["django", *words])
+    except SystemExit:
+        pass
+    sys.stderr.flush()
+    print({!r}, flush=True)
+"""
+END = "-- that was all of it --"
+
+
+def shown(*commands):
+    """Return what each of these commands writes, played in turn by a process of their own."""
     told = subprocess.run(
-        [sys.executable, "-m", "django", *words],
-        env={**command_environment(), "PYTHONIOENCODING": "utf-8:strict"}, cwd=ROOT, capture_output=True, check=False,
-        timeout=60,
+        [sys.executable, "-c", IN_TURN.format(commands, END)],
+        env={**command_environment(), "PYTHONIOENCODING": "utf-8:strict"}, cwd=ROOT, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, check=False, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
-    return (told.stdout + told.stderr).decode()
+    *texts, rest = told.stdout.decode().split(END)
+    assert len(texts) == len(commands), rest
+    return texts
 
 
 def is_plain(text):
@@ -48,25 +65,19 @@ def hostile(broker):
     return row
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["delayq_status"],
-        ["delayq_status", "--json"],
-        ["delayq_explain", "1"],
-        ["delayq_sync", "--dry-run"],
-        ["delayq_sync"],
-        ["delayq_worker", "--burst"],
-    ],
-    ids=" ".join,
-)
+ASK = ["delayq_status", "delayq_status --json", "delayq_explain 1", "delayq_sync --dry-run"]
+
+
+@pytest.mark.parametrize("commands", [[*ASK, "delayq_sync"], ["delayq_worker --burst"]], ids=["asked", "worked"])
 @pytest.mark.django_db(transaction=True)
-def test_a_command_shows_hostile_names_as_text(hostile, words):
-    said = shown(*(str(hostile.pk) if word == "1" else word for word in words))
-    assert "Traceback" not in said
-    assert "end" in said, "the name was shown at all"
-    assert is_plain(said), ascii(said)
-    assert not any(line.startswith("forged") for line in said.splitlines())
+def test_a_command_shows_hostile_names_as_text(hostile, commands):
+    """The last one of each row mends what is hostile."""
+    commands = [[str(hostile.pk) if word == "1" else word for word in text.split()] for text in commands]
+    for words, said in zip(commands, shown(*commands), strict=True):
+        assert "Traceback" not in said, words
+        assert "end" in said, f"the name was shown at all by {words}"
+        assert is_plain(said), (words, ascii(said))
+        assert not any(line.startswith("forged") for line in said.splitlines()), words
 
 
 @pytest.mark.django_db(transaction=True)
