@@ -120,12 +120,12 @@ QUIET = settings(deadline=None, database=None, stateful_step_count=30, suppress_
 
 
 class TestHistories(Histories.TestCase):  # type: ignore[misc]
-    settings = settings(QUIET, max_examples=40)
+    settings = settings(QUIET, max_examples=120)
 
 
 @pytest.mark.everything
 class TestManyHistories(Histories.TestCase):  # type: ignore[misc]
-    settings = settings(QUIET, max_examples=400)
+    settings = settings(QUIET, max_examples=1000)
 
 
 @pytest.mark.parametrize("recurrence", [Cron("* * * * *", "Europe/Riga"), Every(MINUTE, START)])
