@@ -3,6 +3,7 @@
 import pytest
 
 from django_delayq.backend.sending import shared
+from django_delayq.worker import upkeep
 from tests.app import tasks
 
 
@@ -15,10 +16,20 @@ def fresh(prefix):
     shared().forget()
 
 
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch):
+    """Workers in threads of this process look more often whether they are to end, or what a sweep finds."""
+    monkeypatch.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.2)
+
+
 @pytest.fixture(params=[True, False], ids=["aware", "naive"])
 def use_tz(request, settings):
-    """A project with aware datetimes, and one with naive ones in a zone that is not UTC."""
+    """A project with aware datetimes, and one with naive ones in a zone that is not UTC and never changes its clocks.
+
+    (Where a clock goes back, a naive time that is later may be less.)
+    """
     settings.USE_TZ = request.param
     if not request.param:
-        settings.TIME_ZONE = "America/New_York"
+        settings.TIME_ZONE = "Asia/Kolkata"
     return request.param

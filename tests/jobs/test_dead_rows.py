@@ -1,6 +1,7 @@
 """Durable jobs that are dead: listed with those of Redis, looked at, revived and deleted in the database."""
 
 import json
+import sys
 from datetime import timedelta
 
 import pytest
@@ -338,13 +339,14 @@ def test_a_job_of_another_queue_is_not_found_under_this_one(broker):
     assert ids(broker) == [result.id]
 
 
-def test_a_revived_job_is_no_edit_that_redis_has_missed_for_long(broker):
+def test_a_revived_job_is_no_edit_that_redis_has_missed_for_long(broker, monkeypatch):
     """It is old, but waits only since its revival."""
+    monkeypatch.setattr(sys.modules[mirror.drift.__module__], "STALE", timedelta(hours=1))  # longer than the test
     result = died()
     rows_of(result).update(enqueued_at=utcnow() - timedelta(days=3))
     assert operating.revive(broker, result.id) == Outcome.DONE
     assert mirror.drift(broker).jobs == 0
-    rows_of(result).update(wakes_at=utcnow() - timedelta(minutes=1))
+    rows_of(result).update(wakes_at=utcnow() - timedelta(hours=2))
     assert mirror.drift(broker).jobs == 1
 
 

@@ -39,7 +39,7 @@ def test_a_task_may_be_imported_before_the_apps_are_loaded(tmp_path):
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "loaded\n"), done.stderr

@@ -9,6 +9,7 @@ from django_delayq.backend.sending import shared
 from django_delayq.broker import JobBroker
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable, ForeignLayout
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
 from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst, told
@@ -115,8 +116,8 @@ def test_what_is_enqueued_wakes_a_worker_at_once(broker):
     run_burst()
     pubsub = broker.client.pubsub(ignore_subscribe_messages=True)
     pubsub.subscribe(broker._channel)
-    pubsub.get_message(timeout=2)
+    pubsub.get_message(timeout=PATIENCE_SECONDS)
     tasks.echo.enqueue()
-    message = pubsub.get_message(timeout=2)
+    message = pubsub.get_message(timeout=PATIENCE_SECONDS)
     assert message["data"].decode().startswith("default:0 ")
     pubsub.close()

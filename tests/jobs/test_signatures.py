@@ -60,12 +60,13 @@ def test_a_forged_job_is_handed_back_once_then_dead_and_its_neighbours_run(how, 
         app_tasks.add.get_result(victim.id)
     with pytest.raises(TaskResultDoesNotExist):
         task_backends["default"].cancel(victim.id)
+    before = stored.jobs.broker.now_ms()
     with live_worker():
         wait_until(lambda: app_tasks.CALLS, 20, "its neighbour")
         wait_until(lambda: "is not signed with this project's SECRET_KEY" in caplog.text, 20, "what is said")
         if how != "nothing":
             wait_until(lambda: waits(victim), 20, "it to be handed back")
-            assert stored.wakes_ms >= to_ms(utcnow()) + 20_000, "for whoever may know its key"
+            assert stored.wakes_ms >= before + 20_000, "for whoever may know its key"
             assert operating.run_now(stored.jobs.broker, victim.id) == operating.Outcome.DONE
             wait_until(lambda: stored.dead, 20, "its end")
     assert app_tasks.CALLS == [(2, 1)]
@@ -92,9 +93,10 @@ def test_a_job_that_somebody_adds_is_not_run():
     names, member = stored.names, f"j{'x' * 22}"
     stored.client.hset(names["payload"], member, stored.payload)
     stored.client.zadd(names["ready"], {member: 1})
+    before = stored.jobs.broker.now_ms()
     run_burst()
     assert app_tasks.CALLS == [(1, 1)]
-    assert stored.client.zscore(names["jobs"], member) >= to_ms(utcnow()) + 20_000
+    assert stored.client.zscore(names["jobs"], member) >= before + 20_000
 
 
 def test_a_forged_result_is_none_and_imports_nothing():
@@ -194,9 +196,10 @@ def test_while_the_database_cannot_be_asked_it_is_handed_back(monkeypatch):
         raise InterfaceError
 
     monkeypatch.setattr(rows.ledger, "load_jobs", away)
+    before = stored.jobs.broker.now_ms()
     run_burst()
     assert not stored.dead
-    assert stored.wakes_ms >= to_ms(utcnow()) + 20_000
+    assert stored.wakes_ms >= before + 20_000
 
 
 # -- signed with our key, by a later version

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -116,8 +116,16 @@ class Histories(RuleBasedStateMachine):
         assert self.chain.nominal() == self.chain.decided
 
 
-TestHistories = Histories.TestCase
-TestHistories.settings = settings(deadline=None, database=None, max_examples=120, stateful_step_count=30)
+QUIET = settings(deadline=None, database=None, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])
+
+
+class TestHistories(Histories.TestCase):  # type: ignore[misc]
+    settings = settings(QUIET, max_examples=120)
+
+
+@pytest.mark.everything
+class TestManyHistories(Histories.TestCase):  # type: ignore[misc]
+    settings = settings(QUIET, max_examples=1000)
 
 
 @pytest.mark.parametrize("recurrence", [Cron("* * * * *", "Europe/Riga"), Every(MINUTE, START)])

@@ -4,11 +4,13 @@ Everything is picked by counting, nothing by chance: a failure comes back.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
 
 from .simulation import MINUTE, Ticks, watch
 
@@ -78,6 +80,12 @@ class Change(NamedTuple):
         return self.at.astimezone(ZoneInfo(self.zone)).replace(tzinfo=None)
 
     @property
+    def kind(self) -> tuple[timedelta, time, bool]:
+        """By how much, to what time on the wall, and whether on the last Sunday of a month, as many are."""
+        last_sunday = self.wall.isoweekday() == 7 and (self.wall + 7 * DAY).month != self.wall.month
+        return self.shift, self.wall.time(), last_sunday
+
+    @property
     def begin(self) -> datetime:
         return self.at.replace(minute=0, second=0) - 8 * HOUR
 
@@ -119,19 +127,31 @@ def picked(number: int, found: list[Change]) -> list[Change]:
     return [kind[number % len(kind)] for kind in (gaps, overlaps) if kind]
 
 
-def sampled(share: int) -> Iterator[tuple[Change, list[str]]]:
-    """Go through one gap and one overlap of every zone, each with its own part of the expressions, `share` of them.
+def sampled(share: int, *, every_zone: bool) -> Iterator[tuple[Change, list[str]]]:
+    """Go through one gap and one overlap of zones, each with its own part of the expressions, `share` of them.
 
-    One zone of each set of zones that change at the same times of their own goes through all expressions.
+    Zones that change at the same times of their own are a set. With every zone, the first of each set goes through all
+    expressions. Without, only the first of each set is visited, and the first change of each kind, wherever that is,
+    goes through all expressions.
     """
-    together: set[tuple[tuple[datetime, timedelta], ...]] = set()
+    sets: set[tuple[tuple[datetime, timedelta], ...]] = set()
+    kinds: set[tuple[timedelta, time, bool]] = set()
     place = 0
     for number, found in enumerate(zones_that_change().values()):
         key = tuple((change.wall, change.shift) for change in found)
         for change in picked(number, found):
-            if key not in together:
+            first_of_set, first_of_kind = key not in sets, change.kind not in kinds
+            kinds.add(change.kind)
+            if first_of_set if every_zone else first_of_kind:
                 yield change, EXPRESSIONS
-                continue
-            yield change, [EXPRESSIONS[(place + n) % len(EXPRESSIONS)] for n in range(share)]
-            place += share
-        together.add(key)
+            elif first_of_set or every_zone:
+                yield change, [EXPRESSIONS[(place + n) % len(EXPRESSIONS)] for n in range(share)]
+                place += share
+        sets.add(key)
+
+
+#: Every zone takes too long for each change of the code; one zone of each set meets each kind of change.
+in_both_forms = pytest.mark.parametrize(
+    "every_zone",
+    [pytest.param(False, id="one zone of each set"), pytest.param(True, id="every zone", marks=pytest.mark.everything)],
+)
