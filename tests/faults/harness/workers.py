@@ -41,9 +41,7 @@ class WorkerProcess:
         if failpoints:
             variables["DELAYQ_FAILPOINTS"] = failpoints
         with self.log_file.open("wb") as output:
-            self.process: subprocess.Popen[bytes] = start_worker(
-                *arguments, output=output, environment=variables, **options
-            )
+            self.process = start_worker(*arguments, output=output, environment=variables, **options)
         self.started_at = time.time()
 
     def __enter__(self) -> Self:
