@@ -6,13 +6,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from django.conf import settings
 from django.db import connection
+
+from tests.acceptance.warm import Forker, WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Ends what would never end. No limit of the product, which a test asserts on the time that something took: where other
@@ -29,33 +32,60 @@ def command_environment(environment: Mapping[str, str] | None = None, **options:
         "DELAYQ_REDIS_URL": settings.CACHES["default"]["LOCATION"],
         "DELAYQ_TEST_CACHE_OPTIONS": json.dumps(settings.CACHES["default"].get("OPTIONS", {})),
         "DELAYQ_TEST_DATABASE": str(connection.settings_dict["NAME"]),
+        "DELAYQ_TEST_SCRATCH": str(settings.SCRATCH),
         "DELAYQ_TEST_OPTIONS": json.dumps({**settings.DELAYQ, **options}),
         **(environment or {}),
     }
 
 
 def start_worker(
-    *arguments: str, output: IO[bytes], environment: Mapping[str, str] | None = None, **options: Any
-) -> subprocess.Popen[bytes]:
-    """Start `delayq_worker` on the test database; `options` are keys of DELAYQ, `environment` wins over all else."""
+    *arguments: str,
+    output: IO[bytes],
+    environment: Mapping[str, str] | None = None,
+    cold: bool = False,
+    **options: Any,
+) -> subprocess.Popen[bytes] | WarmProcess:
+    """Start `delayq_worker` on the test database; `options` are keys of DELAYQ, `environment` wins over all else.
+
+    Warm, unless it is to be `cold` or needs an interpreter of its own: see `_needs_an_interpreter`.
+    """
+    command = ["delayq_worker", *arguments]
+    variables = command_environment(environment, **options)
+    if not (cold or _needs_an_interpreter(arguments, environment or {})):
+        return _forker().start(command, variables, output)
     return subprocess.Popen(
-        [sys.executable, "-m", "django", "delayq_worker", *arguments],
-        env=command_environment(environment, **options),
+        [sys.executable, "-m", "django", *command],
+        env=variables,
         cwd=ROOT,
         stdout=output,
         stderr=subprocess.STDOUT,
     )
 
 
+@cache
+def _forker() -> Forker:
+    """Return the process that forks the warm workers of this one, started with the first of them."""
+    return Forker(command_environment({"DELAYQ_REDIS_URL": "redis://127.0.0.1:1/0"}), ROOT)
+
+
+def _needs_an_interpreter(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Say whether a worker cannot be a warm one: other modules are to be loaded, or the start itself is the matter."""
+    return (
+        not hasattr(os, "pidfd_open")
+        or any(not name.startswith("DELAYQ_") for name in environment)
+        or any(flag in arguments for flag in ("--processes", "--reload", "--max-memory-per-process"))
+    )
+
+
 @contextmanager
-def worker(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def worker(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes] | WarmProcess]:
     """Run `delayq_worker` as a process of its own; `options` are keys of DELAYQ. Killed at the end, if still there.
 
     What it printed is printed again at the end, so that a failing test shows it.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     process = start_worker(*arguments, output=output, **options)
-    process.stdout_file = output  # type: ignore[attr-defined]  # read by tests while it runs
+    process.stdout_file = output  # type: ignore[union-attr]  # read by tests while it runs
     try:
         yield process
     finally:
@@ -75,14 +105,16 @@ def output_of(process: Any) -> str:
 def wait_until(condition: Callable[[], object], seconds: float = 0.0, what: str = "") -> float:
     """Poll until the condition holds and return how long it took. There is nothing to be woken by across processes.
 
-    Gives up after PATIENCE_SECONDS; after `seconds` where that is more.
+    Gives up after PATIENCE_SECONDS; after `seconds` where that is more. Uses a fifth of a processor at most.
     """
-    began = time.monotonic()
+    began = asked = time.monotonic()
     patience = max(seconds, PATIENCE_SECONDS)
     while not condition():
-        if time.monotonic() - began > patience:
+        now = time.monotonic()
+        if now - began > patience:
             raise AssertionError(f"not within {patience} s: {what or condition}")
-        time.sleep(0.02)
+        time.sleep(max(0.02, 4 * (now - asked)))
+        asked = time.monotonic()
     return time.monotonic() - began
 
 

@@ -50,7 +50,7 @@ def _soak(options: argparse.Namespace) -> int:
         print(*stories(place, outcome.verdict), *slowest(place), sep="\n")
     print(*lines(outcome.rows()), *map(str, outcome.growths), sep="\n")
     print(f"the machine woke a sleeping thread up to {outcome.stall * 1000:.0f} ms late; seed {options.seed}")
-    complaints = outcome.complaints()
+    complaints = outcome.complaints(timed=True)
     print("WRONG: " + "\n       ".join(complaints) if complaints else "Nothing is missing, nothing doubled.")
     return 1 if complaints else 0
 

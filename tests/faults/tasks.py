@@ -50,10 +50,31 @@ def fail_first(context: RunContext, path: str, failures: int = 1) -> None:
 
 
 @task(takes_context=True)
-def hold_the_gil(context: RunContext, path: str, seconds: float) -> None:
-    """Sleep in C and let no other thread of this process run meanwhile: once, whoever is the first; then be quick."""
-    first = _first(f"{path}.held")
-    _traced(context, path, lambda: ctypes.PyDLL(None).usleep(int(seconds * 1_000_000)) if first else None)
+def held_at(context: RunContext, path: str, gate: str) -> None:
+    """Leave a trace, and last for as long as the file `gate` is there."""
+    _traced(context, path, lambda: _last_with(Path(gate), 600))
+
+
+def _last_with(gate: Path, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while gate.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+@task(takes_context=True)
+def hold_the_gil(context: RunContext, path: str, gate: str, seconds: float) -> None:
+    """Sleep in C and let no other thread of this process run meanwhile, while the file `gate` is there.
+
+    Only where it is the first execution of its point. It stays a while afterwards, else its outcome could be there
+    before the thread that renews has seen what was lost.
+    """
+
+    def work() -> None:
+        if Path(gate).exists() and _first(f"{path}.{to_ms(context.due_at)}"):
+            ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+            _last_with(Path(gate), seconds)
+
+    _traced(context, path, work)
 
 
 def _first(path: str) -> bool:

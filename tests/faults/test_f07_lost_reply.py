@@ -9,29 +9,27 @@ from django_delayq.models import Schedule
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules, soon
 from tests.faults.harness.servers import pointing_at
-from tests.faults.harness.variants import variants
-from tests.faults.harness.workers import WorkerProcess
+from tests.faults.harness.verdict import Stall
+from tests.faults.harness.workers import ENDLESS, WorkerProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
-#: Longer than any step of the tests takes: what only the end of a lease would mend stays away for too long.
-LEASE = 60
 #: The reply is lost with its connection, or does not come; or the request is lost, which looks the same from here.
 HOW: dict[str, dict[str, bool]] = {"reset": {}, "silence": {"silent": True}, "request": {"request": True}}
 
 
 @pytest.mark.parametrize(
     ("script", "how"),
-    variants(
-        itertools.product(["claim", "settle", "retry"], HOW),
-        quick=[("claim", "reset"), ("settle", "silence"), ("retry", "request")],
-    ),
+    [
+        pytest.param("claim", "reset", marks=pytest.mark.smoke),
+        *[both for both in itertools.product(["claim", "settle", "retry"], HOW) if both != ("claim", "reset")],
+    ],
 )
 def test_f07_a_lost_reply_to_a_worker_is_made_up_for_without_waiting_for_the_lease(
     script, how, server, proxy, trace, tmp_path, report
 ):
-    retried = {"task": "tests.faults.tasks.fail_first", "max_attempts": 2, "backoff": SECOND, "every": 4 * SECOND}
+    retried = {"task": "tests.faults.tasks.fail_first", "max_attempts": 2, "backoff": SECOND / 5}
     histories = schedules(10, trace, **(retried if script == "retry" else {}))
-    with WorkerProcess(folder=tmp_path, redis_url=proxy.url, LEASE_SECONDS=LEASE) as worker:
+    with WorkerProcess(folder=tmp_path, redis_url=proxy.url, LEASE_SECONDS=ENDLESS) as worker:
         wait_until(lambda: trace.executions(), 30, "runs")
         losses = 1 if how == "silence" else 3
         proxy.lose(script, count=losses, **HOW[how])
@@ -41,30 +39,27 @@ def test_f07_a_lost_reply_to_a_worker_is_made_up_for_without_waiting_for_the_lea
         recovery = max(trace.first_after(lost).values())
         verdict = report(f"F7 {script} {how}", histories, recovery=recovery)
         assert worker.alive
-    assert recovery < LEASE / 2
     assert verdict.executions_max == 1
 
 
-@pytest.mark.quick
 def test_f07_a_lost_reply_to_a_renewal_loses_no_lease(server, proxy, trace, tmp_path, report):
-    lease = 3
+    lease = 2
     # Long enough for two take-overs: the second lost reply may be that of the first one, which then starts nothing.
-    histories = schedules(4, trace, seconds=3 * lease + 1, **soon())
+    histories = schedules(4, trace, seconds=3 * lease + 1, **soon(0.5))
     proxy.lose("renew", count=2)
-    workers = [WorkerProcess(folder=tmp_path, redis_url=proxy.url, LEASE_SECONDS=lease) for _ in range(2)]
-    with workers[0], workers[1]:
+    workers = [WorkerProcess(folder=tmp_path, redis_url=proxy.url, cold=True, LEASE_SECONDS=lease) for _ in range(2)]
+    with workers[0], workers[1], Stall() as stall:
         wait_until(lambda: proxy.lost["renew"] == 2, 30, "lost replies")
         verdict = report("F7 renew", histories)
-        assert not any("Lost the lease" in worker.log() for worker in workers)
-    assert verdict.executions_max == 1
+        kept = verdict.executions_max == 1 and not any("Lost the lease" in worker.log() for worker in workers)
+    assert kept or stall.longer_than(lease / 3)
 
 
-@pytest.mark.parametrize("how", variants(["reset", "request"], quick=["reset"]))
+@pytest.mark.parametrize("how", ["reset", "request"])
 def test_f07_a_lost_reply_to_an_edit_is_mirrored_again(how, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace, every=3600 * SECOND)
-    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) as worker:
-        worker.ready()
-        time.sleep(2)  # its first sweeps, which would mend anything
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=ENDLESS), server.broker() as broker:
+        wait_until(broker.last_sweep, what="the end of the full sweep at its start, which would mend anything")
         proxy.lose("upsert", count=1, **HOW[how])
         with pointing_at(proxy.url):
             for history in histories:

@@ -12,18 +12,17 @@ from django_delayq.timing import to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness import database
 from tests.faults.harness.load import schedules
-from tests.faults.harness.verdict import Stall
-from tests.faults.harness.workers import WorkerProcess
+from tests.faults.harness.verdict import leases_end_within
+from tests.faults.harness.workers import ENDLESS, LEASE, WorkerProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("shards")]
-LEASE = 2
 
 
 @pytest.mark.parametrize(
     "how",
     [
         pytest.param("refuse", marks=pytest.mark.long),
-        pytest.param("freeze", marks=pytest.mark.quick),
+        "freeze",
         pytest.param("half_close", marks=pytest.mark.long),
     ],
 )
@@ -31,11 +30,13 @@ def test_f08_what_a_worker_without_redis_holds_goes_on_elsewhere(how, server, pr
     histories = schedules(20, trace, seconds=0.3)
     alone = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, redis_url=proxy.url)
     other = WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE)
-    with alone, other, Stall() as stall:
+    with alone, other, server.broker() as broker:
         other.ready()
         wait_until(lambda: trace.running_in(alone.pid), 30, "a run in the worker to be cut off")
         getattr(proxy, how)()
         cut = time.time()
+        if how != "half_close":  # else it connects again, and goes on
+            leases_end_within(LEASE, broker, histories)
         # A worker whose connections were closed for reading connects again, and may go on itself.
         left_out = 0 if how == "half_close" else alone.pid
         wait_until(lambda: len(trace.first_after(cut, left_out)) == len(histories), 30, "all to go on")
@@ -47,7 +48,6 @@ def test_f08_what_a_worker_without_redis_holds_goes_on_elsewhere(how, server, pr
         back = time.time()
         wait_until(lambda: any(item.pid == alone.pid and item.began > back for item in trace.executions()), 30, "it")
         report(f"F8 no Redis, {how}", histories, recovery=recovery, limit=LEASE + 1)
-    assert recovery <= LEASE + 1 + stall.worst
 
 
 def points_seen(broker, schedules, seconds):
@@ -62,12 +62,12 @@ def points_seen(broker, schedules, seconds):
 
 
 @pytest.mark.parametrize(
-    "both", [pytest.param(False, marks=pytest.mark.quick, id="database"), pytest.param(True, id="both")]
+    "both", [pytest.param(False, marks=pytest.mark.smoke, id="database"), pytest.param(True, id="both")]
 )
 def test_f08_nothing_is_settled_that_the_ledger_does_not_have(both, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace, seconds=0.3)
-    how = {"folder": tmp_path, "environment": database.LOCK_SECONDS, "LEASE_SECONDS": LEASE}
-    with WorkerProcess(redis_url=proxy.url, **how) as worker:
+    how = {"environment": database.LOCK_SECONDS, "LEASE_SECONDS": LEASE if both else ENDLESS, "cold": both}
+    with WorkerProcess(folder=tmp_path, redis_url=proxy.url, **how) as worker:
         wait_until(lambda: len(trace.executions()) > 10, 30, "a load")
         wait_until(lambda: trace.running_in(worker.pid), 10, "a run whose outcome will find the database locked")
         with ExitStack() as away:
@@ -84,7 +84,6 @@ def test_f08_nothing_is_settled_that_the_ledger_does_not_have(both, server, prox
         back = time.time()
         wait_until(lambda: len(trace.first_after(back)) == len(histories), 30, "all to go on")
         recovery = max(trace.first_after(back).values())
-        verdict = report(f"F8 no {'Redis, no ' if both else ''}database", histories, recovery=recovery, limit=10)
+        verdict = report(f"F8 no {'Redis, no ' if both else ''}database", histories, recovery=recovery)
         assert worker.alive
-    assert recovery <= 10
     assert both or verdict.executions_max == 1

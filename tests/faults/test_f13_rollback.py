@@ -23,7 +23,7 @@ from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import WorkerThread, together
 from tests.support import HOURLY_CRON, make_due, run_burst
 
-pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 HOUR = timedelta(hours=1)
 
 

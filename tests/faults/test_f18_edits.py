@@ -18,7 +18,7 @@ from tests.faults.harness.verdict import row_of
 from tests.integration.mirroring import absent, mirrored
 from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, make_due, run_burst
 
-pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 
 PHASES = [
     "before_claim", "after_claim", "after_judge", "mid-task", "before_ledger", "after_ledger", "after_settle",

@@ -29,19 +29,20 @@ SHARDS = 2 * PRIMARIES
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(2_000, marks=pytest.mark.quick), 5_000, pytest.param(LONG, marks=pytest.mark.long)]
+    "count", [pytest.param(300, marks=pytest.mark.smoke), 2_000, pytest.param(LONG, marks=pytest.mark.long)]
 )
 def test_f22_points_of_one_millisecond_are_all_run_and_no_script_blocks_redis(count, server, trace, tmp_path, report):
-    due, histories = at_once(count, trace, seconds=10 + count / 1000)
+    due, histories = at_once(count, trace, seconds=1 + count / 600)
     with Fleet(WORKERS, folder=tmp_path) as fleet, server.broker() as broker, Stall() as stall:
         watch(broker.client)
-        verdict = report(f"F22 {count} at once", histories, until=due, seconds=count / 100, note="")
+        verdict = report(f"F22 {count} at once", histories, until=due)
         assert fleet.tend() == 0
         found = scripts(broker.client)
     print(f"{found}; stall {stall.worst * 1000:.1f} ms")
     assert verdict.points == count
     assert largest_claim() <= conf.get_config().batch_size
-    short(found, stall, longest=count == LONG)
+    if count == LONG:
+        short(found, stall)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +70,16 @@ def test_f22_points_of_one_millisecond_on_a_cluster_are_all_run_and_no_script_bl
     assert verdict.points == count
     assert len(found) >= PRIMARIES, "each primary has a part"  # more, where the machine was so busy that one gave way
     assert largest_claim() <= conf.get_config().batch_size
-    for each in found:
-        short(each, stall, longest=count == LONG)
+    if count == LONG:
+        for each in found:
+            short(each, stall)
 
 
 def at_once(count, trace, *, seconds):
-    """Make so many schedules that are due at the same millisecond, in so many seconds; return it and them."""
+    """Make so many schedules that are due at the same millisecond, in so many seconds; return it and them.
+
+    In more seconds, where the machine has not made them by then: nobody owes them the past.
+    """
     due = from_ms(to_ms(utcnow())) + timedelta(seconds=seconds)
     rows = [
         Schedule(name=f"n{n}", task="tests.faults.tasks.trace", kwargs={"path": str(trace.path)}, kind="once", at=due)
@@ -82,6 +87,9 @@ def at_once(count, trace, *, seconds):
     ]
     for at in range(0, count, 10_000):
         Schedule.objects.bulk_create(rows[at : at + 10_000], batch_size=500)
+    if utcnow() >= due:
+        Schedule.objects.all().delete()
+        return at_once(count, trace, seconds=2 * seconds)
     return due, histories_of(Schedule.objects.all())
 
 
@@ -144,12 +152,11 @@ def slowest(found):
     return f"{max(known) * 1000:.2f} ms" if known else "-"
 
 
-def short(found, stall, *, longest):
+def short(found, stall):
     """Assert that scripts did not block their server for long.
 
-    The longest one counts only in the long form, which wants a machine of its own: it has what the server waited for a
-    processor in it, and that is more than what a thread of this process does.
+    Only in the long form, which wants a machine of its own: a script's time has what the server waited for a processor
+    in it. Elsewhere the size of a claim says how long it takes.
     """
     assert found.mean <= LONGEST_SCRIPT
-    if longest:
-        assert found.worst <= LONGEST_SCRIPT + stall.worst
+    assert found.worst <= LONGEST_SCRIPT + stall.worst

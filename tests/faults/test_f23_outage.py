@@ -12,7 +12,7 @@ from tests.faults.harness.oracle import histories_of
 from tests.faults.simulated_time import SimulatedTime
 from tests.support import run_burst
 
-pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 
 BEGIN = datetime(2027, 6, 1, 0, 0, 30, tzinfo=UTC)
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)

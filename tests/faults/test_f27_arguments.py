@@ -15,7 +15,7 @@ from tests.faults.harness.oracle import histories_of
 from tests.integration.admin_pages import ADD, change_url, client_for, errors, fields
 from tests.support import HOURLY_CRON, make_due, run_burst
 
-pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 
 RECEIVED = []
 

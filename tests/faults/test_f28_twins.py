@@ -11,7 +11,7 @@ from tests.faults import tasks
 from tests.faults.harness.oracle import histories_of
 from tests.support import HOURLY_CRON, make_due, run_burst
 
-pytestmark = [pytest.mark.quick, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 def schedule(name, path, **values):

@@ -7,14 +7,13 @@ import pytest
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules, soon
-from tests.faults.harness.variants import variants
 from tests.faults.harness.workers import Fleet
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 LEASE, RECLAIMS = 1, 3
 
 
-@pytest.mark.parametrize("workers", variants([1, 2], quick=[2]))
+@pytest.mark.parametrize("workers", [1, 2])
 def test_f29_a_poisonous_task_costs_none_of_its_99_neighbours_their_run(workers, server, trace, tmp_path, report):
     """Some of the neighbours run for longer than a lease, so that they are killed in the midst of it, repeatedly."""
     gate = tmp_path / "gate"

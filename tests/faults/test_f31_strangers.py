@@ -103,7 +103,6 @@ print("SAVED", Schedule.objects.count())
 """
 
 
-@pytest.mark.quick
 def test_f31_another_database_under_the_prefix_is_refused_and_removes_nothing(
     broker, stranger, trace, tmp_path, report
 ):

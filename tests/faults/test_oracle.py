@@ -2,12 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from django_delayq.timing import Every, to_ms
 from tests.faults.harness.oracle import History, Version, due_points, overtaken_points
-
-pytestmark = pytest.mark.quick
 
 START, SECOND = datetime(2026, 5, 1, tzinfo=UTC), timedelta(seconds=1)
 

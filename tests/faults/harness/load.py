@@ -5,8 +5,9 @@ from typing import Any
 
 from django_delayq.fields import utcnow
 from django_delayq.models import Schedule
+from tests.acceptance.support import wait_until
 
-from .oracle import History, histories_of
+from .oracle import History, due_points, histories_of
 from .trace import Trace
 
 SECOND = timedelta(seconds=1)
@@ -25,6 +26,13 @@ def schedules(
     rows = [Schedule(name=f"{name}{number}", **kwargs) for number in range(first, first + count)]
     Schedule.objects.bulk_create(rows)
     return histories_of(Schedule.objects.filter(name__in=[row.name for row in rows]))
+
+
+def overdue(count: int, trace: Trace, **values: Any) -> list[History]:
+    """Do as `schedules`, and return once a point of each is due: whoever starts now finds it at its first claims."""
+    histories = schedules(count, trace, created_at=utcnow() - 0.9 * SECOND, **values)
+    wait_until(lambda: all(due_points(history, utcnow()) for history in histories), what="points that are due")
+    return histories
 
 
 def soon(seconds: float = 2.0) -> dict[str, Any]:

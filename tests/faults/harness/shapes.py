@@ -160,6 +160,8 @@ class Sentinels(Shape):
         self._start(stack, "master", first)
         for number, port in enumerate(others):
             self._start(stack, f"replica{number}", port, "--replicaof", "127.0.0.1", str(first))
+        # The Sentinels ask the master at their start who follows it, and then only every 10 s.
+        wait_until(lambda: len(self.nodes[0].call("ROLE")[2]) == 2, what="the replicas to follow")
         self.sentinels = free_ports(3)
         for port in self.sentinels:
             stack.enter_context(_sentinel(self.folder, port, first))

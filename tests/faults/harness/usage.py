@@ -1,6 +1,7 @@
 """What a process uses: processor time, memory, threads, descriptors. Reads /proc, which only Linux has."""
 
 import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,17 @@ class Usage:
     rss_kib: int
     threads: int
     descriptors: int
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process' state, such as T for one that was stopped; empty where there is none."""
+    if not AVAILABLE:
+        command = ["ps", "-o", "state=", "-p", str(pid)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()[:1]
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def usage(pid: int) -> Usage | None:

@@ -24,15 +24,30 @@ def decided(
 ) -> Verdict:
     """Wait until every point up to `until` (by default now) has its outcome; return what the oracle says in the end.
 
-    Waits for `seconds` at most, by default for as long as everything else is waited for.
+    Gives up where nothing more was decided for `seconds`, by default for as long as everything else is waited for.
     """
     until = until or utcnow()
-    end = time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
+    missing, end = None, 0.0
     while True:
         verdict = check(histories, until, trace)
-        if not verdict.missing or time.monotonic() > end:
+        if len(verdict.missing) != missing:
+            missing, end = len(verdict.missing), time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
+        if not verdict.missing or time.monotonic() >= end:
             return verdict
         time.sleep(PAUSE_SECONDS)
+
+
+def leases_end_within(seconds: float, broker: Broker, histories: Sequence[History]) -> int:
+    """Assert of all that is leased now that no lease lasts longer; return how many there are.
+
+    That is what the protocol promises of a take-over. How soon after the end somebody comes is up to the machine, hence
+    is waited for and measured, not asserted.
+    """
+    views = broker.views([(f"s{history.pk}", "default") for history in histories])
+    latest = broker.now_ms() + seconds * 1000
+    leased = [view for view in views if view.leased and view.score_ms is not None]
+    assert [view for view in leased if view.score_ms > latest] == []
+    return len(leased)
 
 
 def goes_on(broker: Broker, histories: Sequence[History]) -> float:
@@ -69,8 +84,7 @@ def row_of(
 class Stall(Background):
     """Measures how late this machine wakes a thread that sleeps: what a busy machine adds to every recovery.
 
-    A limit of the protocol is asserted as `limit + stall.worst`, so that a machine with other work on it fails nothing,
-    and an idle one allows nothing.
+    For what a worker cannot do where it does not run, such as renewing its leases: who asserts it asks `longer_than`.
     """
 
     STEP_SECONDS = 0.02
@@ -85,3 +99,8 @@ class Stall(Background):
             began = time.monotonic()
             time.sleep(self.STEP_SECONDS)
             self.worst = max(self.worst, time.monotonic() - began - self.STEP_SECONDS)
+
+    def longer_than(self, seconds: float) -> bool:
+        """Say whether the machine stood still for so long, and tell it."""
+        print(f"the machine woke a sleeping thread up to {self.worst:.3f} s late")
+        return self.worst > seconds

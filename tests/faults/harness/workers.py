@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,14 +14,21 @@ from typing import Any, Self
 from tests.acceptance.support import PATIENCE_SECONDS, start_worker, wait_until
 
 from .proxy import Proxy
+from .usage import state_of
 
 _numbers = itertools.count(1)
+#: A lease that ends soon, for tests in which somebody takes over. Nothing may be asserted there that a worker loses by
+#: being slow for so long.
+LEASE = 1
+#: A lease that does not end: what only its end would mend never happens.
+ENDLESS = 3600
 
 
 class WorkerProcess:
     """One `delayq_worker`. `options` are keys of DELAYQ; `redis_url` leads it through a proxy.
 
     `failpoints` is the text of DELAYQ_FAILPOINTS. It is killed at the end of the `with`, if it is still there.
+    Forked off a warm process, unless it is to be `cold`.
     """
 
     def __init__(
@@ -41,9 +47,7 @@ class WorkerProcess:
         if failpoints:
             variables["DELAYQ_FAILPOINTS"] = failpoints
         with self.log_file.open("wb") as output:
-            self.process: subprocess.Popen[bytes] = start_worker(
-                *arguments, output=output, environment=variables, **options
-            )
+            self.process = start_worker(*arguments, output=output, environment=variables, **options)
         self.started_at = time.time()
 
     def __enter__(self) -> Self:
@@ -114,8 +118,7 @@ class WorkerProcess:
 
     def stopped(self) -> bool:
         """Whether it has been stopped by SIGSTOP."""
-        state = subprocess.run(["ps", "-o", "state=", "-p", str(self.pid)], capture_output=True, text=True, check=False)
-        return state.stdout.strip().startswith("T")
+        return state_of(self.pid) == "T"
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for its end and return its exit status."""

@@ -8,16 +8,17 @@ from django_delayq.broker.broker import text
 from django_delayq.chain import parse_member
 from django_delayq.models import Run
 from django_delayq.timing import from_ms, to_ms
+from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import CLOSED
 from tests.faults.harness.workers import WorkerProcess
 
-from .arena import Arena
+from .arena import Arena, Event
 
 Point = tuple[int, int]
 #: What a worker that drains must not exceed until others have begun what it had not.
 HAND_OVER_SECONDS = 1.0
 #: For how long to look for a worker that has claimed more than it runs.
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 2.0
 
 
 def probe_kill(arena: Arena) -> None:
@@ -30,9 +31,7 @@ def probe_kill(arena: Arena) -> None:
     event.limit = arena.lease_seconds + 1
     held = _held(arena, victim) | {item.point for item in arena.trace.running_in(victim.pid)}
     held -= _recorded_by(victim, held)
-    arena.pass_time(arena.lease_seconds + 3)
-    event.recovery = _recovery(arena, victim, held, died)
-    event.ended = time.time()
+    _wait_for_recovery(arena, event, victim, held, died)
 
 
 def probe_drain(arena: Arena) -> None:
@@ -43,13 +42,24 @@ def probe_drain(arena: Arena) -> None:
     event = arena.note("SIGTERM worker, alone")
     told = victim.term()
     event.limit = HAND_OVER_SECONDS
-    arena.pass_time(4)
+    victim.wait()
     begun = {item.point for item in arena.trace.executions() if item.pid == victim.pid}
-    event.recovery = _recovery(arena, victim, held - begun - _recorded_by(victim, held), told)
-    event.ended = time.time()
+    _wait_for_recovery(arena, event, victim, held - begun - _recorded_by(victim, held), told)
 
 
 PROBES = (probe_kill, probe_drain)
+
+
+def _wait_for_recovery(arena: Arena, event: Event, victim: WorkerProcess, points: set[Point], moment: float) -> None:
+    """Note the longest time until one of these points was begun (or skipped) elsewhere, once all of them were."""
+
+    def recovered() -> bool:
+        arena.pass_time(0.2)
+        event.recovery = _recovery(arena, victim, points, moment)
+        return event.recovery != float("inf")
+
+    wait_until(recovered, what=f"others to go on after {event.kind}")
+    event.ended = time.time()
 
 
 def _busiest(arena: Arena) -> tuple[WorkerProcess | None, set[Point]]:
@@ -62,6 +72,7 @@ def _busiest(arena: Arena) -> tuple[WorkerProcess | None, set[Point]]:
             held -= {item.point for item in arena.trace.executions() if item.pid == victim.pid}
             if held:
                 return victim, held
+        time.sleep(0.005)  # between two looks at all of them
     return victim, held
 
 

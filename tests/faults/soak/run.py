@@ -38,10 +38,11 @@ class Outcome:
         limit = next((event.limit for event in events if event.limit is not None), None)
         return row_of(kind, self.verdict.during(windows), recovery=max(measured, default=None), limit=limit, note=note)
 
-    def complaints(self) -> list[str]:
-        """Return what is wrong; nothing where all is well."""
+    def complaints(self, *, timed: bool) -> list[str]:
+        """Return what is wrong; nothing where all is well. What is `timed` wants a machine of its own."""
         found = [] if self.verdict.clean else [self.verdict.complaints()]
-        found += [f"{event.kind}: recovered after {event.recovery:.2f} s" for event in self.events if self._late(event)]
+        late = [event for event in self.events if timed and self._late(event)]
+        found += [f"{event.kind}: recovered after {event.recovery:.2f} s" for event in late]
         return found + [f"not flat: {growth}" for growth in self.growths if not growth.flat]
 
     def _late(self, event: Event) -> bool:
@@ -67,7 +68,7 @@ def soak(
             number += 1
             arena.say(_progress(arena, end))
         arena.calm()
-        verdict = decided(arena.histories, arena.trace, seconds=60)
+        verdict = decided(arena.histories, arena.trace)
     return Outcome(verdict, arena.events, sampler.growths(), arena.lease_seconds, stall.worst)
 
 
