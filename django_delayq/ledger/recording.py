@@ -5,10 +5,6 @@ While a point is executed, later ones may fall due, and then an edit ends the de
 sees only the new definition, whose points begin after the edit. So whoever records the point, and still has the
 definition that it was claimed with, records what that one left up to the edit, as one stretch (rule R8).
 
-Note [A stretch and its point]
-What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
-the point to somebody else must not write the stretch either: that one may have decided more than the point.
-
 Note [Committed without a reply]
 Whoever records once more what was committed changes nothing: others may have gone on from it meanwhile, and be at the
 next point. Where the chain goes on stands in the state, as the first commit, or an edit since, has left it.
@@ -62,10 +58,8 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
         return
     current = _lock_schedules(pks, outcomes, using)
     states = ScheduleState._base_manager.using(using).in_bulk(pks)
-    lost: set[int] = set()  # ids of outcomes
     for index, outcome in enumerate(outcomes):
         if won[index] is not Won.YES:
-            lost.add(id(outcome))
             continue
         row = current.get(outcome.schedule.pk)
         if row is None or row.created_at != outcome.schedule.created_at:
@@ -75,10 +69,6 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
             continue
         claimed, outcome.schedule = outcome.schedule, row
         state = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
-        if outcome.owner is not None and id(outcome.owner) in lost and not outcome.repeated:
-            Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
-            won[index] = Won.LOST
-            continue
         if outcome.repeated:
             outcome.next_point = state.next_due_at
             continue

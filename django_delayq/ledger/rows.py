@@ -5,6 +5,10 @@ Redis is settled after the ledger, and only by whoever won the ledger's compare-
 constraint on (schedule, origin, due_at); an existing one by an UPDATE that names the status, attempt and fence that
 were read, compared for equality only (fences are not ordered: a clock may step back, Redis may be flushed). A row that
 already carries my fence and worker is mine: the reply to an earlier COMMIT was lost.
+
+Note [A stretch and its point]
+What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
+the point to somebody else must not write the stretch either: that one may have decided more than the point.
 """
 
 from collections.abc import Sequence
@@ -23,18 +27,22 @@ ROW_FIELDS = [
 
 
 def write(outcomes: Sequence[Outcome], using: str, *, refused: Won | None = None) -> list[Won]:
-    won = _insert(outcomes, using, refused)
+    won = [Won.LOST] * len(outcomes)
+    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None and outcome.owner is None]
+    _insert(outcomes, new, won, using, refused)
     for index, outcome in enumerate(outcomes):
         if outcome.seen is not None:
             won[index] = _update(outcome, outcome.seen, using)
+    winners = {id(outcome) for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES}
+    owned = [index for index, outcome in enumerate(outcomes) if outcome.owner and id(outcome.owner) in winners]
+    _insert(outcomes, owned, won, using, refused)
     return won
 
 
-def _insert(outcomes: Sequence[Outcome], using: str, refused: Won | None) -> list[Won]:
-    won = [Won.LOST] * len(outcomes)
-    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None]
+def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], using: str, refused: Won | None) -> None:
+    """Insert the rows of these indexes, and note in `won` what became of each."""
     if not new:
-        return won
+        return
     try:
         with transaction.atomic(using=using):
             Run._base_manager.using(using).bulk_create([outcomes[index].run for index in new])
@@ -43,7 +51,6 @@ def _insert(outcomes: Sequence[Outcome], using: str, refused: Won | None) -> lis
     except IntegrityError:
         for index in new:
             won[index] = _insert_one(outcomes[index], using, refused)
-    return won
 
 
 def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:

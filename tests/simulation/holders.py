@@ -4,6 +4,7 @@ from .faults import Broken
 from .wire import BY_FENCE, Request, plain
 
 HASHES = ("point", "gen", "lease", "attempts")
+JOB_SETS, JOB_HASHES = ("jobs", "ready", "dead"), ("payload", "held", "reclaims")
 
 
 class Holders:
@@ -33,12 +34,16 @@ class Holders:
         client, place = self.world.stage.client, request.place
         if request.name == "claim":
             return {plain(m): plain(f) for m, f in client.hgetall(f"{place}:lease").items()}
-        return {item[0]: self._state(place, item[0]) for item in request.items()}
+        state = self._job_state if request.of_jobs else self._state
+        return {item[0]: state(place, item[0]) for item in request.items()}
 
     def check(self, request, before, reply, *, late):
         """Compare with what it was before."""
         if request.name == "claim":
             self._check_claim(request, before, reply, late)
+            return
+        if request.of_jobs:
+            self._check_jobs(request, before)
             return
         rights = [self._may(request, item, before[item[0]]) for item in request.items()]
         for number, (item, mine) in enumerate(zip(request.items(), rights, strict=True)):
@@ -55,6 +60,11 @@ class Holders:
                 self.not_before[(request.place, member)] = self.world.clock.server_ms() + int(item[2])
             if mine and request.name == "settle" and reply[number] == 1:
                 self.world.invariants.settled(request, member, int(item[2]), int(item[3]) if item[3] else None)
+
+    def _check_jobs(self, request, before):
+        for member, holder, *_ in request.items():
+            if before[member]["held"] != holder and self._job_state(request.place, member) != before[member]:
+                raise Broken("I4 a stale request changed something", request.name, member, holder, before[member])
 
     @staticmethod
     def _may(request, item, was):
@@ -117,3 +127,12 @@ class Holders:
             pipeline.hget(f"{place}:{part}", member)
         due, *rest = pipeline.execute()
         return {"due": due, **{part: None if v is None else plain(v) for part, v in zip(HASHES, rest, strict=True)}}
+
+    def _job_state(self, place, member):
+        pipeline = self.world.stage.client.pipeline(transaction=False)
+        for part in JOB_SETS:
+            pipeline.zscore(f"{place}:{part}", member)
+        for part in JOB_HASHES:
+            pipeline.hget(f"{place}:{part}", member)
+        values = (None if value is None else plain(value) for value in pipeline.execute())
+        return dict(zip((*JOB_SETS, *JOB_HASHES), values, strict=True))

@@ -28,6 +28,8 @@ class Invariants:
         self.counted = Counter()
         #: (schedule, origin, due) -> executions begun with nothing else in their process, or nearly begun so.
         self.alone = Counter()
+        #: schedule -> the most attempts that any definition gave it.
+        self.attempts = Counter()
         #: schedule -> moves to another queue.
         self.moved = Counter()
         #: (schedule, origin, due) whose row said once that it runs when it only waited.
@@ -153,7 +155,9 @@ class Invariants:
             self.counts(stepped, held)
         self._alone(stepped, held)
         # A moved entry does not tell any more that its lease had run out.
-        most = self.world.config.max_reclaims + schedule.max_attempts + self.world.losses + self.moved[schedule.pk]
+        self.attempts[schedule.pk] = max(schedule.max_attempts, self.attempts[schedule.pk])
+        attempts = self.world.config.max_reclaims + self.attempts[schedule.pk]
+        most = attempts + self.world.losses + self.moved[schedule.pk]
         if self.begun[key] > most:
             raise Broken("I7 executed too often", key, self.begun[key], most)
 

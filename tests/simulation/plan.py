@@ -101,7 +101,7 @@ class Draw:
             (4, self.look), (5, self.renew), (3, self.release), (3, self.kill), (1, self.stop), (10, self.advance),
             (4, self.lapse), (3, self.create), (1, self.create_once), (6, self.change), (3, self.move),
             (2, self.delete), (3, self.order), (4, self.delta), (4, self.late), (1, self.skew_worker),
-            (8, self.enqueue), (2, self.cancel), (2, self.reschedule), (1, self.revive),
+            (12, self.enqueue), (2, self.cancel), (2, self.reschedule), (1, self.revive),
         ]  # fmt: skip
         losses = [
             (5, self.sweep), (4, self.keep_up), (3, self.change_missed), (2, self.delete_missed),

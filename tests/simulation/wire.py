@@ -16,8 +16,10 @@ from django_delayq.mirror.ghosts import BEYOND
 
 #: Scripts whose members name a fence.
 BY_FENCE = ("settle", "release", "retry", "renew")
+#: The same of jobs: how many arguments stand before the jobs, and how many each takes.
+JOBS_BY_FENCE = {"job_settle": (4, 5), "job_renew": (2, 2)}
 #: Scripts that change nothing but the members they name.
-BY_MEMBER = (*BY_FENCE, "enqueue")
+BY_MEMBER = (*BY_FENCE, "enqueue", *JOBS_BY_FENCE)
 
 
 def plain(value: Any) -> str:
@@ -28,6 +30,8 @@ def plain(value: Any) -> str:
 @lru_cache
 def shape(name: str) -> tuple[int, int]:
     """Return how many arguments of a script stand before the members, and how many each takes, by its header."""
+    if name in JOBS_BY_FENCE:
+        return JOBS_BY_FENCE[name]
     header = scripts.load(name)[0].partition("-- ARGV")[2].partition("-- RETURNS")[0].replace("\n--", "")
     before, found, each = re.sub(r"\([^()]*\)", "", header).partition("then per member")
     assert found, f"the header of {name}.lua names no arguments per member"
@@ -52,7 +56,12 @@ class Request:
     @property
     def place(self) -> str:
         """The tag of the shard."""
-        return self.keys[0].removesuffix(":due")
+        return plain(self.keys[0]).removesuffix(":due")
+
+    @property
+    def of_jobs(self) -> bool:
+        """True where it is about jobs."""
+        return self.name.startswith("job_")
 
     @property
     def forces(self) -> bool:

@@ -110,8 +110,8 @@ RULES = (
     ),
     mutant(
         "loserstretch", "R3 who loses the compare-and-set writes no stretch behind its point",
-        "ledger.recording:_advance",
-        "id(outcome.owner) in lost", "False",
+        "ledger.rows:write",
+        "if outcome.owner and id(outcome.owner) in winners]", "if outcome.owner]",
         hl.stretch_behind_a_lost_point, "I2 two outcomes for one point",
     ),
     mutant(
