@@ -10,6 +10,7 @@ but the long forms. A `-m` of one's own always wins.
 import itertools
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -34,6 +35,11 @@ TESTS = Path(__file__).parent
 WITH_PROCESSES = {"acceptance", "databases", "engines", "faults", "handover"}
 #: What the server of the tests must be, such as "valkey 9.1" or "redis 6.2"; else there is no run.
 SERVER_VERSION = os.environ.get("DELAYQ_TEST_SERVER_VERSION", "")
+#: What of the environment decides how a run goes.
+REPEATING = (
+    "CI", "DATABASE_URL", "DELAYQ_SERVER", "DELAYQ_SIMULATION_SEED", "DELAYQ_TEST_REDIS_USER", "DELAYQ_TEST_SHAPE",
+    "DELAYQ_TEST_USE_TZ", "PYTEST_ADDOPTS", "TZ",
+)  # fmt: skip
 BY_HAND = ("~t*x", "~somebody-else-*", "+rpush", "+exists", "+script|flush", "+mset", "+dump", "+config|resetstat")
 
 
@@ -88,6 +94,20 @@ def _check_version(server: str) -> None:
     found = f"{name} {info[f'{name}_version']}"
     if not found.startswith(f"{SERVER_VERSION}."):
         raise pytest.UsageError(f"DELAYQ_TEST_SERVER_VERSION is {SERVER_VERSION}, but the tests' server is {found}.")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """After a failure, say what is needed to repeat it: on what it was played."""
+    if not terminalreporter.stats.keys() & {"failed", "error"}:
+        return
+    import django
+    from django.db import connection
+
+    given = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name in REPEATING]
+    python = ".".join(map(str, sys.version_info[:3]))
+    terminalreporter.write_line(
+        f"Played with Python {python}, Django {django.__version__}, {connection.vendor}; " + " ".join(given)
+    )
 
 
 def pytest_unconfigure() -> None:

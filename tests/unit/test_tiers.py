@@ -8,6 +8,14 @@ from tests.conftest import TESTS, pytest_collection_modifyitems
 
 #: The file that holds the smoke test of each family.
 SMOKE = {
+    "claim": "faults/test_f22_same_moment.py",
+    "kill": "faults/test_f01_kill.py",
+    "stop": "faults/test_f03_stop.py",
+    "lost reply": "faults/test_f07_lost_reply.py",
+    "database away": "faults/test_f08_cut_off.py",
+    "Redis away and flushed": "faults/test_f10_flush.py",
+    "edit": "faults/test_f19_transactions.py",
+    "delete": "faults/test_f20_writes.py",
     "jobs": "acceptance/test_job_processes.py",
     "supervisor": "acceptance/test_supervisor.py",
 }
@@ -83,4 +91,4 @@ def test_an_expression_of_one_s_own_decides_alone():
 
 @pytest.mark.parametrize("family", SMOKE)
 def test_each_family_of_faults_has_its_smoke_test(family):
-    assert "pytest.mark.smoke" in (TESTS / SMOKE[family]).read_text()
+    assert "mark.smoke" in (TESTS / SMOKE[family]).read_text()

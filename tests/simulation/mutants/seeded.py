@@ -1,6 +1,6 @@
 """Mutants without a history of their own: seeds find them. Of jobs, and of what the process tests were seen failing by.
 
-`python -m tests.simulation --mutants` says by which seed. The first few are played in each run of the suite.
+`python -m tests.simulation --mutants` says by which seed.
 """
 
 from django_delayq.fields import utcnow
