@@ -166,7 +166,9 @@ def test_a_worker_process_never_asks_the_replica(broker):
     assert not Tombstone.objects.exists()
 
 
-@pytest.mark.parametrize("command", [["check"], ["delayq_sync"], ["delayq_status", "--json"], ["delayq_explain", "s"]])
+@pytest.mark.parametrize(
+    "command", [["check"], ["delayq_sync"], ["delayq_status", "--json", "--timeout", "60"], ["delayq_explain", "s"]]
+)
 def test_the_commands_work_on_the_primary(broker, command):
     schedule("s", cron=HOURLY_CRON)
     mirror.check_layout(broker)
