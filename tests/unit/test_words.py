@@ -191,7 +191,7 @@ def points(cron: Cron, count: int = 50) -> tuple[datetime, ...]:
 _seen: dict[str, tuple[str, tuple[datetime, ...]]] = {}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(EXPRESSIONS)
 @example("0 0 9 31W * *")
 @example("0 0 9 LW * *")
@@ -251,7 +251,7 @@ def _matches(words: str, instant: datetime) -> bool:
     return (instant.weekday() - begin) % 7 <= (end - begin) % 7
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 23), min_size=1, max_size=3, unique=True).filter(
         lambda hours: max(hours) - min(hours) != 3

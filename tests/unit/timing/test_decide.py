@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
@@ -298,7 +298,7 @@ def test_a_weeks_outage_of_a_minutely_schedule_is_decided_without_going_through_
         looks.clear()
         skips, _ = follow(MINUTELY, point, now, busy, policies)
         assert sum(skip.points for skip in skips) > 9_000
-        assert 0 < len(looks) < 1_000, policies
+        assert 0 < len(looks) < 200, policies
 
 
 RULES = st.sampled_from(
@@ -326,7 +326,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(deadline=None, database=None, max_examples=400)
+@settings(deadline=None, database=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(rule=RULES, lag=LAGS, start=LAGS, length=LAGS, policies=POLICIES, busy=st.booleans())
 def test_deciding_ends_and_every_point_is_accounted_for_once(
     rule: Recurrence, lag: timedelta, start: timedelta, length: timedelta, policies: Policies, busy: bool

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
@@ -14,7 +14,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 QUARTER = timedelta(minutes=15)
 NAIVE = datetime(2026, 11, 21, 12)  # noqa: DTZ001
-QUIET = settings(deadline=None, database=None, max_examples=150)
+QUIET = settings(deadline=None, database=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 INSTANTS = st.datetimes(datetime(1990, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.timing import Every, Policies, Skip, decide, too_old, wake_at
@@ -12,7 +12,7 @@ HOUR = timedelta(hours=1)
 POINT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
 
-@settings(deadline=None, database=None, max_examples=200)
+@settings(deadline=None, database=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     point=st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
     jitter=st.timedeltas(timedelta(0), timedelta(days=3)),
