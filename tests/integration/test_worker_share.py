@@ -19,7 +19,7 @@ from django_delayq.worker.agenda import Agenda
 from django_delayq.worker.share import ABSENT_SECONDS, ALL_SECONDS, Share
 from tests.acceptance.support import wait_until
 from tests.faults.harness.servers import Server, pointing_at
-from tests.support import DAILY_CRON, make_due
+from tests.support import DAILY_CRON, YEARLY_CRON, make_due
 
 PLACES = [Place("default", shard) for shard in range(16)] + [Place("mail", shard) for shard in range(4)]
 FLEET = {f"host:{number}:abc": frozenset(("default", "mail")) for number in range(50)}
@@ -302,7 +302,7 @@ def once(name, seconds):
 
 def test_one_head_wakes_one_worker(sixteen, broker):
     """Before, each worker claimed at each head."""
-    Schedule.objects.create(name="far", task="tests.app.tasks.noop", kind="cron", cron="0 0 1 1 *")
+    Schedule.objects.create(name="far", task="tests.app.tasks.noop", kind="cron", cron=YEARLY_CRON)
     with Fleet(5) as fleet:
         wait_until(lambda: turn.read_last(broker), what="the sweep at the start, which tells of heads")
         time.sleep(1)
