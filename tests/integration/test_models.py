@@ -265,7 +265,7 @@ def test_schedules_in_the_words_of_an_operator():
     off.pause()
     now = utcnow()
     states = [
-        (plain, {"next_due_at": now - MINUTE}), (failing, {"failing_streak": 2, "next_due_at": now + MINUTE}),
+        (plain, {"next_due_at": now - MINUTE}), (failing, {"failing_streak": 2, "next_due_at": now + DAY}),
         (done, {"condition": Condition.EXHAUSTED, "next_due_at": now - MINUTE}),
         (stuck, {"condition": Condition.PARKED}),
     ]  # fmt: skip
@@ -277,7 +277,7 @@ def test_schedules_in_the_words_of_an_operator():
     Schedule._base_manager.filter(pk=fresh.pk).update(synced_generation=F("generation"))
     rows = Schedule.objects
     named = {
-        "enabled": rows.enabled(), "paused": rows.paused(), "due": rows.due(), "due later": rows.due(now + 2 * MINUTE),
+        "enabled": rows.enabled(), "paused": rows.paused(), "due": rows.due(), "due later": rows.due(now + 2 * DAY),
         "failing": rows.failing(), "exhausted": rows.exhausted(), "parked": rows.parked(),
         "unmirrored": rows.unmirrored(),
     }  # fmt: skip

@@ -17,7 +17,7 @@ from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions, agenda
 from django_delayq.worker.agenda import Agenda
 from django_delayq.worker.share import ABSENT_SECONDS, ALL_SECONDS, Share
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.servers import Server, pointing_at
 from tests.support import DAILY_CRON, YEARLY_CRON, make_due
 
@@ -288,7 +288,7 @@ class Fleet:
         for worker in self.workers:
             worker.stop()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
 
     def claims(self):
         """Return how many claims there were."""
