@@ -151,7 +151,7 @@ def test_what_lies_before_the_last_edit_does_not_count():
     schedule.cron = "0 10 * * *"
     schedule.save()
     for hour in (9, 10):
-        text = told(schedule, at=f"2026-11-01 {hour}:00")
+        text = told(schedule, at=f"2025-11-01 {hour}:00")
         assert "changed, paused or resumed at" in text
 
 
