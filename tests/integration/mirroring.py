@@ -3,6 +3,8 @@
 import socket
 from contextlib import suppress
 
+import redis
+
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
 from tests.support import DAILY_CRON
@@ -53,6 +55,18 @@ def visitors(server):
             server.accept()[0].close()
             count += 1
     return count
+
+
+def attempts(monkeypatch):
+    """The two timeouts of each connection that is tried from now on: how long it holds somebody up, on any machine."""
+    tried, connect = [], redis.Connection._connect
+
+    def noted(self):
+        tried.append((self.socket_connect_timeout, self.socket_timeout))
+        return connect(self)
+
+    monkeypatch.setattr(redis.Connection, "_connect", noted)
+    return tried
 
 
 def flush_at(monkeypatch, module, broker, name, call):

@@ -13,6 +13,7 @@ from django_delayq import declared, registry
 from django_delayq.declared.merge import GONE
 from django_delayq.declared.values import FIELDS, from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.integration.mirroring import mirrored
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -214,11 +215,12 @@ def test_what_is_gone_from_the_code_is_disabled_and_back_with_it_also_the_last_o
     assert Declaration.objects.get().gone_at is not None
     assert not declared.sync() and not declared.sync(dry_run=True)
     code.says("periodic('0 9 * * *', name='s')(noop)")
+    began = datetime.now(UTC)
     report = declared.sync()
     row = the_one()
     assert (row.enabled, row.pause_reason, Declaration.objects.get().gone_at) == (True, "", None)
     assert report.lines == ["s: declared again", f"s: enabled from off ({GONE}) to on"]
-    assert row.effective_from > datetime.now(UTC) - timedelta(minutes=1)
+    assert row.effective_from >= began.replace(microsecond=began.microsecond // 1000 * 1000)
     assert declared.sync().changed == 0
 
 
@@ -394,7 +396,7 @@ def at_once(*functions):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     assert errors == []
     return results
 

@@ -9,6 +9,7 @@ import pytest
 from django_delayq.models import Run, Schedule
 from django_delayq.worker import Worker, WorkerOptions
 from django_delayq.worker.entry import Finished
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,7 +51,7 @@ def test_points_that_were_due_when_an_edit_came_during_a_run_are_explained(broke
     assert worker.slots.waiting == 1
     edit(row)
     worker.slots.start()
-    while not isinstance(item := worker.inbox.get(timeout=5), Finished):
+    while not isinstance(item := worker.inbox.get(timeout=PATIENCE_SECONDS), Finished):
         pass
     worker.recorder.add([item])
     worker.recorder.flush()

@@ -240,7 +240,7 @@ def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_at_its_next_
     with turn, monkeypatch.context() as elsewhere:
         become_a_copy(elsewhere)
         mirror.adopt(built)
-    thread.join(30)
+    thread.join(PATIENCE_SECONDS)
     assert len(ended) == 1
 
 

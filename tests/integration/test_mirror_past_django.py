@@ -15,7 +15,7 @@ from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, mirrored, schedule, view
-from tests.support import make_due, run_burst
+from tests.support import YEARLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,9 +36,9 @@ def by_sql(row, **columns):
 
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
-YEARLY = {"cron": "0 0 1 1 *"}
+YEARLY = {"cron": YEARLY_CRON}
 HASHED = {"cron": "H H * * *"}
-JITTERED = {"cron": "0 0 1 1 *", "jitter": timedelta(minutes=30)}
+JITTERED = {"cron": YEARLY_CRON, "jitter": timedelta(minutes=30)}
 
 RETIMED = [
     ("cron", YEARLY, {"cron": "* * * * *"}),
@@ -108,7 +108,7 @@ def test_a_schedule_that_sql_switches_off_leaves_redis_and_returns_after_now(bui
 
 def test_an_edit_by_sql_creates_no_due_point_in_the_past(built):
     """Its new recurrence had hundreds of points since the last one that was decided."""
-    row = schedule(cron="0 0 1 1 *")
+    row = schedule(cron=YEARLY_CRON)
     Schedule._base_manager.filter(pk=row.pk).update(
         created_at=utcnow() - timedelta(days=400), effective_from=utcnow() - timedelta(days=1)
     )
@@ -127,7 +127,7 @@ def test_a_point_that_was_due_when_sql_edited_its_schedule_is_not_forgotten(buil
     """Rule R8, as for an edit through Django: it runs once."""
     row = schedule()
     point = make_due(built, row)
-    by_sql(row, cron="0 0 1 1 *")
+    by_sql(row, cron=YEARLY_CRON)
     mirror.full_sweep(built)
     run_burst()
     run = Run.objects.get(status="succeeded")
@@ -136,7 +136,7 @@ def test_a_point_that_was_due_when_sql_edited_its_schedule_is_not_forgotten(buil
 
 
 def test_an_edit_by_sql_before_a_save_is_found_by_the_save(built):
-    row = schedule(cron="0 0 1 1 *")
+    row = schedule(cron=YEARLY_CRON)
     old = Schedule.objects.get()
     by_sql(row, cron="* * * * *")
     row = Schedule.objects.get()
@@ -243,7 +243,7 @@ def test_a_digest_that_says_nothing_is_written_anew_and_no_edit(built, digest):
 
 def test_sql_that_moves_effective_from_itself_is_taken_at_its_word(built):
     """The way out for a migration that wants points of the past: it cannot be told from an edit through Django."""
-    row = schedule(cron="0 0 1 1 *")
+    row = schedule(cron=YEARLY_CRON)
     since = utcnow() - timedelta(hours=2)
     by_sql(row, cron="0 * * * *")
     Schedule._base_manager.update(effective_from=since, created_at=since - timedelta(days=1))

@@ -12,7 +12,7 @@ from django_delayq.mirror import compare
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
 from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, view
-from tests.support import make_due, run_burst
+from tests.support import YEARLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 rebuilding = sys.modules["django_delayq.mirror.rebuild"]
@@ -79,7 +79,7 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
 
 # -- Note [What was mirrored goes back as it was]
 
-YEARLY = {"cron": "0 0 1 1 *"}
+YEARLY = {"cron": YEARLY_CRON}
 KINDS = [
     ("cron", YEARLY),
     ("cron in a zone", {"cron": "30 2 * * *", "timezone": "Europe/Riga"}),

@@ -12,7 +12,7 @@ from django_delayq.mirror import compare, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, set_due, view
-from tests.support import make_due, run_burst
+from tests.support import YEARLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +65,7 @@ def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built)
         set_due(built, row, "attempts", "1")
         set_due(built, row, "due", built.now_ms() + 3_600_000)
     edited.refresh_from_db()
-    edited.cron = "0 0 1 1 *"
+    edited.cron = YEARLY_CRON
     edited.save()
     before = {row.name: view(built, row) for row in (due, retrying, edited, stepped)}
     set_due(built, leased, "lease", "f")
@@ -162,6 +162,7 @@ def test_a_queued_run_is_put_back(built):
 def test_an_order_that_missed_the_fast_path_comes_with_the_delta_sweep(built):
     run = mirror.run_now(schedule())
     built.purge()
+    Run.objects.update(created_at=utcnow() + timedelta(minutes=1))  # however slow this machine is, it is young
     mirror.delta_sweep(built)
     assert built.views([(f"r{run.pk}", "default")])[0].score_ms is None, "still on the fast path"
     Run.objects.update(created_at=utcnow() - timedelta(seconds=5))

@@ -10,7 +10,7 @@ from django_delayq import mirror
 from django_delayq.broker import Broker
 from django_delayq.mirror import sweep, turn
 from django_delayq.timing import from_ms
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,7 +117,7 @@ def test_of_many_workers_one_sweeps(broker):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
         assert [report is not None and report.done for report in reports].count(True) == 1
         assert len(reports) == len(brokers)
 

@@ -12,7 +12,7 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import sweep, turn
 from django_delayq.models import Schedule
 from django_delayq.worker import Worker, WorkerOptions, upkeep
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +54,7 @@ def running(monkeypatch):
     yield start
     for worker, thread in workers:
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 

@@ -10,6 +10,7 @@ from django_delayq import mirror
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
@@ -257,7 +258,7 @@ def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
 def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     subject = schedule()
     plan = mirror.orders._plan
-    both_have_planned = threading.Barrier(2, timeout=20)
+    both_have_planned = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def plan_then_wait(*args):
         found = plan(*args)
@@ -279,7 +280,7 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     assert problems == []
     assert sorted(results[0] + results[1]) == days(*range(9))
     assert [run.due_at for run in Run.objects.order_by("due_at")] == days(*range(9))

@@ -11,7 +11,7 @@ from django.db import connections
 from django_delayq.exceptions import DelayQError, UnfitServer
 from django_delayq.models import Run
 from django_delayq.worker import Worker, WorkerOptions, probe, upkeep
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.proxy import Proxy
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.shapes import Node, free_ports
@@ -58,7 +58,7 @@ def working(monkeypatch, *, beat_seconds=0.2):
         yield worker, ends
     finally:
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 
