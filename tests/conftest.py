@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-# A random find must not stop an unrelated change; the searches are random wherever CI is not set.
-hypothesis_settings.register_profile("ci", derandomize=True, database=None)
-if os.environ.get("CI"):
-    hypothesis_settings.load_profile("ci")
+# No search minds a slow machine. A random find must not stop an unrelated change: they are random where CI is not set.
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+hypothesis_settings.register_profile("patient", **PATIENT)
+hypothesis_settings.register_profile("ci", **PATIENT, derandomize=True, database=None)
+hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "false")
 

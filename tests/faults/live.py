@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django_delayq.worker import Worker, WorkerOptions
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.workers import WorkerProcess
 
 QUEUES = ("default", "mail")
@@ -32,7 +32,7 @@ class WorkerThread:
         """Whether it still works."""
         return self._thread.is_alive()
 
-    def end(self, seconds: float = 30) -> None:
+    def end(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait for its end, and raise what it raised."""
         self._thread.join(seconds)
         assert not self.alive, f"{self.worker.options.name} does not end"

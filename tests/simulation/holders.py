@@ -62,9 +62,10 @@ class Holders:
                 self.world.invariants.settled(request, member, int(item[2]), int(item[3]) if item[3] else None)
 
     def _check_jobs(self, request, before):
-        for member, holder, *_ in request.items():
-            if before[member]["held"] != holder and self._job_state(request.place, member) != before[member]:
-                raise Broken("I4 a stale request changed something", request.name, member, holder, before[member])
+        rights = {member for member, holder, *_ in request.items() if before[member]["held"] == holder}
+        for member in before.keys() - rights:
+            if self._job_state(request.place, member) != before[member]:
+                raise Broken("I4 a stale request changed something", request.name, member, before[member])
 
     @staticmethod
     def _may(request, item, was):
