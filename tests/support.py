@@ -22,8 +22,6 @@ DAILY_CRON = _daily_cron(10)
 OTHER_DAILY_CRON = _daily_cron(3)
 #: Whose point is half a year away, whatever the day: at New Year the first of January would be due.
 YEARLY_CRON = f"0 0 1 {(datetime.now(UTC).month + 5) % 12 + 1} *"
-# The names that the first two had while they were hourly, and a point could come due during a long run.
-HOURLY_CRON, OTHER_HOURLY_CRON = DAILY_CRON, OTHER_DAILY_CRON
 
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:

@@ -5,6 +5,7 @@ Turns text into values and back; whether the values make a schedule is for the m
 
 import json
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
@@ -128,9 +129,14 @@ class ZoneInput(forms.TextInput):
         """Return the input and its list of suggestions."""
         attrs = {**(attrs or {}), "list": f"{name}-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
         field = super().render(name, value, attrs, renderer)
-        names = ((zone,) for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC")
-        options = format_html_join("", '<option value="{}">', names)
+        options = format_html_join("", '<option value="{}">', _zones())
         return format_html('{}<datalist id="{}">{}</datalist>', field, f"{name}-zones", options)
+
+
+@cache
+def _zones() -> list[tuple[str]]:
+    """Return the zones to offer; read once, since asking for them reads every file of the machine's time zones."""
+    return [(zone,) for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC"]
 
 
 def task_choices() -> Choices:

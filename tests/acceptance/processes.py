@@ -10,7 +10,7 @@ from itertools import pairwise
 from django_delayq.models import Schedule
 from django_delayq.timing import from_ms
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, wait_until
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 QUIET_SECONDS = 0.3
 #: Runs at the start of every interpreter that finds it: does what the file FAULT says, the path of a test's choice.
@@ -36,7 +36,7 @@ def every_second(name="beat", task="noop", **values):
 def due_now(broker, name, task, **kwargs):
     """A schedule with one point that is due now, and no other for half an hour."""
     row = Schedule.objects.create(
-        name=name, task=f"tests.app.tasks.{task}", kind="cron", cron=HOURLY_CRON, kwargs=kwargs
+        name=name, task=f"tests.app.tasks.{task}", kind="cron", cron=DAILY_CRON, kwargs=kwargs
     )
     make_due(broker, row)
     return row

@@ -17,13 +17,13 @@ from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker.agenda import WORKERS_FIRST_SECONDS
 from tests.acceptance.processes import first_look, wait_for_workers
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def note(name, path, seconds=0.0, gate="", **values):
-    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, **values}
     kwargs = {"path": str(path), "text": name, "seconds": seconds, "gate": str(gate)}
     return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
 

@@ -27,7 +27,7 @@ from tests.acceptance.processes import (
     stop,
 )
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, lines, output_of, wait_until, worker
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -118,7 +118,7 @@ def test_a_task_that_does_not_end_in_time_costs_its_process_and_nothing_else(bro
             name="hangs",
             task="tests.app.tasks.note",
             kind="cron",
-            cron=HOURLY_CRON,
+            cron=DAILY_CRON,
             kwargs={"path": str(tmp_path / "f"), "seconds": 600},
             timeout=timedelta(seconds=0.5),
         )

@@ -15,7 +15,7 @@ import pytest
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Schedule
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment, wait_until, worker
-from tests.support import HOURLY_CRON
+from tests.support import DAILY_CRON
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,7 +58,7 @@ def closed_port() -> int:
 
 
 def test_it_is_well_while_a_worker_serves_every_queue_and_not_after_it_has_left(broker):
-    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
     assert codes(probe(*PATIENT)[1]) == ["no_worker", "not_built", "not_built"]
     found = {}
 

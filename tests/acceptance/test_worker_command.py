@@ -16,7 +16,7 @@ from django_delayq.timing import from_ms
 from tests.acceptance.processes import first_look, settled
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 from tests.acceptance.test_processes import note, own_server
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["own_server"]
@@ -25,7 +25,7 @@ FOREIGN = json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}
 
 
 def noop(name="s", **values):
-    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, **values}
     return Schedule.objects.create(name=name, task="tests.app.tasks.noop", **values)
 
 

@@ -18,7 +18,7 @@ from tests.faults.harness.verdict import decided
 from tests.faults.harness.workers import Fleet
 from tests.integration.admin_pages import ADD, LIST, change_url, client_for, fields
 from tests.integration.mirroring import absent, mirrored
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,7 +63,7 @@ def test_two_workers_with_more_threads_than_connections_miss_and_double_nothing(
 def test_a_web_process_does_all_that_the_admin_and_the_commands_offer(pooler, broker):
     with pooler.here():
         boss = client_for(superuser=True)
-        assert boss.post(ADD, fields(cron=HOURLY_CRON)).status_code == 302
+        assert boss.post(ADD, fields(cron=DAILY_CRON)).status_code == 302
         row = Schedule.objects.get()
         assert mirrored(broker, row)
         assert boss.get(LIST).status_code == 200

@@ -21,10 +21,10 @@ from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import WorkerThread, together
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
-HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 
 
 class Snapshot:
@@ -62,7 +62,7 @@ def due(broker, monkeypatch):
     """A schedule with one point due, whose task waits at a gate."""
     GATES.clear()
     monkeypatch.setitem(registry.get_tasks(), gated.module_path, gated)
-    row = Schedule.objects.create(name="s", task=gated.module_path, kind="cron", cron=HOURLY_CRON)
+    row = Schedule.objects.create(name="s", task=gated.module_path, kind="cron", cron=DAILY_CRON)
     row.point = make_due(broker, row)
     yield row
     for _, go in GATES:
@@ -117,7 +117,7 @@ def test_f13_who_holds_what_was_rolled_back_is_recorded_or_not_but_changes_nothi
     due.refresh_from_db()
     assert (due.state.run_count, due.state.last_due_at) == (1, due.point)
     seen = broker.views([(f"s{due.pk}", "default")])[0]
-    assert (seen.point_ms, seen.leased) == (to_ms(due.point + HOUR), False)
+    assert (seen.point_ms, seen.leased) == (to_ms(due.point + DAY), False)
     fault = f"F13 {first} holder first{', lapsed lease' if older_lease else ''}"
     report(fault, histories_of([due]), until=due.point, traced=False)
 

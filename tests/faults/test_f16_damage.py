@@ -17,7 +17,7 @@ from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import check
 from tests.faults.harness.verdict import goes_on
 from tests.faults.live import live_worker
-from tests.support import HOURLY_CRON, run_burst
+from tests.support import DAILY_CRON, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -101,7 +101,7 @@ SCORES = [float("-inf"), -1, 0, 1, "now"]
 
 @pytest.mark.parametrize("score", SCORES)
 def test_f16_a_damaged_score_starts_no_point_before_it_is_due(broker, report, score):
-    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
     run_burst()
     point = broker.views([(f"s{row.pk}", "default")])[0].point_ms
     damaged = {f"s{row.pk}": broker.now_ms() if score == "now" else score}

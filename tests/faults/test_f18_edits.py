@@ -16,7 +16,7 @@ from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import History, check
 from tests.faults.harness.verdict import row_of
 from tests.integration.mirroring import absent, mirrored
-from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -29,7 +29,7 @@ STARTED = PHASES[2:]
 
 
 def edit(row, history):
-    row.cron = OTHER_HOURLY_CRON
+    row.cron = OTHER_DAILY_CRON
     row.save()
 
 
@@ -73,7 +73,7 @@ class Case:
     """One schedule with a point due, and what is done to it once the phase is reached."""
 
     def __init__(self, broker, change, phase, trace):
-        values = {"task": "tests.faults.tasks.trace", "args": [str(trace.path)], "kind": "cron", "cron": HOURLY_CRON}
+        values = {"task": "tests.faults.tasks.trace", "args": [str(trace.path)], "kind": "cron", "cron": DAILY_CRON}
         if phase == "before its retry":
             values |= {"task": "tests.faults.tasks.fail_first", "max_attempts": 2, "backoff": timedelta(seconds=0.2)}
         self.broker, self.change = broker, change

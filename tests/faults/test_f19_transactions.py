@@ -22,7 +22,7 @@ from tests.faults.harness.verdict import goes_on
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import live_worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
-from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, run_burst
+from tests.support import DAILY_CRON, OTHER_DAILY_CRON, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -72,7 +72,7 @@ def test_f19_of_nested_transactions_only_what_was_committed_reaches_redis(broker
             1 / 0  # noqa: B018 - the inner one was kept, the outer one is not
         assert view(broker, row) == before, "nothing reaches Redis before the outermost commit"
     assert set(Schedule.objects.values_list("name", "cron", "queue")) == {
-        ("a", "5 * * * *", "default"), ("b", HOURLY_CRON, "default"),
+        ("a", "5 * * * *", "default"), ("b", DAILY_CRON, "default"),
     }  # fmt: skip
     assert all(mirrored(broker, one) for one in Schedule.objects.all())
     assert broker.stats(broker.places()[0]).members == 2
@@ -84,11 +84,11 @@ import django; django.setup()
 from django.db import transaction
 from django_delayq import mirror
 from django_delayq.models import Schedule
-from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON
+from tests.support import DAILY_CRON, OTHER_DAILY_CRON
 row = {row.name: row for row in Schedule.objects.all()}
 with transaction.atomic():
-    Schedule.objects.create(name="new", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
-    row["edit"].cron = OTHER_HOURLY_CRON; row["edit"].save()
+    Schedule.objects.create(name="new", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
+    row["edit"].cron = OTHER_DAILY_CRON; row["edit"].save()
     row["pause"].pause("before the crash")
     row["move"].queue = "mail"; row["move"].save()
     row["deletion"].delete()
@@ -144,7 +144,7 @@ def move(row):
 
 
 def edit(row):
-    row.cron = OTHER_HOURLY_CRON
+    row.cron = OTHER_DAILY_CRON
     row.save()
 
 

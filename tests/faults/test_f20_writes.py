@@ -24,7 +24,7 @@ from tests.faults.harness.workers import WorkerProcess
 from tests.faults.models import OwnedSchedule
 from tests.integration.admin_pages import ADD, LIST, change_url, client_for, fields
 from tests.integration.mirroring import absent, mirrored, schedule
-from tests.support import HOURLY_CRON, OTHER_HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -47,7 +47,7 @@ def minute_of_each_hour(off):
 
 
 def new(name):
-    return Schedule(name=name, task="tests.app.tasks.noop", kind="cron", cron=OTHER_HOURLY_CRON)
+    return Schedule(name=name, task="tests.app.tasks.noop", kind="cron", cron=OTHER_DAILY_CRON)
 
 
 def only(row):
@@ -55,7 +55,7 @@ def only(row):
 
 
 def set_cron(row, save):
-    row.cron = OTHER_HOURLY_CRON
+    row.cron = OTHER_DAILY_CRON
     save()
 
 
@@ -78,7 +78,7 @@ def loaddata(row, folder, **values):
 
 
 def by_form(row, boss):
-    answer = boss.post(change_url(row), fields(name=row.name, cron=OTHER_HOURLY_CRON, timezone="UTC"))
+    answer = boss.post(change_url(row), fields(name=row.name, cron=OTHER_DAILY_CRON, timezone="UTC"))
     assert answer.status_code == 302
 
 
@@ -91,29 +91,29 @@ def by_action(name, row, boss, **values):
 DELTA = {
     "save": (lambda row, way: set_cron(row, row.save), "edit"),
     "save of a field": (lambda row, way: set_cron(row, lambda: row.save(update_fields=["cron"])), "edit"),
-    "update": (lambda row, way: only(row).update(cron=OTHER_HOURLY_CRON), "edit"),
+    "update": (lambda row, way: only(row).update(cron=OTHER_DAILY_CRON), "edit"),
     "update by an expression": (
-        lambda row, way: only(row).update(cron=Concat(Value(OTHER_HOURLY_CRON[:-2]), Value(" *"))), "edit",
+        lambda row, way: only(row).update(cron=Concat(Value(OTHER_DAILY_CRON[:-2]), Value(" *"))), "edit",
     ),
     "bulk_update": (lambda row, way: set_cron(row, lambda: Schedule.objects.bulk_update([row], ["cron"])), "edit"),
     "update_or_create": (
-        lambda row, way: Schedule.objects.update_or_create(name=row.name, defaults={"cron": OTHER_HOURLY_CRON}), "edit",
+        lambda row, way: Schedule.objects.update_or_create(name=row.name, defaults={"cron": OTHER_DAILY_CRON}), "edit",
     ),
     "bulk_create": (lambda row, way: Schedule.objects.bulk_create([new("created 1"), new("created 2")]), "new"),
     "get_or_create": (
         lambda row, way: Schedule.objects.get_or_create(
-            name="got", defaults={"task": "tests.app.tasks.noop", "kind": "cron", "cron": OTHER_HOURLY_CRON}
+            name="got", defaults={"task": "tests.app.tasks.noop", "kind": "cron", "cron": OTHER_DAILY_CRON}
         ),
         "new",
     ),
     "raw UPDATE with a generation": (
         lambda row, way: sql(
-            f"UPDATE {TABLE} SET cron = %s, generation = generation + 1 WHERE id = %s", OTHER_HOURLY_CRON, row.pk  # noqa: S608
+            f"UPDATE {TABLE} SET cron = %s, generation = generation + 1 WHERE id = %s", OTHER_DAILY_CRON, row.pk  # noqa: S608
         ),
         "edit",
     ),
     "raw INSERT": (lambda row, way: raw_insert(row), "new"),
-    "loaddata": (lambda row, way: loaddata(row, way.folder, cron=OTHER_HOURLY_CRON), "edit"),
+    "loaddata": (lambda row, way: loaddata(row, way.folder, cron=OTHER_DAILY_CRON), "edit"),
     "loaddata of a new one": (lambda row, way: loaddata(row, way.folder, pk=None, name="loaded"), "new"),
     "change form": (lambda row, way: by_form(row, way.boss), "edit"),
     "add form": (lambda row, way: way.boss.post(ADD, fields(name="added", timezone="UTC")), "new"),
@@ -160,7 +160,7 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
     rows = {name: schedule(name) for name in DELTA}
     pks = {name: row.pk for name, row in rows.items()}
     owner = User.objects.create_user("owner")
-    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": HOURLY_CRON}
+    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": DAILY_CRON}
     mirror.full_sweep(broker)
     owned = [OwnedSchedule.objects.create(name=f"owned {n}", owner=owner, **common) for n in range(2)]
     mirror.delta_sweep(broker)  # Django tells of a child class' save under its own name only
@@ -183,9 +183,9 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
 
 #: What passes Django and the generations by.
 FULL = {
-    "raw UPDATE": (lambda row: set_cron_by_sql(row, OTHER_HOURLY_CRON), "edit"),
+    "raw UPDATE": (lambda row: set_cron_by_sql(row, OTHER_DAILY_CRON), "edit"),
     "raw UPDATE to an earlier point": (lambda row: set_cron_by_sql(row, minute_of_each_hour(+5)), "edit"),
-    "plain manager": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(cron=OTHER_HOURLY_CRON), "edit"),
+    "plain manager": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(cron=OTHER_DAILY_CRON), "edit"),
     "plain manager, disabled": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(enabled=False), "gone"),
     "plain manager, moved": (lambda row: Schedule._base_manager.filter(pk=row.pk).update(queue="mail"), "moved"),
     "raw DELETE": (
@@ -236,7 +236,7 @@ def test_f20_what_is_due_of_a_schedule_that_went_behind_redis_is_not_started(bro
 
 def test_f20_a_recurrence_that_sql_changed_begins_when_it_is_found_and_not_in_the_past(broker, report):
     """It has points since the last run, and none of them was ever promised."""
-    row = schedule(cron=HOURLY_CRON)
+    row = schedule(cron=DAILY_CRON)
     point = make_due(broker, row)
     run_burst()
     history = History.of(row)

@@ -21,7 +21,7 @@ from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import together
 from tests.faults.patched.apps import patches
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -103,7 +103,7 @@ def most_releases(ms):
 
 
 def test_f25_the_delay_doubles_from_a_second_to_ten_minutes_and_counts_no_attempt(broker, caplog):
-    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=HOURLY_CRON)
+    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
     make_due(broker, row)
     Schedule._base_manager.update(task="tests.app.tasks.to_come")
     worker = Worker(WorkerOptions(queues=("default",), burst=True))
@@ -223,7 +223,7 @@ def test_f25_a_value_of_a_newer_release_is_not_guessed_at_and_loses_no_point(
     broker, monkeypatch, report, value, older, values
 ):
     """An older worker runs it by no rule of its own and says why it cannot; the next that can goes on with it."""
-    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": HOURLY_CRON}
+    common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": DAILY_CRON}
     row = Schedule.objects.create(name="newer", **{**common, **values})
     other = Schedule.objects.create(name="known", **common)
     point = make_due(broker, row)

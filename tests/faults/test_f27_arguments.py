@@ -13,7 +13,7 @@ from django_delayq.models import Run, Schedule
 from django_delayq.validators import MAX_ARGUMENT_BYTES, MAX_DEPTH
 from tests.faults.harness.oracle import histories_of
 from tests.integration.admin_pages import ADD, change_url, client_for, errors, fields
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -72,7 +72,7 @@ def said(found, words):
 @pytest.mark.parametrize("case", REFUSED, ids=[row[0] for row in REFUSED])
 def test_f27_what_cannot_be_stored_is_refused_at_its_field_however_it_is_saved(case):
     _, typed, given, words = case
-    values = {"name": "s", "task": receive.module_path, "kind": "cron", "cron": HOURLY_CRON, "args": given}
+    values = {"name": "s", "task": receive.module_path, "kind": "cron", "cron": DAILY_CRON, "args": given}
     for save in (lambda: Schedule(**values).save(), lambda: Schedule.objects.bulk_create([Schedule(**values)])):
         with pytest.raises(ValidationError) as caught:
             save()
@@ -106,7 +106,7 @@ STORED = [
 
 @pytest.mark.parametrize("how", ["save", "bulk_create", "form"])
 def test_f27_what_is_stored_reaches_the_task_as_it_was_typed(broker, report, how):
-    common = {"task": receive.module_path, "kind": "cron", "cron": HOURLY_CRON}
+    common = {"task": receive.module_path, "kind": "cron", "cron": DAILY_CRON}
     made = [Schedule(name=name, args=args, kwargs=kwargs, **common) for name, args, kwargs in STORED]
     if how == "save":
         for row in made:
@@ -134,7 +134,7 @@ def test_f27_what_is_stored_reaches_the_task_as_it_was_typed(broker, report, how
 def test_f27_the_form_takes_back_what_it_shows_of_arguments_that_were_stored(broker):
     """It shows them indented, which takes more room than they do."""
     row = Schedule.objects.create(
-        name="s", task=receive.module_path, kind="cron", cron=HOURLY_CRON, args=[[n % 10] for n in range(10_000)]
+        name="s", task=receive.module_path, kind="cron", cron=DAILY_CRON, args=[[n % 10] for n in range(10_000)]
     )
     boss = client_for(superuser=True)
     form = boss.get(change_url(row)).context["adminform"].form

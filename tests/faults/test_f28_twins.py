@@ -9,13 +9,13 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
 from tests.faults import tasks
 from tests.faults.harness.oracle import histories_of
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 def schedule(name, path, **values):
-    values = {"kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"kind": "cron", "cron": DAILY_CRON, **values}
     return Schedule.objects.create(name=name, task=tasks.trace.module_path, args=[str(path)], **values)
 
 
@@ -65,7 +65,7 @@ def test_f28_an_outcome_of_a_deleted_schedule_is_not_its_successors_even_under_t
         if name == "before_ledger" and Schedule.objects.filter(description="").exists():
             Schedule.objects.all().delete()
             second = Schedule(pk=first.pk, name="report", task=tasks.trace.module_path, args=[str(path)], kind="cron")
-            second.cron, second.description = HOURLY_CRON, "the second"
+            second.cron, second.description = DAILY_CRON, "the second"
             second.save(force_insert=True)
 
     monkeypatch.setattr(failpoints, "reach", replace)

@@ -12,7 +12,7 @@ from django.db import connection
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.handover.conftest import TABLE, environment, run
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +26,7 @@ WORKERS = {
 
 def handed_over(broker, backend, task="note", **values):
     """A schedule with one point, due now."""
-    values = {"name": "s", "kind": "cron", "cron": HOURLY_CRON, **values}
+    values = {"name": "s", "kind": "cron", "cron": DAILY_CRON, **values}
     row = Schedule.objects.create(task=f"tests.app.tasks.{task}", backend=backend, **values)
     make_due(broker, row)
     return row

@@ -18,7 +18,7 @@ from tests.faults.live import live_worker
 from tests.integration import mirroring
 from tests.jobs import tasks
 from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst, tasks_setting
-from tests.support import HOURLY_CRON, make_due
+from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -183,7 +183,7 @@ def test_take_overs_begin_anew_with_each_attempt():
 
 def test_jobs_and_points_run_in_one_worker(broker):
     rows = [
-        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.add", args=[n], kind="cron", cron=HOURLY_CRON)
+        Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.add", args=[n], kind="cron", cron=DAILY_CRON)
         for n in range(5)
     ]
     for row in rows:

@@ -8,7 +8,7 @@ from django.utils import timezone
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.integration.admin_pages import ADD, LIST, change_url, errors, fields, make, texts
 from tests.integration.mirroring import absent, mirrored
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "schedules"])
 RUNS = "/admin/django_delayq/run/"
@@ -59,7 +59,7 @@ def test_the_list_and_its_filters_show_the_primary(boss, query):
 
 
 def test_buttons_and_actions_change_the_primary(broker, boss):
-    row = make(cron=HOURLY_CRON)
+    row = make(cron=DAILY_CRON)
     url = f"{LIST}{row.pk}"
     assert any("ordered" in text for text in texts(posted(boss, f"{url}/run-now/")))
     posted(boss, f"{url}/pause/", {"reason": "stocktaking"})
@@ -91,7 +91,7 @@ def test_a_backfill_is_ordered_and_run(broker, boss):
 
 
 def test_the_pages_of_the_ledger_show_what_ran_a_moment_ago(broker, boss):
-    row = make(cron=HOURLY_CRON)
+    row = make(cron=DAILY_CRON)
     make_due(broker, row)
     run_burst()
     run = Run.objects.get()

@@ -16,7 +16,7 @@ from django_delayq import mirror
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "schedules"])
 
@@ -140,9 +140,9 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
 
 
 def test_a_worker_runs_retries_and_records_in_the_primary(broker, tmp_path):
-    good = schedule("good", cron=HOURLY_CRON)
+    good = schedule("good", cron=DAILY_CRON)
     flaky = schedule(
-        "flaky", task="tests.app.tasks.flaky", kwargs={"path": str(tmp_path / "f"), "failures": 1}, cron=HOURLY_CRON,
+        "flaky", task="tests.app.tasks.flaky", kwargs={"path": str(tmp_path / "f"), "failures": 1}, cron=DAILY_CRON,
         max_attempts=2, backoff=timedelta(milliseconds=10),
     )  # fmt: skip
     make_due(broker, good)
@@ -170,7 +170,7 @@ def test_a_worker_process_never_asks_the_replica(broker):
     "command", [["check"], ["delayq_sync"], ["delayq_status", "--json", "--timeout", "60"], ["delayq_explain", "s"]]
 )
 def test_the_commands_work_on_the_primary(broker, command):
-    schedule("s", cron=HOURLY_CRON)
+    schedule("s", cron=DAILY_CRON)
     mirror.check_layout(broker)
     environment = {
         **os.environ,
@@ -190,7 +190,7 @@ def test_the_commands_work_on_the_primary(broker, command):
 
 
 def test_explain_in_this_process(broker):
-    schedule("s", cron=HOURLY_CRON)
+    schedule("s", cron=DAILY_CRON)
     said = io.StringIO()
     call_command("delayq_explain", "s", "--next", "2", stdout=said)
     assert said.getvalue()

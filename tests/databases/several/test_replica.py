@@ -8,7 +8,7 @@ from django_delayq import mirror
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.integration.admin_pages import change_url, errors, fields
 from tests.integration.mirroring import schedule
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "schedules", "replica"])
 
@@ -22,7 +22,7 @@ def replicate():
 
 
 def test_what_the_replica_still_has_is_neither_shown_nor_saved_nor_run(broker, boss):
-    row = schedule(cron=HOURLY_CRON, description="old words")
+    row = schedule(cron=DAILY_CRON, description="old words")
     replicate()
     Schedule.objects.filter(pk=row.pk).update(description="new words", task="tests.app.tasks.add", args=[1])
     page = boss.get(change_url(row)).content.decode()

@@ -6,7 +6,7 @@ from django.db import DatabaseError, IntegrityError, OperationalError, transacti
 from django_delayq import ledger, mirror
 from django_delayq.models import Run, ScheduleState, Tombstone
 from tests.integration.mirroring import schedule
-from tests.support import HOURLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "schedules"])
 
@@ -16,7 +16,7 @@ def members(broker):
 
 
 def test_an_order_reaches_redis_with_the_commit(broker):
-    row = schedule(cron=HOURLY_CRON)
+    row = schedule(cron=DAILY_CRON)
     with transaction.atomic(using="schedules"):
         mirror.run_now(row)
         assert members(broker) == 1, "the schedule alone"
@@ -37,7 +37,7 @@ def test_a_save_that_is_refused_leaves_no_tombstone_of_its_move():
 
 
 def test_an_outcome_without_its_state_is_not_kept(broker, monkeypatch):
-    row = schedule(cron=HOURLY_CRON)
+    row = schedule(cron=DAILY_CRON)
     make_due(broker, row)
     row.refresh_from_db()
 

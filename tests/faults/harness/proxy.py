@@ -207,13 +207,18 @@ class Proxy:
             _abort(writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = self._target
         try:
-            if isinstance(self._target, Path):
-                up_reader, up_writer = await asyncio.open_unix_connection(str(self._target))
+            if isinstance(target, Path):
+                up_reader, up_writer = await asyncio.open_unix_connection(str(target))
             else:
-                up_reader, up_writer = await asyncio.open_connection(*self._target)
+                up_reader, up_writer = await asyncio.open_connection(*target)
         except OSError:  # the server is down
             _abort(writer)
+            return
+        if target != self._target:  # led elsewhere meanwhile: what was open then is cut
+            _abort(writer)
+            up_writer.close()
             return
         link = _Link(writer, up_writer)
         self._links.add(link)
