@@ -28,7 +28,7 @@ class Version:
 class Outcome:
     """A row to be written: new where `seen` is None, else an update of the row that looked like `seen`.
 
-    `owner` is the outcome in the same call without which a new row must not be written; its `next_point` follows this one.
+    `owner` is the outcome in the same call without which a new row must not be written; its `next_point` follows.
     `repeated` is set where an earlier call had written it, and only the reply to its COMMIT was lost.
     After `record`, `schedule` and `next_point` hold the definition and the chain's next point as of that transaction.
     """

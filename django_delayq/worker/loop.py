@@ -3,9 +3,9 @@
 `round()` does what can be done now and returns the seconds until there may be more; `run()` is a short loop over it.
 
 Note [Rounds]
-Whatever a worker does again and again is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. A thread only calls it,
-and waits in between. So whoever has a clock and a server of its own can play a worker in one thread, in any order of
-rounds, without a thread or a second that passes.
+Whatever a worker does again and again is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. A thread only calls
+it, and waits in between. So whoever has a clock and a server of its own can play a worker in one thread, in any order
+of rounds, without a thread or a second that passes.
 """
 
 import logging

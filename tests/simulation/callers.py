@@ -92,8 +92,9 @@ class Callers:
         if key in self.wanted and self.wanted[key].guessed:  # it began before the reply was here
             self.wanted[key].guessed, self.wanted[key].unique = False, unique
             return
-        waiting = [item for item in self.wanted.values() if self._waits(item) and item.unique and item.unique == unique]
-        same = [item for item in waiting if item.durable == (alias == "durable") and item.queue == key.rpartition(".")[0]]
+        kind = unique, alias == "durable", key.rpartition(".")[0]
+        waiting = [item for item in self.wanted.values() if item.unique and self._waits(item)]
+        same = [item for item in waiting if (item.unique, item.durable, item.queue) == kind]
         if key in self.wanted:
             if self.wanted[key].unique != unique or unique is None:
                 raise Broken("J one job stands for another one", key, self.wanted[key])

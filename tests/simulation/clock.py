@@ -82,5 +82,5 @@ def timed(text, key):
     """Return a script that takes the time from a key instead of the server's TIME."""
     now = f"  return tonumber(redis.call('GET', '{key}'))"
     replaced = text.replace(MS, now).replace(US, f"{now} * 1000")
-    assert "'TIME'" not in replaced or "PURPOSE  Try" in text, "a script asks for the time in another way: see MS and US"
+    assert "'TIME'" not in replaced or "PURPOSE  Try" in text, "a script asks for the time in another way: MS, US"
     return replaced

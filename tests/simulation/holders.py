@@ -110,8 +110,8 @@ class Holders:
         trusted = self.trusted.setdefault(request.owner, {})
         if request.name == "claim":
             self.answered[(request.owner, request.place)] = int(request.args[2])
-            end = request.sent + int(request.args[1]) / 1000
-            trusted.update(((request.place, plain(reply[at])), (plain(reply[3]), end)) for at in range(5, len(reply), 5))
+            lease = plain(reply[3]), request.sent + int(request.args[1]) / 1000
+            trusted.update(((request.place, plain(member)), lease) for member in reply[5::5])
         elif request.name == "renew":
             lost = set(map(plain, reply))
             for member, fence in request.items():

@@ -55,7 +55,6 @@ class Step:
             given.append(f"fault={self.fault}")
         return f"world.{self.name}({', '.join(given)})"
 
-
     @property
     def meanwhile(self) -> tuple[str, dict]:
         """The step as `Fault.steps` has it."""
@@ -289,7 +288,7 @@ class Draw:
             "attempts": self.one((1, 3)),
             "many": self.one((1, 1, 3)),
         }
-        closes = drawn["alias"] == "durable" and not self.lossy  # a fault closes the fast path of the mirror for a while
+        closes = drawn["alias"] == "durable" and not self.lossy  # a fault closes the mirror's fast path for a while
         return Step("enqueue", drawn, None if closes else self.fault("jobs"))
 
     def cancel(self):

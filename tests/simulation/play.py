@@ -31,7 +31,8 @@ def examine(stage, history: Plan) -> str | None:
     short = shrink(stage, history, name_of(error))
     return (
         f"seed {history.seed} breaks a promise. DELAYQ_SIMULATION_SEED={history.seed} plays it again.\n"
-        f"{error!r}\nThe shortest history that breaks the same, {len(short.steps)} of {len(history.steps)} steps:\n{short}"
+        f"{error!r}\n"
+        f"The shortest history that breaks the same, {len(short.steps)} of {len(history.steps)} steps:\n{short}"
     )
 
 

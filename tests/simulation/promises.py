@@ -22,7 +22,7 @@ class Promises:
     # -- after every step
 
     def after_step(self):
-        """An outcome that stood once stands for ever, but where Redis or the database lost it, or somebody revived it."""
+        """An outcome that stood once stands for ever, but where a server lost it, or somebody revived the job."""
         world = self.world
         if not world.wanted:
             return
@@ -72,7 +72,7 @@ class Promises:
             raise Broken("J started although it was cancelled", item)
         if world.clock.server_ms() < item.after_ms and not world.false_clock:
             raise Broken("J started before its time", item, world.clock.server_ms())
-        # Whoever was overtaken writes the result of a plain job into the database all the same: there is no row to compare.
+        # Whoever was overtaken writes the result of a plain job into the database all the same: no row is compared.
         if item.outcome is not None and item.alias != "stored" and not lost:
             raise Broken("R2 started after its outcome was recorded", stepped.name, item)
         for other in world.workers:
@@ -99,7 +99,7 @@ class Promises:
             names = keys.all_keys(world.config.prefix, place)
             client = world.stage.client
             for part in ("jobs", "ready"):
-                left |= {member: part for member in client.zrange(names[part], 0, -1)}
-            left |= {member: "held" for member in client.hkeys(names["held"])}
+                left |= dict.fromkeys(client.zrange(names[part], 0, -1), part)
+            left |= dict.fromkeys(client.hkeys(names["held"]), "held")
         if left:
             raise Broken("I1 a job is left over", left)

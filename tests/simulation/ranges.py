@@ -44,7 +44,8 @@ def _seeds(pool, first: int, end: int, notes: Path) -> int:
             print(report)
         seconds = time.monotonic() - began
         left = seconds / number * (len(todo) - number)
-        print(f"{number}/{len(todo)} chunks, {seen['steps'] / seconds:.0f} steps/s, {left / 60:.0f} min left, {broken} broken")
+        pace = f"{seen['steps'] / seconds:.0f} steps/s, {left / 60:.0f} min left"
+        print(f"{number}/{len(todo)} chunks, {pace}, {broken} broken", flush=True)
     print(", ".join(f"{name} {number}" for name, number in sorted(seen.items())))
     return 1 if broken else 0
 
@@ -133,4 +134,3 @@ def _staged(mutant=None):
                 stage.close()
 
     return staged()
-

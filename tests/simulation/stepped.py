@@ -92,9 +92,7 @@ class Stepped:
         #: fence -> schedule -> generation at the claim; fence -> losses of Redis until then.
         self.known, self.losses = {}, {}
         world.creating = self.name
-        self.worker = Worker(
-            WorkerOptions(queues=world.config.queues, threads=THREADS, name=self.name), slots=Hand
-        )
+        self.worker = Worker(WorkerOptions(queues=world.config.queues, threads=THREADS, name=self.name), slots=Hand)
         world.creating = "web"
         self.slots = self.worker.slots
         self.slots.noted = partial(world.invariants.counts, self)
@@ -118,7 +116,8 @@ class Stepped:
 
     def has_begun(self, place, member, fence):
         """Say whether it ever began an execution under this lease."""
-        return any((self.world.tag(held.place), held.member, held.fence) == (place, member, fence) for held in self.begun)
+        leases = ((self.world.tag(held.place), held.member, held.fence) for held in self.begun)
+        return (place, member, fence) in leases
 
     @property
     def has_work(self):

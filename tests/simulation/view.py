@@ -148,5 +148,6 @@ def read_shards(world):
         numbers = [{k: int(v) for k, v in part.items()} for part in (point, gen)]
         epoch = next(replies)
         text = None if epoch is None else plain(epoch)
-        found[tag] = Shard(due, *numbers, lease, attempts, text, due.pop(keys.POINTER, None), next(replies) + next(replies))
+        jobs_at, jobs = due.pop(keys.POINTER, None), next(replies) + next(replies)
+        found[tag] = Shard(due, *numbers, lease, attempts, text, jobs_at, jobs)
     return found

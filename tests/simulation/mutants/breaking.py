@@ -19,7 +19,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`broken` names the invariant that finds it (its beginning) when `history` is played; without one seeds find it."""
+    """`broken` names the invariant that finds it (its beginning) when `history` is played; without it seeds do."""
 
     name: str
     rule: str

@@ -47,9 +47,13 @@ SEEDED = (
         "jobclaimremoves", "a claimed job stays in Redis", "job_claim",
         "call('ZADD', JOBS, unpack(scores))", "",
     ),
-    script("jobnofence", "only the holder settles a job", "job_settle", "if holder ~= ARGV[at + 1] then", "if false then"),
     script(
-        "jobrenewnofence", "only the holder renews a job", "job_renew", "if holder ~= holders[i] then", "if not holder then"
+        "jobnofence", "only the holder settles a job", "job_settle",
+        "if holder ~= ARGV[at + 1] then", "if false then",
+    ),
+    script(
+        "jobrenewnofence", "only the holder renews a job", "job_renew",
+        "if holder ~= holders[i] then", "if not holder then",
     ),
     script(
         "jobnojournal", "a claim of jobs is noted, to be repeated", "job_claim",
@@ -86,7 +90,8 @@ SEEDED = (
         "job.entry.reclaims + 1 > conf.get_config().max_reclaims", "False",
     ),
     code(
-        "jobnosuspect", "a job that somebody may have executed is proven first", "worker.jobs.dispatch:JobDispatcher.dispatch",
+        "jobnosuspect", "a job that somebody may have executed is proven first",
+        "worker.jobs.dispatch:JobDispatcher.dispatch",
         "elif job.entry.lapsed:", "elif False:",
     ),
     code(
