@@ -8,7 +8,7 @@ from ..models.run import OPEN
 from .database import database
 from .outcome import Outcome, version_of
 from .reading import load_schedules
-from .recording import record
+from .recording import left_behind, record
 
 
 def close_orphan(run: Run, reason: str) -> None:
@@ -28,4 +28,8 @@ def close_abandoned(runs: Sequence[Run]) -> None:
         seen = version_of(run)
         run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
         run.reason, run.finished_at = "paused", utcnow()
-        record([Outcome(run, schedule, seen)])
+        outcomes = [Outcome(run, schedule, seen)]
+        if not run.apart and run.due_at < schedule.effective_from:  # what fell due behind it before the pause
+            left = left_behind(schedule, run.due_at, finished_at=run.finished_at)
+            outcomes.append(Outcome(left, schedule, owner=outcomes[0]))
+        record(outcomes)

@@ -11,7 +11,7 @@ next point. Where the chain goes on stands in the state, as the first commit, or
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, transaction
@@ -90,20 +90,23 @@ def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, usin
         return
     # Not from `first` on: there may have been other definitions meanwhile.
     begin = max(run.last_due_at or run.due_at, claimed.effective_from)
-    left = Run.of(
-        schedule,
-        begin + timedelta(milliseconds=1),
-        last_due_at=schedule.effective_from,
-        points=0,
-        task=claimed.task,
-        queue=claimed.queue,
-        generation=claimed.generation,
-        status=Status.SKIPPED,
-        reason="edited" if schedule.enabled else "paused",
-        finished_at=run.finished_at or utcnow(),
-    )
+    old = {"task": claimed.task, "queue": claimed.queue, "generation": claimed.generation}
+    left = left_behind(schedule, begin, finished_at=run.finished_at or utcnow(), **old)
     left.save(using=using, force_insert=True)
     advance(state, left)
+
+
+def left_behind(schedule: Schedule, decided: datetime, **values: Any) -> Run:
+    """Return an unsaved stretch of unknown length: from just after `decided` to the last edit of the definition."""
+    return Run.of(
+        schedule,
+        decided + timedelta(milliseconds=1),
+        last_due_at=schedule.effective_from,
+        points=0,
+        status=Status.SKIPPED,
+        reason="edited" if schedule.enabled else "paused",
+        **values,
+    )
 
 
 def _lock_schedules(pks: list[int], outcomes: Sequence[Outcome], using: str) -> dict[int, Schedule]:

@@ -24,7 +24,7 @@ class Backup:
         """Begin with empty tables and no keys."""
         with transaction.atomic(), connection.cursor() as cursor:
             tables = [model._meta.db_table for model in MODELS]
-            for statement in connection.ops.sql_flush(no_style(), tables, reset_sequences=True):
+            for statement in connection.ops.sql_flush(no_style(), tables, reset_sequences=True, allow_cascade=True):
                 cursor.execute(statement)
         client, prefix = self.world.stage.client, self.world.config.prefix
         names = [name for pattern in keys.patterns(prefix) for name in client.scan_iter(match=pattern, count=1000)]

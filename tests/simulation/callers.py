@@ -121,8 +121,9 @@ class Callers:
         item = self._chosen(index)
         if item is not None:
             item.after_ms = 0  # it starts at either of both, as far as is known until the reply is there
+            after_ms = self.clock.server_ms() + ahead * 1000
             if self._ask(lambda: task_backends[item.alias].reschedule(item.id, timedelta(seconds=ahead))):
-                item.after_ms = self.clock.server_ms() + ahead * 1000
+                item.after_ms = after_ms
 
     @step
     def revive(self, index=0):

@@ -415,6 +415,16 @@ def commit_without_a_reply_and_edited(world):
     world.flush(0)
 
 
+def disabled_between_attempts_and_flushed(world):
+    """A schedule is switched off while a point waits for another attempt and others are due; Redis forgets it."""
+    due(world, max_attempts=3, missed="all", overlap="queue_all")
+    world.work(0, ok=False)
+    world.advance(20_000)
+    world.edit("a", enabled=False)
+    world.flush_redis()
+    world.sweep(0, "full")
+
+
 def stretch_behind_a_lost_point(world):
     """Redis forgets who has a point; after an edit another one executes it, and the first one skips more than it."""
     due(world, ms=35_000)

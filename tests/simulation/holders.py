@@ -83,7 +83,8 @@ class Holders:
         if leased and self.given.setdefault(place, {}).setdefault(fence, identity) != identity:
             raise Broken("I3 one fence for two claims", place, fence, self.given[place][fence], identity)
         for member in leased - before.keys():
-            if self.world.clock.server_ms() < self.not_before.pop((place, member), 0) and not self.world.losses:
+            early = self.world.clock.server_ms() < self.not_before.pop((place, member), 0)
+            if early and not (self.world.losses or self.world.strays):
                 raise Broken("another attempt comes before its delay is over", place, member)
         key = (request.owner, place)
         again = self.journaled.get(key, 0) >= identity[1]
