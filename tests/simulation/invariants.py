@@ -141,7 +141,8 @@ class Invariants:
         if schedule.generation < known.get(schedule.pk, 0) and not self.world.restores:
             raise Broken("R1 started with an older definition than at the claim", held.member)
         row = view.row_of(key)
-        if row is not None and row.final and since_loss:
+        # A moved entry does not tell any more that its lease had run out: it may begin although an old holder records.
+        if row is not None and row.final and since_loss and not self.moved[schedule.pk]:
             raise Broken("R2 started after its outcome was recorded", stepped.name, row)
         if (
             run.origin == "due"

@@ -208,7 +208,8 @@ def _outcome(item: FinishedJob, row: JobRow) -> JobOutcome:
         status=JobStatus.READY.value if retry else state.status,
         attempt=len(state.workers),
         state=encode_state(state),
-        wakes_at=utcnow() + timedelta(milliseconds=settlement.ms) if retry else row.wakes_at,
+        # By the server's clock, as whoever claims it compares it.
+        wakes_at=from_ms(_claimed_ms(held) + int(item.seconds * 1000) + settlement.ms) if retry else row.wakes_at,
         finished_at=finished,
         expires_at=None if retry else utcnow() + timedelta(seconds=seconds),
         died_at=finished if settlement.what == "dead" else None,
