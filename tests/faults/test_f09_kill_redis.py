@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 def test_f09_a_killed_redis_that_comes_back_with_its_file_loses_no_point(aof_server, trace, tmp_path, report):
-    histories = mixture(20, trace)
+    histories = mixture(10, trace)
     with Fleet(2, folder=tmp_path, cold=True, LEASE_SECONDS=LEASE) as fleet:
-        wait_until(lambda: len(trace.executions()) > 20, 40, "a load")
+        wait_until(lambda: len(trace.executions()) > 10, 40, "a load")
         for away in (0, 1):
             aof_server.kill()
             time.sleep(away)  # the outage

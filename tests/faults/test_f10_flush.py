@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 def test_f10_a_flush_under_load_loses_no_point(server, trace, tmp_path, report):
-    histories = mixture(20, trace)
+    histories = mixture(10, trace)
     with Fleet(2, folder=tmp_path, LEASE_SECONDS=LEASE) as fleet:
-        wait_until(lambda: len(trace.executions()) > 20, 40, "a load")
+        wait_until(lambda: len(trace.executions()) > 10, 40, "a load")
         recovery = 0.0
         for _ in range(3):
             server.flush()
@@ -25,9 +25,9 @@ def test_f10_a_flush_under_load_loses_no_point(server, trace, tmp_path, report):
 
 @pytest.mark.smoke
 def test_f10_a_redis_that_comes_back_empty_loses_no_point(server, trace, tmp_path, report):
-    histories = mixture(20, trace)
+    histories = mixture(10, trace)
     with Fleet(2, folder=tmp_path, LEASE_SECONDS=LEASE) as fleet:
-        wait_until(lambda: len(trace.executions()) > 20, 40, "a load")
+        wait_until(lambda: len(trace.executions()) > 10, 40, "a load")
         server.stop()
         time.sleep(0.5)  # the outage
         server.start()

@@ -28,13 +28,13 @@ def more_runs(trace, number):
 
 
 def test_f14_script_flush_under_load_surfaces_no_error(server, trace, tmp_path, report, caplog):
-    histories = mixture(20, trace)
+    histories = mixture(10, trace)
     rows = list(Schedule.objects.all())
     flushes = 0
     one, two = (WorkerProcess(folder=tmp_path) for _ in range(2))
     with together(one, two), server.broker() as broker:
         end = time.monotonic() + PATIENCE_SECONDS
-        while len(trace.executions()) < 60 and time.monotonic() < end:
+        while len(trace.executions()) < 30 and time.monotonic() < end:
             broker.client.script_flush()
             flushes += 1
             rows[flushes % len(rows)].save(update_fields=["description"])  # a web process has scripts too
@@ -46,7 +46,7 @@ def test_f14_script_flush_under_load_surfaces_no_error(server, trace, tmp_path, 
 
 def test_f14_two_releases_with_different_scripts_work_side_by_side(server, trace, tmp_path, report):
     """The texts do the same, their digests differ: each worker brings what the server does not know."""
-    histories = mixture(20, trace)
+    histories = mixture(10, trace)
     with server.broker() as broker, ExitStack() as stack:
         old, new = (
             stack.enter_context(
@@ -54,11 +54,11 @@ def test_f14_two_releases_with_different_scripts_work_side_by_side(server, trace
             ).ready()
             for number in (1, 2)
         )
-        more_runs(trace, 20)
+        more_runs(trace, 10)
         broker.client.script_flush()
-        more_runs(trace, 20)
+        more_runs(trace, 10)
         old.term()
         assert old.wait() == 0
-        more_runs(trace, 20)
+        more_runs(trace, 10)
         report("F14 two releases", histories)
     assert trouble(old.log() + new.log()) == []

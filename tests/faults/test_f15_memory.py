@@ -1,5 +1,7 @@
 """F15: Redis is out of memory. Nothing new is claimed, but what runs keeps its lease and is settled."""
 
+import time
+
 import pytest
 
 from tests.acceptance.support import wait_until
@@ -13,7 +15,10 @@ LEASE = 2
 
 
 def test_f15_without_memory_what_runs_keeps_its_lease_and_is_settled(server, trace, tmp_path, report):
-    histories = schedules(5, trace, seconds=2 * LEASE, **soon(1))
+    gate = tmp_path / "gate"
+    gate.touch()
+    kwargs = {"path": str(trace.path), "gate": str(gate)}
+    histories = schedules(5, trace, task="tests.faults.tasks.held_at", kwargs=kwargs, **soon(1))
     histories += schedules(5, trace, seconds=0.5, name="often")
     members = [(f"s{history.pk}", "default") for history in histories]
     with (
@@ -24,6 +29,8 @@ def test_f15_without_memory_what_runs_keeps_its_lease_and_is_settled(server, tra
         wait_until(lambda: len(trace.running_in(worker.pid)) == len(histories), 30, "runs of all")
         held = trace.running_in(worker.pid)
         broker.client.config_set("maxmemory", 1)
+        time.sleep(1.5 * LEASE)  # what is not renewed ends
+        gate.unlink()
         wait_until(lambda: trace.over(held), 30, "their ends")
         wait_until(lambda: not any(view.leased for view in broker.views(members)), 15, "them to be settled")
         points = {item.point for item in held}

@@ -52,9 +52,9 @@ def outage(worker, away, seconds):
     ],
 )
 def test_f21_a_worker_waits_for_a_server_that_is_down_and_goes_on(what, seconds, server, trace, tmp_path, report):
-    histories = mixture(20, trace)
+    histories = mixture(10, trace)
     with WorkerProcess(folder=tmp_path, environment=database.LOCK_SECONDS, LEASE_SECONDS=5) as worker:
-        wait_until(lambda: len(trace.executions()) > 20, 30, "a load")
+        wait_until(lambda: len(trace.executions()) > 10, 30, "a load")
         share, back = outage(worker, AWAY[what](server), seconds)
         wait_until(lambda: len(trace.first_after(back)) == len(histories), 60, "all to go on")
         recovery = max(trace.first_after(back).values())

@@ -29,7 +29,7 @@ SHARDS = 2 * PRIMARIES
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(300, marks=pytest.mark.smoke), 2_000, pytest.param(LONG, marks=pytest.mark.long)]
+    "count", [pytest.param(300, marks=pytest.mark.smoke), 1_000, pytest.param(LONG, marks=pytest.mark.long)]
 )
 def test_f22_points_of_one_millisecond_are_all_run_and_no_script_blocks_redis(count, server, trace, tmp_path, report):
     due, histories = at_once(count, trace, seconds=1 + count / 600)

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.mark.parametrize(
     ("workers", "count", "seconds", "lease"),
     [
-        pytest.param(4, 30, 16, 1, id="short"),
+        pytest.param(4, 20, 16, 1, id="short"),
         pytest.param(12, 50, 90, 2, marks=pytest.mark.long, id="long"),
     ],
 )
