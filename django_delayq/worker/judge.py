@@ -143,7 +143,7 @@ def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verd
     first = rows[0].due_at if rows else upcoming
     early = held.entry.point_ms is not None and _point(held) > held.claimed_at  # its score was damaged
     if held.entry.point_ms is None or early or _not_owed(_point(held), schedule, state, row, first):
-        verdicts.settle.append((held, first or owed, schedule))
+        verdicts.settle.append((held, first if rows else owed or first, schedule))
         return
     _left_by_edit(held, schedule, state, verdicts, worker)
     if row is not None or held.entry.lapsed:

@@ -122,15 +122,6 @@ class Holders:
                 if member in lost:
                     trusted.pop((request.place, member), None)
 
-    def is_overdue(self, member):
-        """Say whether a process that lives had a lease of it that has lapsed, and may still record what it claimed."""
-        now = self.world.clock.monotonic()
-        return any(
-            name == member and deadline <= now and (place, name, fence) not in self.back
-            for stepped in self.world.workers
-            for (place, name), (fence, deadline) in self.trusted.get(stepped.name, {}).items()
-        )
-
     def _state(self, place, member):
         pipeline = self.world.stage.client.pipeline(transaction=False)
         pipeline.zscore(f"{place}:due", member)

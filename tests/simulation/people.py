@@ -116,8 +116,6 @@ class People:
         if values.get("queue", row.queue) != row.queue:
             self.invariants.owed = {item for item in self.invariants.owed if item[0] != row.pk}
             return
-        if self.holders.is_overdue(f"s{row.pk}"):  # whoever records it late explains everything up to the last edit
-            return
         shard = self.view.shards[self.tag_of(f"s{row.pk}", row.queue)]
         point = shard.point.get(f"s{row.pk}")
         undecided = point is not None and point > (self.view.schedules[row.pk].last_due or 0)

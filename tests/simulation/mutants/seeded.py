@@ -28,7 +28,7 @@ SEEDED = (
     ),
     code(
         "notowed", "what is not owed is settled to the first missing point", "worker.judge:_judge_schedule",
-        "verdicts.settle.append((held, first or owed, schedule))", "verdicts.drop.append(held)",
+        "verdicts.settle.append((held, first if rows else owed or first, schedule))", "verdicts.drop.append(held)",
     ),
     code(
         "noedited", "a point that was due at an edit runs once", "worker.judge:_not_owed",
