@@ -25,6 +25,8 @@ class Era:
     #: The last instant at which a point may lie (`end_at`).
     last: int | None = None
     end: int | None = None
+    #: True where nobody who mirrors ever saw it: made and replaced by processes that do not, between two sweeps.
+    unknown: bool = False
 
     def points(self, after: int, until: int) -> Iterator[int]:
         """Yield the due points with `after < point <= until` in which this definition is in force."""

@@ -52,6 +52,9 @@ class People:
             self.advance_clock(1)
             row = Schedule.objects.get(pk=self.names[name])
             self._note_owed(row, values)
+            if row.pk in self.blind and row.synced_generation != row.generation:
+                self.oracle.eras[row.pk][-1].unknown = True
+            (self.blind.discard if seen else self.blind.add)(row.pk)
             self.invariants.moved[row.pk] += values.get("queue", row.queue) != row.queue
             if row.kind == "every":
                 values |= {} if every is None else {"every": seconds(every)}

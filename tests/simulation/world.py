@@ -45,6 +45,8 @@ class World(People, Callers):
         self.strays = False
         #: True once somebody deleted or ordered something without telling Redis: only a full sweep finds it.
         self.unseen = False
+        #: Schedules whose last edit was made by a process that does not mirror.
+        self.blind = set()
         #: True once an edit may have reached Redis late, so that a point of the old definition came due.
         self.delayed = False
         #: True while the prefix is another database's.
