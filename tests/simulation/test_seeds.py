@@ -25,11 +25,12 @@ MOST_SEEDS = 1000
 
 
 def seeds(half, offset):
-    """Yield the seeds of one half."""
+    """Yield the seeds of one half: pairs of both modes, every other one."""
     if "DELAYQ_SIMULATION_SEED" in os.environ:
         yield from [int(os.environ["DELAYQ_SIMULATION_SEED"])][half:]
         return
-    yield from count(offset + half, HALVES)
+    for pair in count(offset // 2 + half, HALVES):
+        yield from (2 * pair, 2 * pair + 1)
 
 
 def a_while(stage, half, offset, seconds, capsys):
