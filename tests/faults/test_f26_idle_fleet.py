@@ -28,7 +28,7 @@ WORKERS = 12
 
 @pytest.fixture(autouse=True)
 def sixteen_shards(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": SHARDS, "QUEUES": ["default"]}
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": {"default": SHARDS, "mail": 1}}
 
 
 @contextmanager

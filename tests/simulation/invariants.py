@@ -113,7 +113,10 @@ class Invariants:
             for place, member, fence in stepped.valid():
                 if (place, member, fence) in self.world.holders.back:
                     continue
-                if self.world.strays and not stepped.has_begun(place, member, fence):
+                # What a late request or a loss has put back where it was is dropped by its next claimer.
+                schedule = view.schedules.get(int(member[1:])) if member[0] == "s" else None
+                elsewhere = self.world.losses and schedule is not None and schedule.place != place
+                if (self.world.strays or elsewhere) and not stepped.has_begun(place, member, fence):
                     continue
                 other = holders.setdefault(member, (stepped.name, place))
                 if other != (stepped.name, place):
