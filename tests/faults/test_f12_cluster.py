@@ -7,6 +7,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
+from django.db import connections
 
 from django_delayq import conf
 from django_delayq.broker import Broker
@@ -89,8 +90,14 @@ def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_poi
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": after}
         said = StringIO()
         began = time.time()
-        order = ("delayq_sync", "--reshard", str(after))
-        move = threading.Thread(target=call_command, args=order, kwargs={"stdout": said})
+
+        def reshard():
+            try:
+                call_command("delayq_sync", "--reshard", str(after), stdout=said)
+            finally:
+                connections.close_all()
+
+        move = threading.Thread(target=reshard)
         move.start()
         with server.broker() as broker:
             wait_until(lambda: json.loads(broker.layout())["shards"]["default"] == after, 10, "the new layout")
