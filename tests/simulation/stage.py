@@ -39,7 +39,7 @@ class Stage:
         self.config = replace(conf.get_config(), lease_seconds=30, drain_seconds=0, **SETTINGS)
         self.client = connector(timeout_seconds=5)()
         self.clock = Clock(monkeypatch)
-        self.clock_key = f"model-clock-{os.getpid()}"
+        self.clock_key = f"simulation-clock-{os.getpid()}"
         self.names = {}
         self._real_load, self._mutate = scripts.load, mutate or (lambda name, text: text)
         monkeypatch.setattr(scripts, "load", lru_cache(self._load))

@@ -151,4 +151,4 @@ def deliver(world: Any, request: Request, *, late: bool = False) -> Any:
 
 def lost() -> Exception:
     """Return the error of a connection that broke."""
-    return errors.ConnectionError("lost in the model")
+    return errors.ConnectionError("lost in the simulation")

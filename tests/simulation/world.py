@@ -150,7 +150,7 @@ class World(People, Callers):
         if fault.effect == "lose":
             raise lost()
         if fault.effect == "database":
-            raise OperationalError("lost in the model")
+            raise OperationalError("lost in the simulation")
         if fault.effect == "pause" and not connection.in_atomic_block:  # others have connections of their own
             for method, arguments in fault.steps:
                 getattr(self, method)(**arguments)

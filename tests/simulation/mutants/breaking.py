@@ -26,7 +26,6 @@ class Mutant:
     changes: tuple[Change, ...]
     history: Callable[[Any], None] | None
     broken: str
-    strict: bool = True
     #: Names that the new text needs and the module has not.
     names: Mapping[str, Any] = field(default_factory=dict)
 
