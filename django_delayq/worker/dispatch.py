@@ -156,6 +156,7 @@ class Dispatcher:
             self.recorder.settle(held, point, schedule)
         for held in (*verdicts.drop, *verdicts.park):
             self.recorder.drop(held)
+        self.keeper.discard(verdicts.lapsed)
         self._refuse(verdicts.unknown)
         for held, _ in (*verdicts.execute, *verdicts.suspects):
             self._unknown.forget(held.member)
@@ -244,7 +245,7 @@ class Dispatcher:
                 if jobs:
                     self.jobs.start(place, group)
                 else:
-                    self.starter.start(place, group)
+                    self.starter.start(group)
             except DatabaseError as error:
                 self.trouble.database_failed(error)
                 self.release([held for held, _ in group], DATABASE_MS)

@@ -8,6 +8,11 @@ either side, the two differ. So the definition, its state and the open rows are 
 batch: what was edited, disabled, deleted or moved by then is treated as such, and a stale entry costs a wasted wake-up,
 never a wrong run. A member whose point Redis has lost is handed out too, because only a claimer can rebuild it.
 
+Note [Read under the lease]
+What is written rests on the rows as they were read, and is refused where somebody changed them since. So the reading
+must have ended before the lease did: a process that stood still in between would read the running row of the worker
+that took over, and could close it.
+
 Note [What is owed]
 Rule R2. A claim may name a point that was decided already (its settle was lost, or Redis went back to a snapshot), one
 that no definition ever had (damage), or one that lies ahead of a missing one (the settles of two points swapped with a
@@ -51,7 +56,7 @@ class Verdicts:
 
     #: Run at once: nobody can have run these before.
     execute: list[tuple[Held, AnyTask]] = field(default_factory=list)
-    #: Somebody may have run these before: prove the lease, write a running row, then run (rule R2b).
+    #: Somebody may have run these before: write a running row, then run (rule R2b).
     suspects: list[tuple[Held, AnyTask]] = field(default_factory=list)
     #: Record the outcome (skipped, lost, handed over), then settle.
     record: list[Held] = field(default_factory=list)
@@ -63,6 +68,8 @@ class Verdicts:
     settle: list[tuple[Held, datetime | None, Schedule]] = field(default_factory=list)
     #: Of nothing that is left or belongs here: drop from Redis.
     drop: list[Held] = field(default_factory=list)
+    #: The lease ran out before the rows were read: they may be another worker's by now.
+    lapsed: list[Held] = field(default_factory=list)
     #: This code does not know the task, or cannot make sense of the row: hand back for others.
     unknown: list[Held] = field(default_factory=list)
     #: The next point cannot be computed: park.
@@ -80,7 +87,9 @@ def judge(entries: Sequence[Held], worker: str) -> Verdicts:
     for held, item in parsed:
         held.generation = held.entry.generation or 0
         try:
-            if item is None:
+            if held.lapsed():  # asked after the reading: see Note [Read under the lease]
+                verdicts.lapsed.append(held)
+            elif item is None:
                 logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.place)
                 verdicts.drop.append(held)
             elif item[0] == "r":

@@ -3,16 +3,15 @@
 Note [Take-over]
 A lapsed lease, or a row of the ledger that is there already, means that somebody else may execute the point, or may
 have done so. A process that was stopped for longer than its lease comes back and records; nothing tells it that it is
-late. So first the row is read, *then* the lease is proven by a renewal, and then the row becomes `running` under this
-worker's fence, by compare-and-set against what was read. From that moment on nobody who read the row before can write
-it, and whoever recorded between the reading and the proof has changed the row, so that the compare-and-set fails. In
-any other order a stale holder could still record while the next one executes. Only then the task is called.
+late. So the row is read under the lease (`judge.py`, Note [Read under the lease]), and then becomes `running` under
+this worker's fence, by compare-and-set against what was read. From that moment on nobody who read the row before can
+write it, and whoever recorded since the reading has changed the row, so that the compare-and-set fails. Without the row
+a stale holder could still record while the next one executes. Only then the task is called.
 """
 
 from collections.abc import Sequence
 
 from .. import ledger
-from ..broker import Place
 from ..compat import AnyTask
 from ..ledger import Won, version_of
 from ..models import Run, Status
@@ -37,15 +36,14 @@ class Starter:
         """Say whether the point has killed its workers too often to be executed once more (rule R6)."""
         return take_overs(run) > self.max_reclaims
 
-    def start(self, place: Place, suspects: Sequence[Startable]) -> None:
-        """Prove, count and submit entries of one place; what is lost(poison) goes to the recorder. Note [Take-over].
+    def start(self, suspects: Sequence[Startable]) -> None:
+        """Count and submit entries; what is lost(poison) goes to the recorder. Note [Take-over].
 
         Raises:
             DatabaseError: None of them was submitted.
-            BrokerError: None of them was submitted, and nothing is known of their leases.
         """
         tasks = dict(suspects)
-        kept = self.keeper.prove(place, list(tasks))
+        kept = [held for held in tasks if not held.lapsed()]
         self.keeper.discard(set(tasks) - set(kept))
         poisoned = [held for held in kept if self._take_over(held)]
         starting = [held for held in kept if held not in poisoned]

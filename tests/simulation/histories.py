@@ -79,6 +79,14 @@ def stopped_before_judging(world):
     world.flush(1)
 
 
+def stopped_before_judging_a_paused_one(world):
+    """One stands still after its claim; another takes over and executes; then it is paused. The first has no say."""
+    due(world)
+    others = [LAPSE, ("claim", {"w": 1}), ("begin", {"w": 1}), ("edit", {"name": "a", "enabled": False})]
+    world.claim(0, fault=Fault("after_claim", "pause", steps=others))
+    world.flush(0)
+
+
 def waits_past_its_lease(world):
     """An entry waits for a slot until its lease is over; it is taken over, and only then does a slot take it."""
     due(world)

@@ -1,7 +1,7 @@
 """Which due points there are, worked out from definitions by plain arithmetic on ms. Knows no Redis and no ledger."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from django_delayq.models import Schedule, ScheduleState
@@ -52,17 +52,18 @@ class Era:
         return next(self.points(after, max(after, self.begin, self.first) + MOST_MS), None)
 
 
-def era_of(row: Schedule) -> Era:
+def era_of(row: Schedule, claimed: Iterable[int] = ()) -> Era:
     """Return the definition as it stands in the database.
 
-    Where a clock was wrong, points after this moment may be decided already: the definition has none up to there.
+    Where a clock was wrong, points after this moment may be decided already, or `claimed`: the definition has none up
+    to there.
     """
-    state = ScheduleState.objects.filter(schedule=row).first()
-    decided = row.effective_from if state is None or state.last_due_at is None else state.last_due_at
+    last = ScheduleState.objects.filter(schedule=row).values_list("last_due_at", flat=True)
+    decided = to_ms(max(filter(None, (row.effective_from, *last))))
     start = None if row.start_at is None else to_ms(row.start_at)
     created = to_ms(row.created_at)
     return Era(
-        begin=to_ms(max(row.effective_from, decided)),
+        begin=max(decided, *claimed, 0),
         edited=to_ms(row.effective_from),
         enabled=row.enabled,
         anchor=created if start is None else start,
@@ -79,9 +80,9 @@ class Oracle:
     def __init__(self) -> None:
         self.eras: dict[int, list[Era]] = {}
 
-    def note(self, row: Schedule) -> None:
+    def note(self, row: Schedule, claimed: Iterable[int] = ()) -> None:
         """Note what a write left in the database; only what moves `effective_from` begins a new definition."""
-        eras, era = self.eras.setdefault(row.pk, []), era_of(row)
+        eras, era = self.eras.setdefault(row.pk, []), era_of(row, claimed)
         if eras and eras[-1].edited == era.edited and eras[-1].enabled == era.enabled:
             era.begin = eras[-1].begin
             eras[-1] = era

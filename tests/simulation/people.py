@@ -13,7 +13,9 @@ from django_delayq.models import Schedule
 from django_delayq.timing import from_ms, to_ms
 
 from .faults import Broken, step
+from .invariants import is_job
 from .stage import TASK
+from .view import read_shards
 from .wire import deliver
 
 
@@ -105,11 +107,19 @@ class People:
         def note():
             row = Schedule.objects.get(name=name)
             self.names[name] = row.pk
-            self.oracle.note(row)
+            self.oracle.note(row, self._claimed_points(row.pk))
 
         with transaction.atomic():
             transaction.on_commit(note)
             yield
+
+    def _claimed_points(self, pk):
+        """Return which due points of a schedule somebody has, in hand or just on the way to him."""
+        held = [item for stepped in self.workers for item, _ in (*stepped.slots.entries, *stepped.slots.begun)]
+        runs = [item.outcome.run for item in held if not is_job(item)]
+        shards = read_shards(self).values()
+        leased = [shard.point[f"s{pk}"] for shard in shards if f"s{pk}" in shard.lease]
+        return [*leased, *(to_ms(run.due_at) for run in runs if run.schedule_id == pk and run.origin == "due")]
 
     def _soon(self, ahead):
         return from_ms(to_ms(self.clock.wall()) + ahead * 1000)
@@ -175,7 +185,7 @@ class People:
             for item in self.requests
             if script in (None, item.name)
             and owner in (None, item.owner)
-            and not (item.name.startswith("job_") and item.delivered)
+            and not (item.of_jobs and any(item.is_repeated_by(other) for other in self.requests))
         ]
         if found:
             request = found[-1 - back % len(found)]

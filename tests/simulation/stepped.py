@@ -23,6 +23,8 @@ class Hand(Slots):
     def __init__(self, threads, call, report):
         self.threads, self.call, self.report = threads, call, report
         self.entries, self.begun = [], []
+        #: What was taken back and may not be handed back yet.
+        self.leaving = []
         #: The most to be claimed now; whether what waits is to be handed back.
         self.most, self.stuck = 0, False
         #: What a free slot takes at once, and who is told of it.
@@ -69,9 +71,9 @@ class Hand(Slots):
 
     def take_back(self):
         """Hand out what waits for a slot."""
-        waiting = [held for held, _ in self.entries if held not in self.taken]
+        self.leaving = [held for held, _ in self.entries if held not in self.taken]
         self.entries = [(held, task) for held, task in self.entries if held in self.taken]
-        return waiting
+        return list(self.leaving)
 
     def stop(self, timeout_seconds):
         """There is no thread to end."""
@@ -209,4 +211,4 @@ class Stepped:
     def _round(self, most):
         self.slots.most = most
         self.worker.round()
-        self.slots.most = 0
+        self.slots.most, self.slots.leaving = 0, []

@@ -70,6 +70,11 @@ class Request:
             return plain(self.args[2]) == "reset" or any(map(plain, self.args[7::5]))
         return self.name == "remove" and any(int(number) >= BEYOND for number in self.args[2::3])
 
+    def is_repeated_by(self, other: "Request") -> bool:
+        """Say whether this, or the same once more, was delivered: jobs promise nothing where the first then follows."""
+        same = other is self or (self.name == other.name == "job_enqueue" and self.args[4:] == other.args[4:])
+        return same and other.delivered
+
     def items(self) -> list[list[str]]:
         """Return the arguments of each member."""
         first, width = shape(self.name)

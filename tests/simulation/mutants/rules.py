@@ -47,9 +47,9 @@ RULES = (
         h.overtaken_in_the_task, "I4 a stale holder recorded",
     ),
     mutant(
-        "noverify", "R2b the lease is proven after the row was read", "worker.starting:Starter.start",
-        "kept = self.keeper.prove(place, list(tasks))", "kept = list(tasks)",
-        h.stopped_before_judging, "I4 ",
+        "readlapsed", "R2b what was read after the lease closes nothing", "worker.judge:judge",
+        "if held.lapsed():", "if False:",
+        h.stopped_before_judging_a_paused_one, "I4 a stale holder recorded",
     ),
     mutant(
         "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:Starter.start",
