@@ -17,6 +17,8 @@ class Era:
 
     begin: int
     edited: int
+    #: Up to here everything was decided by then: where the definition before it ends.
+    decided: int
     enabled: bool
     anchor: int
     every: int | None
@@ -55,8 +57,8 @@ class Era:
 def era_of(row: Schedule, claimed: Iterable[int] = ()) -> Era:
     """Return the definition as it stands in the database.
 
-    Where a clock was wrong, points after this moment may be decided already, or `claimed`: the definition has none up
-    to there.
+    Where a clock was wrong, points after this moment may be decided already: the definition has none up to there. Nor
+    has it any up to one that is `claimed`, which may be executed yet, or not.
     """
     last = ScheduleState.objects.filter(schedule=row).values_list("last_due_at", flat=True)
     decided = to_ms(max(filter(None, (row.effective_from, *last))))
@@ -65,6 +67,7 @@ def era_of(row: Schedule, claimed: Iterable[int] = ()) -> Era:
     return Era(
         begin=max(decided, *claimed, 0),
         edited=to_ms(row.effective_from),
+        decided=decided,
         enabled=row.enabled,
         anchor=created if start is None else start,
         every=None if row.every is None else int(row.every.total_seconds() * 1000),
@@ -88,7 +91,7 @@ class Oracle:
             eras[-1] = era
             return
         if eras:
-            eras[-1].end = era.begin
+            eras[-1].end = era.decided
         eras.append(era)
 
     def forget(self, pk: int) -> None:
