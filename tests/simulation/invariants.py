@@ -205,9 +205,9 @@ class Invariants:
         for outcome, result in zip(outcomes, results, strict=True):
             run, key = outcome.run, self.world.key_of(outcome.run)
             holder = self.world.executing(key, view)
-            if run.fence and holder is not None and not outcome.repeated:
-                # A moved entry does not tell any more that its lease had run out: no row stands against the old holder.
-                if result == "yes" and holder.fence != run.fence and not self.moved[run.schedule_id]:
+            # A moved entry does not tell any more that its lease had run out: no row stands against the old holder.
+            if run.fence and holder is not None and not (outcome.repeated or self.moved[run.schedule_id]):
+                if result == "yes" and holder.fence != run.fence:
                     raise Broken("I4 a stale holder recorded while another executes", key, run.fence, holder.fence)
                 if result == "lost" and holder.fence == run.fence:
                     raise Broken("I4 the holder was refused", key, run.fence, view.row_of(key))
