@@ -9,13 +9,13 @@ from django.db import transaction
 
 from django_delayq import mirror
 from django_delayq.broker import keys
-from django_delayq.models import Schedule
+from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
 
 from .faults import Broken, step
 from .invariants import is_job
 from .stage import TASK
-from .view import read_shards
+from .view import OPEN, read_shards
 from .wire import deliver
 
 
@@ -114,11 +114,12 @@ class People:
             yield
 
     def _claimed_points(self, pk):
-        """Return which due points of a schedule somebody has, in hand or just on the way to him."""
+        """Return which due points of a schedule somebody has: in hand, on the way to him, or between two attempts."""
         held = [item for stepped in self.workers for item, _ in (*stepped.slots.entries, *stepped.slots.begun)]
         runs = [item.outcome.run for item in held if not is_job(item)]
         shards = read_shards(self).values()
         leased = [shard.point[f"s{pk}"] for shard in shards if f"s{pk}" in shard.lease]
+        runs += Run.objects.filter(schedule=pk, status__in=OPEN)
         return [*leased, *(to_ms(run.due_at) for run in runs if run.schedule_id == pk and run.origin == "due")]
 
     def _soon(self, ahead):
