@@ -34,7 +34,7 @@ class Promises:
                 raise Broken("I2 the outcome of a job changed", item, outcome)
 
     def _stands(self, item):
-        """Say whether nothing may change an outcome. Whoever was overtaken stores the result of a plain job all the same."""
+        """Say whether nothing may change an outcome. An overtaken worker stores a plain job's result all the same."""
         overtaken = item.alias == "stored" and item.begun > 1
         return item.losses == self.world.losses and not (item.revived or self.world.restores or overtaken)
 
