@@ -42,30 +42,38 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
 
 
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Write `running` rows before an execution that may be a repetition; states stay. See Note [Compare and set].
+    """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
 
-    A row that the table refuses is lost: what cannot be recorded is not executed again.
+    See Note [Compare and set]. A row that the table refuses is lost: what cannot be recorded is not executed again.
     """
     using = database()
     with transaction.atomic(using=using):
-        return write(outcomes, using, refused=Won.LOST)
+        won = write(outcomes, using, refused=Won.LOST)
+        _advance(outcomes, won, using)
+    return won
 
 
 def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
-    """Move the states of the won outcomes on. The schedules are locked, so that a deletion or a second worker waits."""
-    pks = sorted({outcome.schedule.pk for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES})
+    """Move the states of the won outcomes on. The schedules are locked, so that a deletion or a second worker waits.
+
+    A `running` row alone moves nothing, and its definition stays the one that it was claimed with.
+    """
+    yes = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
+    pks = {outcome.schedule.pk for outcome in yes if outcome.run.status != Status.RUNNING}
     if not pks:
         return
-    current = _lock_schedules(pks, outcomes, using)
+    current = _lock_schedules(sorted(pks), outcomes, using)
     states = ScheduleState._base_manager.using(using).in_bulk(pks)
     for index, outcome in enumerate(outcomes):
-        if won[index] is not Won.YES:
+        if won[index] is not Won.YES or outcome.schedule.pk not in pks:
             continue
         row = current.get(outcome.schedule.pk)
         if row is None or row.created_at != outcome.schedule.created_at:
             if not outcome.repeated:  # else it was recorded before the schedule was deleted, and stands
                 Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
             won[index] = Won.GONE
+            continue
+        if outcome.run.status == Status.RUNNING:
             continue
         claimed, outcome.schedule = outcome.schedule, row
         state = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
@@ -79,7 +87,7 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
             outcome.next_point = settle_state(row, state)
             if outcome.owner is not None:
                 outcome.owner.next_point = outcome.next_point
-    save_states([states[pk] for pk in pks if pk in states and pk in current], STATE_FIELDS)
+    save_states([states[pk] for pk in sorted(pks) if pk in states and pk in current], STATE_FIELDS)
 
 
 def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, using: str) -> None:

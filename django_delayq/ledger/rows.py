@@ -96,4 +96,7 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
         for outcome, values in zip(outcomes, before, strict=True):
             run = outcome.run
             rows = Run._base_manager.using(using).filter(pk=run.pk, status=Status.RUNNING, fence=run.fence)
-            rows.update(**values)
+            if values["status"]:
+                rows.update(**values)
+            else:  # there was none
+                rows.delete()

@@ -3,7 +3,7 @@
 from .cron import Cron
 from .dialect import parse_every
 from .point import from_ms, to_ms
-from .policy import Policies, Run, Skip, decide, too_old, wake_at
+from .policy import Policies, Run, Skip, decide, decide_all, too_old, wake_at
 from .recurrence import Every, Once, Recurrence, Windowed
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Skip",
     "Windowed",
     "decide",
+    "decide_all",
     "from_ms",
     "parse_every",
     "to_ms",

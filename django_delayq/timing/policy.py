@@ -116,6 +116,30 @@ def decide(
     return _missed(late, point, busy)
 
 
+def decide_all(
+    recurrence: Recurrence,
+    point: datetime,
+    now: datetime,
+    busy_from: datetime | None,
+    last_finished_at: datetime | None,
+    policies: Policies,
+) -> tuple[list[Skip], datetime | None]:
+    """Decide about a claimed point and, where it is skipped, about what follows and has woken by `now`.
+
+    Returns the skips in their order, and the point that runs now: None where none has woken by then, or none is left.
+    The arguments and errors are those of `decide`.
+    """
+    skips: list[Skip] = []
+    following: datetime | None = point
+    while following is not None and (not skips or wake_at(following, policies.jitter, policies.key) <= now):
+        decision = decide(recurrence, following, now, busy_from, last_finished_at, policies)
+        if isinstance(decision, Run):
+            return skips, following
+        skips.append(decision)
+        following = decision.resume_at
+    return skips, None
+
+
 @dataclass(frozen=True, slots=True)
 class _Lateness:
     """One decision's view of the schedule: which points are late, and how far a stretch of them reaches."""

@@ -230,7 +230,7 @@ class Dispatcher:
             assert held.task is not None  # noqa: S101 - it was read
             self._start([(held, held.task)])
             return
-        held.outcome = held.trailing = None
+        held.outcome, held.beside = None, []
         verdicts = self._judged([held])
         if verdicts is not None:
             self._start(verdicts.suspects)

@@ -21,8 +21,8 @@ class Held:
     claimed_at: datetime
     deadline: float
     outcome: Outcome | None = None
-    #: A stretch that an edit left behind this point, to be recorded with its outcome (rule R8).
-    trailing: Outcome | None = None
+    #: To be recorded with its outcome: what an edit left behind it (rule R8), or what is skipped for it (R9).
+    beside: list[Outcome] = field(default_factory=list)
     #: The generation of the definition that was used; the mirror's may be newer or older.
     generation: int = 0
     lost: threading.Event = field(default_factory=threading.Event)

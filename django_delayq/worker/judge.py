@@ -24,6 +24,13 @@ Rule R7. A recurrence that raises (its time zone is gone, SQL wrote nonsense) ha
 it silently would end the schedule unseen; trying again for ever would spin. So it is parked: the member leaves Redis,
 the reason stands in the state and in the admin, and any edit mirrors it anew.
 
+Note [The newest runs at once]
+Rule R9. Where points are skipped and a later one runs instead (the newest missed, the last that `queue_one` keeps), the
+claim that skips them runs it too: settled to it instead, the member would queue behind all that are older, and find it
+missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the open row of the
+point that runs are written in one transaction, which is won by the first stretch. From then on that row is the chain's
+first missing point. Redis learns of it when it is settled, or from the next claimer, who finds its own decided (R2).
+
 Note [Left by an edit]
 Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
 still runs once; where the edit was a pause it is skipped(paused). What else the old definition left undecided, up to
@@ -33,7 +40,7 @@ unknown length. `ScheduleState.next_due_at`, written with the edit, says whether
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError
@@ -44,7 +51,7 @@ from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..registry import get_task
-from ..timing import Skip, Windowed, decide, from_ms, to_ms, too_old
+from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
 from .entry import Held
 
 logger = logging.getLogger("django_delayq.worker")
@@ -56,7 +63,7 @@ class Verdicts:
 
     #: Run at once: nobody can have run these before.
     execute: list[tuple[Held, AnyTask]] = field(default_factory=list)
-    #: Somebody may have run these before: write a running row, then run (rule R2b).
+    #: Somebody may have run these before (rule R2b), or others are skipped for them (R9): write running rows first.
     suspects: list[tuple[Held, AnyTask]] = field(default_factory=list)
     #: Record the outcome (skipped, lost, handed over), then settle.
     record: list[Held] = field(default_factory=list)
@@ -231,7 +238,7 @@ def _left_by_edit(
     run = new_run(held, schedule, first, worker, last_due_at=edited, points=0)
     _close(run, held, worker, Status.SKIPPED, reason)
     if after_this:
-        held.trailing = Outcome(run, schedule)
+        held.beside.append(Outcome(run, schedule))
     else:
         verdicts.stretches.append(Outcome(run, schedule))
 
@@ -254,22 +261,34 @@ def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: V
     rule, base = chain.rule_and_base(schedule, state)
     if point <= schedule.effective_from:  # of the definition before: what is missed now has no points before the edit
         rule = Windowed(rule, start=base + timedelta(microseconds=1))
-    decision = decide(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, schedule.policies)
-    if isinstance(decision, Skip):
-        run = new_run(held, schedule, point, worker)
-        if decision.points > 1 and point > schedule.effective_from:  # else the stretch would hold what the edit left
-            run.points, run.last_due_at = decision.points, from_ms(to_ms(decision.last))
-        _close(run, held, worker, Status.SKIPPED, decision.reason)
-        held.outcome = Outcome(run, schedule)
+    policies = schedule.policies
+    skips, runs = decide_all(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, policies)
+    if skips and point <= schedule.effective_from:  # a stretch, or what follows, would hold what the edit left
+        skips, runs = [replace(skips[0], last=point, points=1)], None
+    skipped = [Outcome(_skipped(held, schedule, skip, worker), schedule) for skip in skips]
+    for outcome in skipped[1:]:
+        outcome.owner = skipped[0]
+    if runs is None:
+        held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
         verdicts.record.append(held)
         return
-    run = new_run(held, schedule, point, worker)
+    run = new_run(held, schedule, from_ms(to_ms(runs)), worker)
     held.outcome = Outcome(run, schedule)
+    if skipped:  # see Note [The newest runs at once]
+        held.outcome.owner, held.beside = skipped[0], skipped
     if schedule.overlap == Schedule.Overlap.ALLOW:
         run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
         verdicts.record.append(held)
     else:
-        _dispatch(held, verdicts.execute, verdicts)
+        _dispatch(held, verdicts.suspects if skipped else verdicts.execute, verdicts)
+
+
+def _skipped(held: Held, schedule: Schedule, skip: Skip, worker: str) -> Run:
+    run = new_run(held, schedule, from_ms(to_ms(skip.first)), worker)
+    if skip.points > 1:
+        run.points, run.last_due_at = skip.points, from_ms(to_ms(skip.last))
+    _close(run, held, worker, Status.SKIPPED, skip.reason)
+    return run
 
 
 def _close(run: Run, held: Held, worker: str, status: Status, reason: str) -> None:

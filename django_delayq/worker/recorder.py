@@ -115,10 +115,12 @@ class Recorder:
             outcomes.append(held.outcome)
             owners.append(finished)
             run = held.outcome.run
-            if held.trailing is not None and (run.apart or not Status(run.status).is_open):
-                held.trailing.owner = held.outcome
-                outcomes.append(held.trailing)
-                owners.append(None)
+            if held.beside and (run.apart or not Status(run.status).is_open):
+                if held.outcome.owner is None:
+                    for outcome in held.beside:
+                        outcome.owner = held.outcome
+                outcomes += held.beside
+                owners += [None] * len(held.beside)
         failpoints.reach("before_ledger")
         won = ledger.record(outcomes)
         failpoints.reach("after_ledger")

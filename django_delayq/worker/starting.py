@@ -18,7 +18,7 @@ from ..models import Run, Status
 from .entry import Finished, Held
 from .isolation import take_overs
 from .leases import LeaseKeeper
-from .recorder import Recorder
+from .recorder import Recorder, announce
 from .slots import Slots
 
 Startable = tuple[Held, AnyTask]
@@ -48,14 +48,20 @@ class Starter:
         poisoned = [held for held in kept if self._take_over(held)]
         starting = [held for held in kept if held not in poisoned]
         outcomes = [held.outcome for held in starting if held.outcome is not None]
-        won = ledger.start(outcomes)
+        skipped = [item for held in starting if held.outcome and held.outcome.owner for item in held.beside]
+        won = ledger.start([*outcomes, *skipped])
         self.recorder.add(Finished(held, 0.0) for held in poisoned)
-        for held, outcome, result in zip(starting, outcomes, won, strict=True):
+        for outcome, result in zip(skipped, won[len(outcomes) :], strict=True):
             if result is Won.YES:
-                outcome.seen = version_of(outcome.run)
-                self.slots.submit(held, tasks[held])
-            else:
+                announce(outcome)
+        for held, outcome, result in zip(starting, outcomes, won, strict=False):
+            if result is not Won.YES:
                 self.recorder.lost(held, outcome.run)
+                continue
+            outcome.seen = version_of(outcome.run)
+            if outcome.owner is not None:  # what is skipped for it stands
+                outcome.owner, held.beside = None, []
+            self.slots.submit(held, tasks[held])
 
     def _take_over(self, held: Held) -> bool:
         """Fill in the running row; True where the point is poison."""

@@ -255,7 +255,6 @@ STATES = [
     ("a skipped stretch", {"status": "skipped", "last_due_at": T + HOUR, "points": 2},
      {**NOTHING, "last_due_at": T + HOUR, "last_status": "skipped"}),
     ("retrying", {"status": "retrying"}, NOTHING),
-    ("running", {"status": "running"}, NOTHING),
     ("handed over", {"status": "queued", "apart": True, "fence": "", "worker": ""},
      {**NOTHING, "last_due_at": T, "run_count": 1}),
     ("ran beside the chain", {"apart": True}, {**RAN, "last_due_at": None, "run_count": 0}),

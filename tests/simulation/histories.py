@@ -242,6 +242,41 @@ def ended_when_due(world):
     world.work(0)
 
 
+def newest_killed(world):
+    """The newest of missed points runs at once, and kills its process."""
+    due(world, ms=60_000)
+    world.claim(0)
+    world.begin(0, dies=True)
+    world.advance(LEASE_MS)
+    world.work(1)
+
+
+def newest_fails(world):
+    """The newest of missed points runs at once and fails; a sweep comes by before its next attempt."""
+    due(world, ms=60_000, max_attempts=3)
+    world.claim(0)
+    world.begin(0)
+    world.end(0, ok=False)
+    world.flush(0)
+    world.sweep(1, "full")
+    world.work(1)
+    world.advance(8000)
+    world.work(1, ok=False)
+
+
+def newest_handed_back(world):
+    """The newest of missed points waits for a slot, and is handed back."""
+    for name in "abc":
+        world.create(name, queue="mail")
+        world.order(name)
+    world.claim(0, 2)
+    for _ in range(2):
+        world.advance(28_000)
+        world.renew(0)
+    world.claim(0, 2)
+    world.release(0)
+
+
 def edited_while_later_ones_fell_due(world):
     """A task takes longer than the interval; before it ends, the schedule is edited."""
     due(world, ms=10_000)

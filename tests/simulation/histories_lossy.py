@@ -404,8 +404,10 @@ def another_database(world):
 
 def commit_without_a_reply_and_edited(world):
     """The reply to a COMMIT is lost, others go on, an edit follows; then the same outcome is recorded once more."""
-    due(world, ms=35_000)
+    due(world, ms=35_000, missed="all")
     world.claim(0)
+    world.begin(0)
+    world.end(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(LEASE_MS)
     world.work(1)
@@ -425,15 +427,28 @@ def disabled_between_attempts_and_flushed(world):
     world.sweep(0, "full")
 
 
+def newest_of_points_that_another_one_has(world):
+    """Redis forgets who has a missed point while he judges; another one skips more of them, and runs a newer one."""
+    due(world, ms=60_000)
+    others = [
+        ("flush_redis", {}),
+        ("advance", {"ms": 10_000}),
+        ("sweep", {"w": 1, "kind": "rebuild"}),
+        ("take", {"w": 1}),
+    ]
+    world.claim(0, fault=Fault("after_judge", "pause", steps=others))
+    world.begin(0)
+
+
 def stretch_behind_a_lost_point(world):
-    """Redis forgets who has a point; after an edit another one executes it, and the first one skips more than it."""
-    due(world, ms=35_000)
-    world.claim(0)
+    """Redis forgets who has a point; after a pause another one skips it, with what the one who executes it would write."""
+    due(world, ms=35_000, missed="all")
     world.edit("a", start_in=3)
+    world.claim(0)
+    world.begin(0)
     world.flush_redis()
     world.sweep(1, "rebuild")
-    world.claim(1)
-    world.begin(1)
+    world.edit("a", enabled=False)
+    world.work(1)
+    world.end(0)
     world.flush(0)
-    world.end(1)
-    world.flush(1)

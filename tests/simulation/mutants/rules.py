@@ -53,7 +53,7 @@ RULES = (
     ),
     mutant(
         "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:Starter.start",
-        "won = ledger.start(outcomes)", "won = [Won.YES for _ in outcomes]",
+        "won = ledger.start([*outcomes, *skipped])", "won = [Won.YES for _ in (*outcomes, *skipped)]",
         h.overtaken_in_the_task, "I",
     ),
     mutant(
@@ -152,8 +152,23 @@ RULES = (
         h.edited_while_later_ones_fell_due, "I1 a due point without a row",
     ),
     mutant(
+        "skipslost", "R9 what is skipped for the newest point is written with its row", "worker.judge:_judge_new",
+        "held.outcome.owner, held.beside = skipped[0], skipped", "pass",
+        h.newest_killed, "R3 settled beyond",
+    ),
+    mutant(
+        "newestalone", "R9 the first skipped stretch decides who has the newest point", "worker.judge:_judge_new",
+        "held.outcome.owner, held.beside = skipped[0], skipped", "held.beside = skipped",
+        hl.newest_of_points_that_another_one_has, "R3 settled beyond",
+    ),
+    mutant(
+        "newestleft", "R9 a row of a point that was handed back unstarted goes", "ledger.rows:undo_start",
+        "rows.delete()", "rows.update(**values)",
+        h.newest_handed_back, "the state differs from the ledger",
+    ),
+    mutant(
         "skipsedit", "R8 what an edit left is explained once", "worker.judge:_judge_new",
-        "and point > schedule.effective_from", "",
+        "[replace(skips[0], last=point, points=1)], None", "skips[:1], None",
         h.late_after_an_edit, "I2 two outcomes for one point",
     ),
     mutant(
