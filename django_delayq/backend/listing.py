@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import conf, ledger, mirror
-from ..broker import Broker, JobBroker, Place
+from ..broker import Broker, JobBroker, Place, claimed_ms
 from ..broker.job_pages import After, JobPages, Part
 from ..jobs import parse_id
 from . import stored
 from .dead_pages import list_dead
-from .seen import LISTED, Flaw, JobState, Listing, SeenJob, claimed_ms, seen_view
+from .seen import LISTED, Flaw, JobState, Listing, SeenJob, seen_view
 
 __all__ = [
     "LISTED", "Flaw", "JobState", "JobTotals", "Listing", "SeenJob", "count_jobs", "find_job", "find_stored",

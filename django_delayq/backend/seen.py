@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ..broker import JobView, Place
+from ..broker import JobView, Place, claimed_ms
 from ..broker.job_pages import PATIENCE_MS
 from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import Call, State, decode, parse_id, result_id
@@ -107,9 +107,3 @@ def _read(seen: SeenJob, text: str) -> SeenJob:
     except UnreadableJob:
         return replace(seen, flaw=Flaw.UNREADABLE)
     return replace(seen, call=call, record=record)
-
-
-def claimed_ms(holder: str) -> int | None:
-    """Return when a holder claimed, which its fence tells."""
-    fence = holder.partition(" ")[0].partition(".")[0]
-    return int(fence) // 1024 if fence.isascii() and fence.isdigit() and len(fence) < 17 else None

@@ -4,6 +4,7 @@ from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
 from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, in_parts
 from .keys import Place, member_place
+from .replies import claimed_ms
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Place",
     "Settlement",
     "Stats",
+    "claimed_ms",
     "connector",
     "in_parts",
     "member_place",

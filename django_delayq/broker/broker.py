@@ -9,7 +9,7 @@ from .cluster import node_of
 from .connection import translated
 from .keys import Place
 from .prefix import SCAN_PAGE, Prefix
-from .replies import clock_ms, head_ms, instant_ms, number, text, wire
+from .replies import claimed_ms, clock_ms, head_ms, instant_ms, number, text, wire
 from .scripts import Call
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats, Trial
 
@@ -74,9 +74,9 @@ class Broker(Prefix):
         entries = []
         for at in range(0, len(rest), 5):
             member, point, generation, attempts, lapsed = rest[at : at + 5]
-            entries.append(
-                Entry(text(member), instant_ms(point), number(generation), number(attempts) or 0, text(lapsed) == "1")
-            )
+            before = text(lapsed)
+            parts = instant_ms(point), number(generation), number(attempts) or 0, before != "0", claimed_ms(before)
+            entries.append(Entry(text(member), *parts))
         due = text(jobs) == "1"
         return Claim(int(now), head_ms(head), text(epoch) or None, text(fence), tuple(entries), jobs_due=due)
 

@@ -10,7 +10,7 @@ from .connection import translated
 from .exchange import Argument
 from .keys import Place, member_place
 from .prefix import SCAN_PAGE
-from .replies import head_ms, number, text, wire
+from .replies import claimed_ms, head_ms, number, text, wire
 from .scripts import Call
 
 
@@ -66,8 +66,7 @@ class JobView(NamedTuple):
     def held_by(self) -> tuple[str, int | None]:
         """The worker that has it, and the ms of its claim, None for garbage; where the holder has a space."""
         fence, _, worker = self.holder.partition(" ")
-        claimed = number(fence.partition(".")[0])
-        return worker, None if claimed is None else claimed // 1024
+        return worker, claimed_ms(fence)
 
 
 class JobCounts(NamedTuple):

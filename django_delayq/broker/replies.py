@@ -28,6 +28,12 @@ def number(value: Any) -> int | None:
     return found if 0 <= found < 2**53 else None
 
 
+def claimed_ms(holder: str) -> int | None:
+    """Return when a fence was given, by the server's clock; it may be followed by more. None for what is none."""
+    found, dot, _ = holder.partition(".")
+    return (number(found) or 0) // 1024 or None if dot else None
+
+
 def clock_ms(value: Any) -> int:
     """Return a reply to TIME as ms since the epoch."""
     seconds, micros = value

@@ -12,7 +12,9 @@ class Entry:
     point_ms: int | None
     generation: int | None
     attempts: int
+    #: True where an earlier lease ran out, and when that one was claimed, as far as it is known.
     lapsed: bool
+    lapsed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,19 +28,23 @@ ROW_FIELDS = [
 
 def write(outcomes: Sequence[Outcome], using: str, *, refused: Won | None = None) -> list[Won]:
     won = [Won.LOST] * len(outcomes)
-    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None and outcome.owner is None]
-    _insert(outcomes, new, won, using, refused)
+    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None]
+    behind = [index for index in new if (owner := outcomes[index].owner) is not None and owner.seen is not None]
+    _insert(outcomes, [index for index in new if index not in behind], won, using, refused)
     for index, outcome in enumerate(outcomes):
         if outcome.seen is not None:
             won[index] = _update(outcome, outcome.seen, using)
-    winners = {id(outcome) for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES}
-    owned = [index for index, outcome in enumerate(outcomes) if outcome.owner and id(outcome.owner) in winners]
-    _insert(outcomes, owned, won, using, refused)
+    winners = _winners(outcomes, won)
+    _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
     return won
 
 
+def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
+    return {id(outcome) for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES}
+
+
 def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], using: str, refused: Won | None) -> None:
-    """Insert the rows of these indexes, and note in `won` what became of each."""
+    """Insert the rows of these indexes, and note in `won` what became of each; without its owner's none is inserted."""
     if not new:
         return
     try:
@@ -49,8 +53,12 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
         for index in new:
             won[index] = Won.YES
     except IntegrityError:
-        for index in new:
-            won[index] = _insert_one(outcomes[index], using, refused)
+        for owned in (False, True):
+            winners = _winners(outcomes, won)
+            for index in new:
+                owner = outcomes[index].owner
+                if (owner is not None) is owned and (owner is None or id(owner) in winners):
+                    won[index] = _insert_one(outcomes[index], using, refused)
 
 
 def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
@@ -96,7 +104,4 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
         for outcome, values in zip(outcomes, before, strict=True):
             run = outcome.run
             rows = Run._base_manager.using(using).filter(pk=run.pk, status=Status.RUNNING, fence=run.fence)
-            if values["status"]:
-                rows.update(**values)
-            else:  # there was none
-                rows.delete()
+            rows.update(**values)

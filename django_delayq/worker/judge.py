@@ -27,9 +27,11 @@ the reason stands in the state and in the admin, and any edit mirrors it anew.
 Note [The newest runs at once]
 Rule R9. Where points are skipped and a later one runs instead (the newest missed, the last that `queue_one` keeps), the
 claim that skips them runs it too: settled to it instead, the member would queue behind all that are older, and find it
-missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the open row of the
-point that runs are written in one transaction, which is won by the first stretch. From then on that row is the chain's
-first missing point. Redis learns of it when it is settled, or from the next claimer, who finds its own decided (R2).
+missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the row of the point
+that runs are written in one transaction, which is won by the first stretch. Until then Redis and the ledger only know
+the first skipped point; so whoever takes it over decides once more as its last holder did, whose fence tells when that
+was, and finds the point that he may have begun. From then on that row is the chain's first missing point; Redis learns
+of it when it is settled, or from the next claimer, who finds its own point decided (R2).
 
 Note [Left by an edit]
 Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
@@ -63,7 +65,7 @@ class Verdicts:
 
     #: Run at once: nobody can have run these before.
     execute: list[tuple[Held, AnyTask]] = field(default_factory=list)
-    #: Somebody may have run these before (rule R2b), or others are skipped for them (R9): write running rows first.
+    #: Somebody may have run these before (rule R2b): write a running row, then run.
     suspects: list[tuple[Held, AnyTask]] = field(default_factory=list)
     #: Record the outcome (skipped, lost, handed over), then settle.
     record: list[Held] = field(default_factory=list)
@@ -162,8 +164,9 @@ def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verd
         verdicts.settle.append((held, first if rows else owed or first, schedule))
         return
     _left_by_edit(held, schedule, state, verdicts, worker)
-    if row is not None or held.entry.lapsed:
-        _judge_again(held, schedule, row, verdicts, worker)
+    if row is not None:
+        held.outcome = Outcome(row, schedule, version_of(row))
+        _judge_again(held, verdicts, worker)
     else:
         _judge_new(held, schedule, state, verdicts, worker)
 
@@ -243,44 +246,66 @@ def _left_by_edit(
         verdicts.stretches.append(Outcome(run, schedule))
 
 
-def _judge_again(held: Held, schedule: Schedule, row: Run | None, verdicts: Verdicts, worker: str) -> None:
+def _judge_again(held: Held, verdicts: Verdicts, worker: str) -> None:
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
-    run = row or new_run(held, schedule, _point(held), worker, status=Status.RUNNING)
-    held.outcome = Outcome(run, schedule, version_of(row) if row else None)
+    assert held.outcome is not None  # noqa: S101 - set by the callers
+    run, schedule = held.outcome.run, held.outcome.schedule
     if too_old(run.due_at, held.claimed_at, schedule.policies):
-        late = Status.FAILED if row is not None and row.status == Status.RETRYING else Status.LOST
-        _close(run, held, worker, late, "catch_up_window")
+        _close(run, held, worker, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.record.append(held)
     else:
         _dispatch(held, verdicts.suspects, verdicts)
 
 
 def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str) -> None:
-    """A point that nobody held before: on time, or for the policies to decide."""
-    point = _point(held)
-    rule, base = chain.rule_and_base(schedule, state)
-    if point <= schedule.effective_from:  # of the definition before: what is missed now has no points before the edit
-        rule = Windowed(rule, start=base + timedelta(microseconds=1))
-    policies = schedule.policies
-    skips, runs = decide_all(rule, point, held.claimed_at, state.busy_from, state.last_finished_at, policies)
-    if skips and point <= schedule.effective_from:  # a stretch, or what follows, would hold what the edit left
-        skips, runs = [replace(skips[0], last=point, points=1)], None
+    """A point without a row: on time, or for the policies to decide."""
+    skips, due_at, again = _decide(held, schedule, state)
     skipped = [Outcome(_skipped(held, schedule, skip, worker), schedule) for skip in skips]
     for outcome in skipped[1:]:
         outcome.owner = skipped[0]
-    if runs is None:
+    if due_at is None:
         held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
         verdicts.record.append(held)
         return
-    run = new_run(held, schedule, from_ms(to_ms(runs)), worker)
+    run = new_run(held, schedule, due_at, worker)
     held.outcome = Outcome(run, schedule)
     if skipped:  # see Note [The newest runs at once]
         held.outcome.owner, held.beside = skipped[0], skipped
-    if schedule.overlap == Schedule.Overlap.ALLOW:
+    if again:
+        run.status = Status.RUNNING
+        _judge_again(held, verdicts, worker)
+    elif schedule.overlap == Schedule.Overlap.ALLOW:
         run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
         verdicts.record.append(held)
     else:
-        _dispatch(held, verdicts.suspects if skipped else verdicts.execute, verdicts)
+        _dispatch(held, verdicts.execute, verdicts)
+
+
+def _decide(held: Held, schedule: Schedule, state: ScheduleState) -> tuple[list[Skip], datetime | None, bool]:
+    """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
+
+    Whoever let his lease run out decided when he claimed, and about the same definition and state. See Note [The newest
+    runs at once].
+    """
+    point, lapsed_ms = _point(held), held.entry.lapsed_ms
+    rule, base = chain.rule_and_base(schedule, state)
+    old = point <= schedule.effective_from
+    if old:  # of the definition before: what is missed now has no points before the edit
+        rule = Windowed(rule, start=base + timedelta(microseconds=1))
+
+    def decided(now: datetime) -> tuple[list[Skip], datetime | None]:
+        skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
+        if skips and old:  # a stretch, or what follows, would hold what the edit left
+            return [replace(skips[0], last=point, points=1)], None
+        return skips, None if due_at is None else from_ms(to_ms(due_at))
+
+    if held.entry.lapsed:
+        if lapsed_ms is None or old or schedule.overlap == Schedule.Overlap.ALLOW:
+            return [], point, True
+        skips, due_at = decided(min(from_ms(lapsed_ms), held.claimed_at))
+        if due_at is not None:
+            return skips, due_at, True
+    return *decided(held.claimed_at), False
 
 
 def _skipped(held: Held, schedule: Schedule, skip: Skip, worker: str) -> Run:

@@ -115,7 +115,8 @@ class Recorder:
             outcomes.append(held.outcome)
             owners.append(finished)
             run = held.outcome.run
-            if held.beside and (run.apart or not Status(run.status).is_open):
+            decided = run.apart or not Status(run.status).is_open
+            if held.beside and (decided or held.outcome.owner is not None):
                 if held.outcome.owner is None:
                     for outcome in held.beside:
                         outcome.owner = held.outcome

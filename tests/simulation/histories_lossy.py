@@ -438,10 +438,13 @@ def newest_of_points_that_another_one_has(world):
     ]
     world.claim(0, fault=Fault("after_judge", "pause", steps=others))
     world.begin(0)
+    for w in (1, 0):
+        world.end(w)
+        world.flush(w)
 
 
 def stretch_behind_a_lost_point(world):
-    """Redis forgets who has a point; after a pause another one skips it, with what the one who executes it would write."""
+    """Redis forgets who has a point; after a pause another one skips it, with what its holder would write."""
     due(world, ms=35_000, missed="all")
     world.edit("a", start_in=3)
     world.claim(0)

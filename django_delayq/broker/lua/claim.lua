@@ -2,7 +2,8 @@
 -- KEYS     the constant list (JOURNAL is the calling process' own)
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due | '', then per member:
---          member, point_ms | '', generation | '', attempts, lapsed (1: an earlier lease ran out)
+--          member, point_ms | '', generation | '', attempts, lapsed ('0'; else an earlier lease ran out: of this fence,
+--          '1' or '-' where that is not known any more)
 -- COST     O(limit + log N)
 -- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must tell exactly what was leased.
 local limit, lease_ms, request = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -45,10 +46,10 @@ if not replay then
   fence = string.gsub(fence, '[^%w.]', '') -- of a garbage epoch only what every database stores
   local leases, list = {}, {}
   for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
-    lapsed[i] = holder and '1' or '0'
+    lapsed[i] = holder or '0'
     leases[2 * i - 1], leases[2 * i] = members[i], fence
     -- A garbage member could read like several: it is not repeated.
-    if not string.find(members[i], '%s') then list[#list + 1] = lapsed[i] .. members[i] end
+    if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
   end
   call('SET', FENCE, int(number))
   call('SET', JOURNAL, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', ARGV[4])

@@ -18,7 +18,7 @@ from datetime import timedelta
 from django.db import DatabaseError, InterfaceError
 
 from ... import failpoints, ledger
-from ...broker import JobSettlement
+from ...broker import JobSettlement, claimed_ms
 from ...compat import AnyTask
 from ...exceptions import UnreadableJob
 from ...fields import utcnow
@@ -134,7 +134,7 @@ def _sort(
             job.stored = False
             ended.append(job)
             continue
-        wait_ms = to_ms(row.wakes_at) - _claimed_ms(job)
+        wait_ms = to_ms(row.wakes_at) - (claimed_ms(job.fence) or 0)
         if wait_ms > 0:
             job.entry = job.entry._replace(lapsed=False)  # it has not begun
             early.append((job, wait_ms))
@@ -146,11 +146,6 @@ def _sort(
             logger.error("%s is left to other workers: %s", job.title, error)
             early.append((job, UNREADABLE_MS))
     return going, ended, early
-
-
-def _claimed_ms(job: HeldJob) -> int:
-    """Return when it was claimed, by the server's clock: see the number of the fence in job_claim.lua."""
-    return int(job.fence.partition(".")[0]) // 1024
 
 
 def _adopt(job: HeldJob, row: JobRow) -> None:
@@ -202,14 +197,16 @@ def _outcome(item: FinishedJob, row: JobRow) -> JobOutcome:
     retry = settlement.what == "retry"
     finished = None if retry else from_ms(state.finished or to_ms(utcnow()))
     seconds = options.result_ttl if settlement.what == "done" else options.dead_ttl
+    ended_ms = (claimed_ms(held.fence) or 0) + int(
+        item.seconds * 1000
+    )  # by the server's clock, as its claimer compares
     return JobOutcome(
         row=row,
         fence=held.fence,
         status=JobStatus.READY.value if retry else state.status,
         attempt=len(state.workers),
         state=encode_state(state),
-        # By the server's clock, as whoever claims it compares it.
-        wakes_at=from_ms(_claimed_ms(held) + int(item.seconds * 1000) + settlement.ms) if retry else row.wakes_at,
+        wakes_at=from_ms(ended_ms + settlement.ms) if retry else row.wakes_at,
         finished_at=finished,
         expires_at=None if retry else utcnow() + timedelta(seconds=seconds),
         died_at=finished if settlement.what == "dead" else None,

@@ -42,8 +42,8 @@ RULES = (
     ),
     # R2b, R6
     mutant(
-        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_judge_schedule",
-        "if row is not None or held.entry.lapsed:", "if row is not None:",
+        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_decide",
+        "if held.entry.lapsed:", "if False:",
         h.overtaken_in_the_task, "I4 a stale holder recorded",
     ),
     mutant(
@@ -115,8 +115,8 @@ RULES = (
     ),
     mutant(
         "loserstretch", "R3 who loses the compare-and-set writes no stretch behind its point",
-        "ledger.rows:write",
-        "if outcome.owner and id(outcome.owner) in winners]", "if outcome.owner]",
+        "ledger.rows:_insert",
+        "and (owner is None or id(owner) in winners)", "",
         hl.stretch_behind_a_lost_point, "I2 two outcomes for one point",
     ),
     mutant(
@@ -132,7 +132,7 @@ RULES = (
     ),
     mutant(
         "halftrailing", "R8 a hand-over brings what the edit left", "worker.recorder:Recorder._record",
-        "(run.apart or not Status(run.status).is_open)", "not Status(run.status).is_open",
+        "(decided or held.outcome.owner is not None)", "not Status(run.status).is_open",
         h.edited_and_overlapping, "I1 a due point without a row",
     ),
     # R8
@@ -154,20 +154,15 @@ RULES = (
     mutant(
         "skipslost", "R9 what is skipped for the newest point is written with its row", "worker.judge:_judge_new",
         "held.outcome.owner, held.beside = skipped[0], skipped", "pass",
-        h.newest_killed, "R3 settled beyond",
+        h.newest_killed, "I1 a due point without a row",
     ),
     mutant(
         "newestalone", "R9 the first skipped stretch decides who has the newest point", "worker.judge:_judge_new",
         "held.outcome.owner, held.beside = skipped[0], skipped", "held.beside = skipped",
-        hl.newest_of_points_that_another_one_has, "R3 settled beyond",
+        hl.newest_of_points_that_another_one_has, "I2 two outcomes",
     ),
     mutant(
-        "newestleft", "R9 a row of a point that was handed back unstarted goes", "ledger.rows:undo_start",
-        "rows.delete()", "rows.update(**values)",
-        h.newest_handed_back, "the state differs from the ledger",
-    ),
-    mutant(
-        "skipsedit", "R8 what an edit left is explained once", "worker.judge:_judge_new",
+        "skipsedit", "R8 what an edit left is explained once", "worker.judge:_decide",
         "[replace(skips[0], last=point, points=1)], None", "skips[:1], None",
         h.late_after_an_edit, "I2 two outcomes for one point",
     ),

@@ -59,7 +59,7 @@ SCRIPTS = (
     ),
     mutant(
         "nolapsed", "a claim tells that an earlier lease ran out (R2b)", "claim",
-        "lapsed[i] = holder and '1' or '0'", "lapsed[i] = '0'",
+        "lapsed[i] = holder or '0'", "lapsed[i] = '0'",
         h.overtaken_in_the_task, "I4 a stale holder recorded",
     ),
     # renew.lua
