@@ -284,28 +284,31 @@ def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: V
 def _decide(held: Held, schedule: Schedule, state: ScheduleState) -> tuple[list[Skip], datetime | None, bool]:
     """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
 
-    Whoever let his lease run out decided when he claimed, and about the same definition and state. See Note [The newest
-    runs at once].
+    Whoever let his lease run out decided when he claimed, by the same definition and state. See Note [The newest runs
+    at once].
     """
-    point, lapsed_ms = _point(held), held.entry.lapsed_ms
+    if held.entry.lapsed:
+        point, lapsed_ms = _point(held), held.entry.lapsed_ms
+        if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
+            return [], point, True
+        skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule, state)
+        if due_at is not None:
+            return skips, due_at, True
+    return *_decide_at(held.claimed_at, held, schedule, state), False
+
+
+def _decide_at(
+    now: datetime, held: Held, schedule: Schedule, state: ScheduleState
+) -> tuple[list[Skip], datetime | None]:
+    point = _point(held)
     rule, base = chain.rule_and_base(schedule, state)
     old = point <= schedule.effective_from
     if old:  # of the definition before: what is missed now has no points before the edit
         rule = Windowed(rule, start=base + timedelta(microseconds=1))
-
-    def decided(now: datetime) -> tuple[list[Skip], datetime | None]:
-        skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
-        if skips and old:  # a stretch, or what follows, would hold what the edit left
-            return [replace(skips[0], last=point, points=1)], None
-        return skips, None if due_at is None else from_ms(to_ms(due_at))
-
-    if held.entry.lapsed:
-        if lapsed_ms is None or old or schedule.overlap == Schedule.Overlap.ALLOW:
-            return [], point, True
-        skips, due_at = decided(min(from_ms(lapsed_ms), held.claimed_at))
-        if due_at is not None:
-            return skips, due_at, True
-    return *decided(held.claimed_at), False
+    skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
+    if skips and old:  # a stretch, or what follows, would hold what the edit left
+        return [replace(skips[0], last=point, points=1)], None
+    return skips, None if due_at is None else from_ms(to_ms(due_at))
 
 
 def _skipped(held: Held, schedule: Schedule, skip: Skip, worker: str) -> Run:

@@ -107,25 +107,23 @@ class Recorder:
                 self.keeper.discard([finished.held])
 
     def _record(self, batch: Sequence[Finished]) -> None:
-        outcomes: list[Outcome] = []
-        owners: list[Finished | None] = []
-        for finished in batch:
+        entries: list[tuple[int, Outcome, Finished | None]] = []
+        for number, finished in enumerate(batch):
             held = finished.held
             assert held.outcome is not None  # noqa: S101 - only judged entries finish
-            outcomes.append(held.outcome)
-            owners.append(finished)
+            entries.append((number, held.outcome, finished))
             run = held.outcome.run
             decided = run.apart or not Status(run.status).is_open
             if held.beside and (decided or held.outcome.owner is not None):
                 if held.outcome.owner is None:
                     for outcome in held.beside:
                         outcome.owner = held.outcome
-                outcomes += held.beside
-                owners += [None] * len(held.beside)
+                entries += [(number, outcome, None) for outcome in held.beside]
         failpoints.reach("before_ledger")
-        won = ledger.record(outcomes)
+        won = ledger.record([outcome for _, outcome, _ in entries])
         failpoints.reach("after_ledger")
-        for owner, outcome, result in zip(owners, outcomes, won, strict=True):
+        in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
+        for (_, outcome, owner), result in in_order:
             if result is Won.YES:
                 announce(outcome)
             if owner is not None:
