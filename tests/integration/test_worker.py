@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import mirror
+from django_delayq import chain, mirror
 from django_delayq.broker import Broker, Definition, Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions, dispatch
+from tests.acceptance.support import wait_until
 from tests.support import DAILY_CRON, DAY, OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -271,6 +272,38 @@ def test_missed_points_are_one_stretch_and_the_latest_runs(broker):
     assert skipped.points >= 9
     assert ran.due_at == skipped.last_due_at + timedelta(minutes=1)
     assert ran.status == "succeeded"
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue_one", "queue_all"])
+def test_the_claim_that_skips_missed_points_runs_the_newest_of_them(broker, overlap):
+    """Rule R9: settled to it, the schedule would queue behind all others, and find it missed again."""
+    row = schedule(kind="every", cron="", every=timedelta(minutes=1), grace=timedelta(seconds=1), overlap=overlap)
+    make_due(broker, row, ago=timedelta(minutes=10))
+    run_burst()
+    skipped, ran = Run.objects.order_by("due_at")
+    assert (skipped.status, ran.status) == ("skipped", "succeeded")
+    assert skipped.fence == ran.fence
+
+
+def test_a_missed_point_that_is_still_to_wake_is_not_run_early(broker):
+    row = schedule(kind="every", cron="", every=timedelta(minutes=1), jitter=timedelta(seconds=59), grace=timedelta(0))
+    make_due(broker, row, ago=timedelta(minutes=10))
+    run_burst()
+    for run in Run.objects.exclude(status=Status.SKIPPED):
+        assert run.claimed_at >= chain.wake_of(row, run.due_at)
+
+
+def test_whoever_takes_over_runs_the_newest_point_that_the_last_holder_had(broker):
+    """Rule R9: he knows by its fence when that one decided; a newer one would hide that it may have begun."""
+    row = schedule(kind="every", cron="", every=timedelta(seconds=1), grace=timedelta(0))
+    make_due(broker, row, ago=timedelta(minutes=1))
+    place = broker.place_of(f"s{row.pk}", "default")
+    claimed_ms = broker.claim(place, limit=10, lease_ms=0, request=1).now_ms
+    wait_until(lambda: broker.now_ms() > claimed_ms + 1500)
+    run_burst(max_runs=1)
+    skipped, ran = Run.objects.order_by("due_at")[:2]
+    assert (skipped.status, ran.status, ran.reclaims) == ("skipped", "succeeded", 1)
+    assert to_ms(ran.due_at) <= claimed_ms < to_ms(ran.due_at) + 1000
 
 
 def test_a_take_over_writes_a_running_row_first_and_counts_it(broker):

@@ -349,6 +349,23 @@ def test_deciding_ends_and_every_point_is_accounted_for_once(
         assert decide(rule, end, now, *stretch, policies) == Run()
 
 
+@pytest.mark.parametrize(
+    ("missed", "now", "last", "runs"),
+    [
+        ("latest", "13:30", "12:00", "13:00"),
+        ("skip", "13:30", "13:00", None),
+        ("skip", "13:01", "12:00", "13:00"),
+        ("all", "13:30", None, "10:00"),
+    ],
+)
+def test_what_follows_a_skip_and_has_woken_is_decided_with_it(
+    missed: str, now: str, last: str | None, runs: str | None
+) -> None:
+    skips, point = decide_all(HOURLY, at("10:00"), at(now), None, None, Policies(missed=missed))
+    assert [skip.last for skip in skips] == ([] if last is None else [at(last)])
+    assert point == (None if runs is None else at(runs))
+
+
 @pytest.mark.parametrize(("name", "value"), [("overlap", "sometimes"), ("missed", ""), ("overlap", None)])
 def test_an_unknown_policy_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidRecurrence, match=name) as caught:
