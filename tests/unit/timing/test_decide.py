@@ -7,7 +7,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import Cron, Every, Once, Policies, Recurrence, Run, Skip, Windowed, decide, too_old, wake_at
+from django_delayq.timing import (
+    Cron,
+    Every,
+    Once,
+    Policies,
+    Recurrence,
+    Run,
+    Skip,
+    Windowed,
+    decide,
+    decide_all,
+    too_old,
+    wake_at,
+)
 from django_delayq.timing.zone import Zone
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
