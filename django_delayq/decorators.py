@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from zoneinfo import ZoneInfo
 
 from . import registry
 from .compat import AnyTask, Task
 from .exceptions import InvalidRecurrence
 from .timing import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
+from .timing.zone import get_zone, instant_of
 from .validators import validate_json
 
 T = TypeVar("T", bound=AnyTask)
@@ -77,9 +79,9 @@ _made: dict[tuple[str, str, str], Declared] = {}
 def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], T]:
     """Declare a schedule for a task: `@periodic("0 9 * * 1-5", timezone="Europe/Riga")` above `@task`.
 
-    Exactly one of `cron`, `every` (a timedelta) and `at` (an aware datetime) says when; the other keywords are the
-    fields of `Schedule`. The task is returned as it is, so several declarations may stand above each other. Nothing is
-    scheduled until `manage.py delayq_sync`.
+    Exactly one of `cron`, `every` (a timedelta) and `at` (a datetime) says when; the other keywords are the fields of
+    `Schedule`. A datetime without a zone is read in `timezone`, which must then be given. The task is returned as it
+    is, so several declarations may stand above each other. Nothing is scheduled until `manage.py delayq_sync`.
 
     `key` tells this schedule from every other, by default its `name`, by default the path of the task. As long as the
     key stays, everything else may be changed in the code, also the function's name; another key is another schedule.
@@ -96,7 +98,7 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
         near = difflib.get_close_matches(strangers[0], ScheduleFields.__annotations__, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"periodic() has no argument {strangers[0]!r}.{hint}")
-    values: dict[str, Any] = {**_recurrence(cron, fields), **_rest(fields)}
+    values: dict[str, Any] = {**_recurrence(cron, fields), **_rest(fields), **_instants(fields)}
 
     def declare(task: T) -> T:
         if not isinstance(task, Task):
@@ -153,6 +155,16 @@ def _rest(fields: ScheduleFields) -> dict[str, Any]:
     for name in values.keys() & {"args", "kwargs"}:
         values[name] = json.loads(json.dumps(values[name]))
     return values
+
+
+def _instants(fields: ScheduleFields) -> dict[str, Any]:
+    """Return the instants that were given without a zone, read in that of the schedule."""
+    given = {"at": fields.get("at"), "start_at": fields.get("start_at"), "end_at": fields.get("end_at")}
+    naive = {name: value for name, value in given.items() if isinstance(value, datetime) and value.tzinfo is None}
+    if not naive or "timezone" not in fields:  # what has no zone is refused with the rule
+        return {}
+    zone = ZoneInfo(get_zone(fields["timezone"]).name)
+    return {name: instant_of(value, zone, name) for name, value in naive.items()}
 
 
 def _check_rule(values: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """The page that orders runs for due points of the past: first shows which, then orders them by a POST."""
 
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.contrib import messages
@@ -22,7 +21,7 @@ from ..mirror import Candidate
 from ..mirror.orders import BACKFILLED, UNDECIDED
 from ..models import Origin, Schedule
 from .actions import ScheduleActions
-from .display import status_badge
+from .display import status_badge, zone_of
 from .formfields import InstantField
 
 #: What the form's inputs are called.
@@ -126,7 +125,7 @@ class ScheduleBackfill(ScheduleActions):
 
 
 def _rows(schedule: Schedule, plan: list[Candidate]) -> list[dict[str, Any]]:
-    zone = _zone(schedule.timezone)
+    zone = zone_of(schedule)
     shown = plan[:POINTS_SHOWN]
     return [
         {
@@ -136,13 +135,6 @@ def _rows(schedule: Schedule, plan: list[Candidate]) -> list[dict[str, Any]]:
         }
         for item in shown
     ]
-
-
-def _zone(name: str) -> tzinfo:
-    try:
-        return ZoneInfo(name)
-    except (LookupError, ValueError, OSError):  # gone from the system; an interval needs none
-        return UTC
 
 
 def _utc(point: datetime) -> str:

@@ -1,8 +1,9 @@
 """Small pieces of HTML: badges, instants, durations, JSON. Escapes everything that comes from data; decides nothing."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -10,7 +11,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from ..handover import REASON as REASON_HANDED_OVER
-from ..models import Run, Status
+from ..models import Run, Schedule, Status
 from ..redaction import redact_text
 from .durations import format_duration
 
@@ -57,11 +58,19 @@ def reason_words(run: Run) -> str:
     return redact_text(run.reason)
 
 
-def instant(value: datetime | None, *, millis: bool = False) -> SafeString | str:
-    """Return an instant in the current time zone, with UTC in its title; with `millis` also the zone's name."""
+def zone_of(schedule: Schedule) -> tzinfo:
+    """Return the zone of a schedule, UTC where the system has none of this name."""
+    try:
+        return ZoneInfo(schedule.timezone)
+    except (LookupError, ValueError, OSError):
+        return UTC
+
+
+def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> SafeString | str:
+    """Return an instant, by default in the current time zone, with UTC in its title; `millis`: also the zone's name."""
     if value is None:
         return "–"
-    local = timezone.localtime(value)
+    local = timezone.localtime(value, zone)
     return format_html(
         '<time class="delayq-time" datetime="{}" title="{}">{}</time>',
         value.isoformat(),

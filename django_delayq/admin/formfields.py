@@ -4,7 +4,7 @@ Turns text into values and back; whether the values make a schedule is for the m
 """
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
@@ -19,7 +19,8 @@ from django.utils.translation import gettext as _
 
 from .. import conf, handover, registry
 from ..compat import AnyTask
-from ..exceptions import InvalidArguments
+from ..exceptions import InvalidArguments, InvalidRecurrence
+from ..timing.zone import instant_of
 from ..validators import MAX_ARGUMENT_BYTES, validate_json
 from .display import pretty_json
 from .durations import format_duration, parse_duration
@@ -106,20 +107,30 @@ def _refuse_constant(name: str) -> None:
 
 
 class InstantField(forms.SplitDateTimeField):
-    """An aware instant, typed and shown in the current zone, also where USE_TZ is off."""
+    """An aware instant, typed and shown in `zone`, by default the current one, also where USE_TZ is off."""
+
+    zone: tzinfo | None = None
 
     def prepare_value(self, value: Any) -> Any:
-        """Show local time; with USE_TZ on, the widget converts."""
-        if isinstance(value, datetime) and timezone.is_aware(value) and not conf.use_tz():
-            return timezone.make_naive(value, timezone.get_default_timezone())
+        """Show local time, without a zone, so that the widget converts nothing."""
+        if isinstance(value, datetime) and timezone.is_aware(value):
+            return timezone.localtime(value, self.zone).replace(tzinfo=None)
         return value
 
-    def clean(self, value: Any) -> Any:
-        """Return an aware datetime or None."""
-        found = super().clean(value)
-        if isinstance(found, datetime) and timezone.is_naive(found):
-            return timezone.make_aware(found, timezone.get_default_timezone())
-        return found
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Compare what is stored with what is typed, as both read in this zone."""
+        return super().has_changed(self.prepare_value(initial), data)
+
+    def compress(self, data_list: Any) -> datetime | None:
+        """Return an aware datetime or None. A time that comes twice is the first of the two."""
+        with timezone.override(UTC):  # Django would read it in the current zone; in UTC every time exists
+            found = super().compress(data_list)
+        if found is None:
+            return None
+        try:
+            return instant_of(found.replace(tzinfo=None), self.zone or timezone.get_current_timezone())
+        except InvalidRecurrence as error:
+            raise ValidationError(str(error), code="invalid") from None
 
 
 class ZoneInput(forms.TextInput):

@@ -3,6 +3,7 @@ here its errors are only put where they belong.
 """
 
 from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -12,9 +13,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import conf
+from ..exceptions import InvalidRecurrence
 from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
+from ..timing.zone import get_zone
 from .formfields import (
     ArgumentsField,
     ZoneInput,
@@ -90,10 +93,12 @@ class ScheduleForm(Base):
                 "Six fields begin with the seconds. @hourly, @daily, L, 15W, 5#2 and H work too."
             ),
             "every": gettext_lazy("For example 90s, 15m, 1h30m or 2d."),
-            "at": gettext_lazy("Runs once, at this time."),
-            "timezone": gettext_lazy("The clock that a cron expression is read by, such as Europe/Riga."),
-            "start_at": gettext_lazy("No due point before this; intervals are counted from here."),
-            "end_at": gettext_lazy("No due point after this."),
+            "at": gettext_lazy("Runs once, at this time of the time zone below."),
+            "timezone": gettext_lazy(
+                "The clock that a cron expression and every time in this form are read by, such as Europe/Riga."
+            ),
+            "start_at": gettext_lazy("No due point before this time of that zone; intervals are counted from here."),
+            "end_at": gettext_lazy("No due point after this time of that zone."),
             "max_runs": gettext_lazy("Counts runs, not skipped points. Empty: no end."),
             "grace": gettext_lazy("How late still counts as on time. Empty: half the gap to the next, at most 1m."),
             "catch_up_window": gettext_lazy("Points older than this are never run late. Empty: no limit."),
@@ -124,6 +129,7 @@ class ScheduleForm(Base):
             self.fields["kind"].initial = Schedule.Kind.CRON
         if "timezone" in self.fields:  # Django wants it where a default is computed; it is the same all day
             self.fields["timezone"].show_hidden_initial = False
+            self._read_instants_in(str(self["timezone"].value()))
         if "jitter" in self.fields:
             self.fields["jitter"].required = False
         if "priority" in self.fields:
@@ -132,6 +138,24 @@ class ScheduleForm(Base):
             self.fields["priority"].validators.extend(limits)
         if "max_attempts" in self.fields:
             self.fields["max_attempts"].validators.append(MinValueValidator(1))
+
+    def _read_instants_in(self, zone: str) -> None:
+        """Have instants typed and shown in the zone that is typed, or shown; what is wrong with it its field tells."""
+        try:
+            info = ZoneInfo(get_zone(zone).name)
+        except InvalidRecurrence:
+            return
+        for name in INSTANTS:
+            if name in self.fields:
+                self.fields[name].zone = info  # type: ignore[attr-defined]
+
+    def clean_timezone(self) -> str:
+        """Check the zone, whatever the kind: instants are read in it."""
+        zone: str = self.cleaned_data["timezone"]
+        try:
+            return get_zone(zone).name
+        except InvalidRecurrence as error:
+            raise ValidationError(str(error), code="invalid") from None
 
     def clean_jitter(self) -> Any:
         """Take an empty jitter for none."""

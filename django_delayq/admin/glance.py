@@ -15,7 +15,7 @@ from ..exceptions import InvalidRecurrence
 from ..models import Condition, Schedule
 from ..timing import from_ms
 from ..words import describe
-from .display import badge, instant, milliseconds, relative, status_badge, utcnow
+from .display import badge, instant, milliseconds, relative, status_badge, utcnow, zone_of
 
 if TYPE_CHECKING:
     from ..broker import EntryView
@@ -103,7 +103,8 @@ def is_vanished(schedule: Schedule) -> bool:
 def recurrence_words(schedule: Schedule) -> SafeString | str:
     """Return the recurrence in words, or what is wrong with it."""
     if schedule.kind == Schedule.Kind.ONCE:
-        return format_html(_("once at {}"), instant(schedule.at))
+        at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
+        return format_html("{}, {}", at, schedule.timezone)
     try:
         words = describe(schedule.recurrence)
     except InvalidRecurrence as error:

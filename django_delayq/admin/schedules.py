@@ -20,7 +20,7 @@ from . import declared, glance
 from .backfill import ScheduleBackfill
 from .changelist import ScheduleChangeList, ask_redis
 from .declared import OriginFilter, ScheduleReset
-from .display import block, breakable, instant, milliseconds, pretty_json, reason_words, status_badge
+from .display import block, breakable, instant, milliseconds, pretty_json, reason_words, status_badge, zone_of
 from .filters import OutcomeFilter, StateFilter
 from .formfields import DurationField, InstantField
 from .forms import ScheduleForm
@@ -34,6 +34,7 @@ else:
     Base = admin.ModelAdmin
 
 RUNS_SHOWN = 5
+SHOWN_OTHERWISE = ("args", "kwargs", "at", "start_at", "end_at")
 #: The preview is silent about the other fields: nobody has asked to save yet.
 RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
@@ -128,13 +129,12 @@ class ScheduleAdmin(ScheduleBackfill, ScheduleReset, NoGuessing, Base):
     # The form
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Show arguments without their secrets to whoever may not change them. See `redaction`."""
+        """Show who may not change them arguments without their secrets (`redaction`), and instants in the zone."""
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
-        shown = {"args": "shown_args", "kwargs": "shown_kwargs"}
         return [
-            (title, {**options, "fields": [shown.get(str(name), name) for name in options["fields"]]})
+            (title, {**options, "fields": [_as_shown(name) for name in options["fields"]]})
             for title, options in fieldsets
         ]
 
@@ -147,6 +147,21 @@ class ScheduleAdmin(ScheduleBackfill, ScheduleReset, NoGuessing, Base):
     def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
         """Return the keyword arguments as they may be shown."""
         return block(pretty_json(_shown_arguments(schedule)[1]))
+
+    @admin.display(description=gettext_lazy("at"))
+    def shown_at(self, schedule: Schedule) -> SafeString | str:
+        """Return the instant of a one-off in the schedule's zone."""
+        return instant(schedule.at, zone_of(schedule))
+
+    @admin.display(description=gettext_lazy("not before"))
+    def shown_start_at(self, schedule: Schedule) -> SafeString | str:
+        """Return the beginning in the schedule's zone."""
+        return instant(schedule.start_at, zone_of(schedule))
+
+    @admin.display(description=gettext_lazy("not after"))
+    def shown_end_at(self, schedule: Schedule) -> SafeString | str:
+        """Return the end in the schedule's zone."""
+        return instant(schedule.end_at, zone_of(schedule))
 
     @admin.display(description=gettext_lazy("about the task"))
     def about_task(self, schedule: Schedule) -> SafeString:
@@ -223,6 +238,13 @@ class ScheduleAdmin(ScheduleBackfill, ScheduleReset, NoGuessing, Base):
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
         super().save_model(request, obj, form, change)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
+
+
+def _as_shown(field: Any) -> Any:
+    """Return what shows a field, or a line of fields, to whoever may not change it."""
+    if isinstance(field, tuple):
+        return tuple(map(_as_shown, field))
+    return f"shown_{field}" if field in SHOWN_OTHERWISE else field
 
 
 def _shown_arguments(schedule: Schedule) -> tuple[list[Any], dict[str, Any]]:

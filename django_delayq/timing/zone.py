@@ -2,7 +2,7 @@
 which may exist twice or not at all."""
 
 from bisect import bisect_right
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from difflib import get_close_matches
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
@@ -99,6 +99,23 @@ def get_zone(name: str) -> Zone:
         except (LookupError, ValueError, OSError):
             pass  # unknown, "../x", or a directory such as "America"
     raise InvalidRecurrence(f"There is no time zone {name[:64]!r}.{_hint(name[:64])}", field="timezone")
+
+
+def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
+    """Return the instant, in UTC, at which the clock of a zone shows a naive time: the first of two if its fold is 0.
+
+    Raises:
+        InvalidRecurrence: That clock never shows the time; blames `field`.
+    """
+    try:
+        instant = wall.replace(tzinfo=zone).astimezone(UTC)
+        exists = instant.astimezone(zone).replace(tzinfo=None) == wall
+    except OverflowError:
+        raise InvalidRecurrence(f"{wall:%Y-%m-%d %H:%M:%S} is beyond the calendar.", field=field) from None
+    if not exists:
+        message = f"{wall:%Y-%m-%d %H:%M:%S} does not exist in {zone}: the clock jumps over it. Choose another time."
+        raise InvalidRecurrence(message, field=field)
+    return instant
 
 
 def _hint(name: str) -> str:

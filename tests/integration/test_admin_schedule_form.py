@@ -23,6 +23,8 @@ from tests.integration.mirroring import blackhole, visitors
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+ONCE = {"kind": "once", "cron": "", "at_0": "2040-01-01", "at_1": "12:00:00"}
+
 
 def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):
     response = boss.post(ADD, fields(args="", kwargs="", backoff="1m 30s", grace="PT15M"), follow=True)
@@ -67,6 +69,9 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"kind": "every", "cron": "", "every": "999999999999d"}, "every", "at most"),
         ({"kind": "once", "cron": "", "at_0": "2001-01-01", "at_1": "00:00:00"}, "at", "has passed"),
         ({"timezone": "Europe/Rigga"}, "timezone", "Europe/Riga"),
+        ({**ONCE, "timezone": "Europe/Rigga"}, "timezone", "Europe/Riga"),
+        ({**ONCE, "at_0": "2040-03-25", "at_1": "02:30:00", "timezone": "Europe/Berlin"}, "at", "does not exist"),
+        ({**ONCE, "at_0": "0001-01-01", "at_1": "00:00:00"}, "at", "calendar"),
         ({"end_at_0": "2001-01-01", "end_at_1": "00:00:00"}, "end_at", "no due point"),
         ({"task": "os.system"}, "task", "valid choice"),
         ({"queue": "nowhere"}, "queue", "valid choice"),
@@ -111,22 +116,26 @@ def test_a_timeout_is_typed_in_words_shown_with_its_meaning_and_taken_away_again
     assert (schedule.timeout, schedule.effective_from) == (None, effective_from)
 
 
+def shown_values(page) -> dict[str, str]:
+    """Return what the form of a page posts where nobody types anything."""
+    posted = {}
+    for bound in page.context["adminform"].form:
+        value = bound.value()
+        if bound.name in ("at", "start_at", "end_at"):
+            shown = bound.field.widget.decompress(value) if value else ["", ""]
+            posted[f"{bound.name}_0"], posted[f"{bound.name}_1"] = (str(part) for part in shown)
+        elif value is not None and value is not False:
+            posted[bound.name] = "on" if value is True else str(value)
+    return posted
+
+
 def test_opening_and_saving_a_form_changes_nothing_it_cannot_show(boss):
     at = datetime(2040, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
     schedule = make(
         kind="once", cron="", at=at, start_at=at - timedelta(days=1), grace=timedelta(milliseconds=1500),
         jitter=timedelta(microseconds=7), task="tests.app.tasks.add", args=[1], kwargs={"b": 2},
     )  # fmt: skip
-    form = boss.get(change_url(schedule)).context["adminform"].form
-    posted = {}
-    for bound in form:
-        value = bound.value()
-        if bound.name in ("at", "start_at", "end_at"):
-            shown = form[bound.name].field.widget.decompress(value) if value else ["", ""]
-            posted[f"{bound.name}_0"], posted[f"{bound.name}_1"] = (str(part) for part in shown)
-        elif value is not None and value is not False:
-            posted[bound.name] = "on" if value is True else str(value)
-    assert boss.post(change_url(schedule), posted).status_code == 302
+    assert boss.post(change_url(schedule), shown_values(boss.get(change_url(schedule)))).status_code == 302
     again = Schedule.objects.get()
     for name in ("at", "start_at", "grace", "jitter", "args", "kwargs", "effective_from", "enabled"):
         assert getattr(again, name) == getattr(schedule, name), name
@@ -134,19 +143,47 @@ def test_opening_and_saving_a_form_changes_nothing_it_cannot_show(boss):
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_instants_are_typed_and_shown_in_the_current_zone(boss, settings, use_tz):
+def test_instants_are_typed_and_shown_in_the_zone_of_the_schedule(boss, settings, use_tz):
     settings.USE_TZ, settings.TIME_ZONE = use_tz, "Asia/Tokyo"
-    boss.post(ADD, fields(kind="once", cron="", at_0="2040-01-01", at_1="12:00:00"))
+    typed = {**ONCE, "timezone": "Europe/Berlin", "start_at_0": "2039-07-01", "start_at_1": "00:30"}
+    preview = boss.post(f"{LIST}0/preview/", fields(**typed)).json()["upcoming"]
+    assert "2040-01-01 12:00:00 CET" in preview and "2040-01-01 11:00:00</td>" in preview
+    boss.post(ADD, fields(**typed))
     schedule = Schedule.objects.get()
-    assert schedule.at == datetime(2040, 1, 1, 3, tzinfo=UTC)
-    page = boss.get(change_url(schedule)).content.decode()
-    assert 'value="12:00:00"' in page and 'value="2040-01-01"' in page
-    assert "2040-01-01 12:00:00</time>" in boss.get(LIST).content.decode()
-    values = fields(
-        kind="once", cron="", at_0="2040-01-01", at_1="12:00:00", start_at_0="2039-01-01", start_at_1="00:00"
-    )
-    assert boss.post(change_url(schedule), values).status_code == 302
-    assert Schedule.objects.get().at == schedule.at
+    assert schedule.at == datetime(2040, 1, 1, 11, tzinfo=UTC)
+    assert schedule.start_at == datetime(2039, 6, 30, 22, 30, tzinfo=UTC)
+    assert "2040-01-01 12:00:00</time>, Europe/Berlin" in boss.get(LIST).content.decode()
+    page = boss.get(change_url(schedule))
+    for value in ("2040-01-01", "12:00:00", "2039-07-01", "00:30:00"):
+        assert f'value="{value}"' in page.content.decode()
+    assert boss.post(change_url(schedule), shown_values(page)).status_code == 302
+    again = Schedule.objects.get()
+    assert (again.at, again.start_at, again.effective_from) == (schedule.at, schedule.start_at, schedule.effective_from)
+    assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
+
+
+def test_who_may_only_look_sees_instants_in_the_zone_of_the_schedule(db):
+    start, at = datetime(2039, 7, 1, tzinfo=UTC), datetime(2040, 1, 1, 11, tzinfo=UTC)
+    schedule = make(kind="once", cron="", at=at, start_at=start, timezone="Asia/Tokyo")
+    page = client_for("view_schedule").get(change_url(schedule)).content.decode()
+    assert "2040-01-01 20:00:00</time>" in page and "2039-07-01 09:00:00</time>" in page
+
+
+def test_another_zone_means_the_same_times_on_another_clock(boss):
+    boss.post(ADD, fields(**ONCE, timezone="Europe/Berlin"))
+    schedule = Schedule.objects.get()
+    assert boss.post(change_url(schedule), fields(**ONCE, timezone="Asia/Tokyo")).status_code == 302
+    assert Schedule.objects.get().at == datetime(2040, 1, 1, 3, tzinfo=UTC)
+
+
+def test_the_second_of_two_equal_times_is_kept_by_a_save_and_the_first_is_meant_by_typing_it(boss):
+    second = datetime(2040, 10, 28, 1, 30, tzinfo=UTC)
+    typed = {**ONCE, "at_0": "2040-10-28", "at_1": "02:30:00", "timezone": "Europe/Berlin"}
+    schedule = make(kind="once", cron="", at=second, timezone="Europe/Berlin")
+    assert boss.post(change_url(schedule), fields(**typed)).status_code == 302
+    assert Schedule.objects.get().at == second
+    boss.post(ADD, fields(**{**typed, "name": "typed"}))
+    assert Schedule.objects.get(name="typed").at == second - timedelta(hours=1)
 
 
 def test_a_vanished_task_is_shown_and_its_schedule_can_be_opened_and_paused(boss):

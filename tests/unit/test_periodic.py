@@ -65,6 +65,17 @@ def test_arguments_are_kept_as_json_gives_them_back_and_not_shared(code: Code) -
     assert the_one(code).values["args"] == ["x", [1, 2]]
 
 
+def test_instants_without_a_zone_are_read_in_that_of_the_schedule_and_others_keep_their_meaning(code: Code) -> None:
+    code.says(
+        "periodic(at=datetime(2040, 1, 1, 10), start_at=datetime(2039, 7, 1, 10), "
+        "end_at=datetime(2041, 1, 1, 10, tzinfo=UTC), timezone='Europe/Berlin')(noop)"
+    )
+    values = the_one(code).values
+    assert values["at"] == datetime(2040, 1, 1, 9, tzinfo=UTC)
+    assert values["start_at"] == datetime(2039, 7, 1, 8, tzinfo=UTC)
+    assert values["end_at"] == datetime(2041, 1, 1, 10, tzinfo=UTC)
+
+
 def test_every_field_that_a_person_can_edit_can_be_declared() -> None:
     editable = {field.name for field in Schedule._meta.concrete_fields if field.editable and not field.primary_key}
     assert ScheduleFields.__annotations__.keys() - {"key"} == editable - {"kind", "cron", "task"}
@@ -78,6 +89,8 @@ WRONG = [
     ("", {"every": timedelta(0)}, InvalidRecurrence, "at least 1 ms"),
     ("", {"at": datetime(2030, 1, 1)}, InvalidRecurrence, "aware"),  # noqa: DTZ001 - naive is the point
     ("* * * * *", {"start_at": datetime(2030, 1, 1)}, InvalidRecurrence, "aware"),  # noqa: DTZ001
+    ("", {"at": datetime(2040, 3, 25, 2, 30), "timezone": "Europe/Berlin"}, InvalidRecurrence, "does not exist"),  # noqa: DTZ001
+    ("", {"at": datetime(2040, 3, 25), "timezone": "Berlin"}, InvalidRecurrence, "Europe/Berlin"),  # noqa: DTZ001
     (
         "* * * * *",
         {"start_at": datetime(2030, 1, 2, tzinfo=UTC), "end_at": datetime(2030, 1, 1, tzinfo=UTC)},

@@ -38,6 +38,17 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     };
 
+    // "Now" and "Today" of Django's inputs are those of the schedule's zone, as is what one types.
+    const followZone = () => {
+        const now = new Date();
+        const shown = (timeZone) => new Date(now.toLocaleString("en-US", { timeZone }));
+        try {
+            document.body.dataset.adminUtcOffset = (shown(form.elements.timezone.value) - shown("UTC")) / 1000;
+        } catch {
+            // Not yet the name of a zone.
+        }
+    };
+
     let timer;
     let asked;
     const preview = async () => {
@@ -57,7 +68,9 @@ document.addEventListener("DOMContentLoaded", () => {
 
     if (form && points && task && form.querySelector("input[name=kind]")) {
         showKind();
+        followZone();
         form.addEventListener("change", showKind);
+        form.addEventListener("change", followZone);
         form.addEventListener("submit", clearHidden);
         for (const event of ["input", "change", "focusout"]) {
             form.addEventListener(event, () => {
