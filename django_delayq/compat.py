@@ -17,8 +17,6 @@ else:  # Django 5.2
         from django_tasks import TaskResult, TaskResultStatus, task, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError
-        from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
-        from django_tasks.exceptions import InvalidTaskError as InvalidTask
         from django_tasks.exceptions import TaskResultDoesNotExist
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
@@ -28,6 +26,11 @@ else:  # Django 5.2
         raise ImproperlyConfigured(
             "Django 5.2 has no tasks framework of its own: install its backport, pip install 'django-delayq[backport]'."
         ) from None
+    try:
+        from django_tasks.exceptions import InvalidTask, InvalidTaskBackend
+    except ImportError:  # their names up to 0.12
+        from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
 
 if TYPE_CHECKING:
     AnyTask: TypeAlias = Task[..., Any]
