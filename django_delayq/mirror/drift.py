@@ -1,4 +1,4 @@
-"""Drift as a number: how far Redis is from the database, by counting. Compares no entry and changes nothing."""
+"""Drift as a number: how far Redis is from the database, by counting. Compares no schedule's entry, changes nothing."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,7 @@ from ..broker import Broker
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..timing.point import EPOCH
-from .durable import STALE, count_unmirrored
+from .durable import STALE, count_missing, count_unmirrored
 from .turn import read_last
 
 
@@ -37,17 +37,22 @@ class Drift:
     swept_at: datetime | None = None
     #: How many entries that sweep mended.
     mended: int = 0
-    #: Durable jobs older than 30 s that no sweep has put into Redis. What Redis has lost of others, sweeps find out.
+    #: Durable jobs older than 30 s that no sweep has put into Redis.
     jobs: int = 0
+    #: Durable jobs that Redis had and has no more; of the oldest 1,000 without an outcome.
+    missing_jobs: int = 0
 
     @property
     def total(self) -> int:
         """One number for a probe: 0 where nothing is known to differ. Each differing entry counts once."""
-        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt + self.jobs
+        entries = self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
+        return entries + self.jobs + self.missing_jobs
 
 
 def drift(broker: Broker) -> Drift:
     """Count what differs, by six counts on indexes and two round trips to Redis, whatever the number of schedules.
+
+    A page of durable jobs is looked at one by one, in a round trip a shard.
 
     Raises:
         BrokerError: Redis does not answer.
@@ -75,4 +80,5 @@ def drift(broker: Broker) -> Drift:
         swept_at=None if last is None else last.at,
         mended=0 if last is None else last.mended,
         jobs=count_unmirrored(STALE),
+        missing_jobs=count_missing(broker),
     )

@@ -134,6 +134,15 @@ def put_unmirrored(broker: Broker, jobs: Sequence[WaitingJob]) -> int:
 
 def put_back_jobs(broker: Broker, jobs: Sequence[WaitingJob], *, dry_run: bool = False) -> list[str]:
     """Put those back that Redis has lost; return a line for each. Their calls are read where they are needed."""
+    missing = _find_missing(broker, jobs)
+    if missing and not dry_run:
+        still = _read(ledger.open_jobs().filter(pk__in=[job.pk for job in missing]))
+        put_jobs(broker, [job.as_new() for job in still])
+    return [f"job {result_id(job.queue, job.member)}: put back" for job in missing]
+
+
+def _find_missing(broker: Broker, jobs: Sequence[WaitingJob]) -> list[WaitingJob]:
+    """Return those that Redis has not, in a round trip a place."""
     own = JobBroker(broker)
     groups: dict[Place, list[WaitingJob]] = {}
     for job in jobs:
@@ -142,10 +151,7 @@ def put_back_jobs(broker: Broker, jobs: Sequence[WaitingJob], *, dry_run: bool =
     for place, group in groups.items():
         there = own.present(place, [job.member for job in group])
         missing += [job for job, found in zip(group, there, strict=True) if not found]
-    if missing and not dry_run:
-        still = _read(ledger.open_jobs().filter(pk__in=[job.pk for job in missing]))
-        put_jobs(broker, [job.as_new() for job in still])
-    return [f"job {result_id(job.queue, job.member)}: put back" for job in missing]
+    return missing
 
 
 def prune_pages() -> Iterator[int]:
@@ -162,3 +168,13 @@ def count_unmirrored(older_than: timedelta) -> int:
     now = utcnow()
     rows = ledger.unmirrored_jobs().filter(enqueued_at__lt=now - older_than)
     return rows.exclude(attempt=0, fence__gt="", wakes_at__range=(now - older_than, now)).count()
+
+
+def count_missing(broker: Broker) -> int:
+    """Count durable jobs that a sweep has seen to and that Redis has no more, among the oldest `PAGE` that are open.
+
+    The oldest are those that a restored database has open again, because they have ended since.
+    """
+    rows = ledger.open_jobs().filter(mirrored=True, queue__in=broker.config.queues)
+    missing = _find_missing(broker, _read(rows, calls=False))
+    return rows.filter(pk__in=[job.pk for job in missing]).count() if missing else 0  # without what has just ended

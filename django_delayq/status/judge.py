@@ -44,7 +44,7 @@ def excess(compared: Comparison, redis: RedisView) -> int:
     drift = compared.drift
     if drift is None or drift.unbuilt:
         return 0
-    return max(0, drift.missing + drift.ghosts + drift.torn - redis.leased)
+    return max(0, drift.missing + drift.ghosts + drift.torn - redis.leased) + drift.missing_jobs
 
 
 def _server(server: ServerView) -> Iterator[Problem]:

@@ -71,7 +71,7 @@ def _drift(snapshot: Snapshot) -> str:
     parts = {
         "edits not mirrored": drift.unmirrored, "deletions not mirrored": drift.tombstones, "missing": drift.missing,
         "left over": drift.ghosts, "torn": drift.torn, "shards not built": drift.unbuilt,
-        "jobs not mirrored": drift.jobs,
+        "jobs not mirrored": drift.jobs, "jobs missing": drift.missing_jobs,
     }  # fmt: skip
     told = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
     return f"{drift.total} ({told})" if told else "0"

@@ -259,6 +259,21 @@ def test_the_status_counts_jobs_that_no_sweep_has_put_into_redis(broker, setting
     assert "stale_jobs" not in [problem.code for problem in judge(look(seconds=5))]
 
 
+def test_the_status_counts_jobs_that_a_restored_database_has_open_again(broker):
+    result = durable(tasks.add).enqueue(1)
+    built(broker)
+    rows_of(result).update(mirrored=True)
+    saved = rows_of(result).values().get()
+    run_burst()
+    assert (row_of(result).status, mirror.drift(broker).total) == ("SUCCESSFUL", 0)
+    rows_of(result).update(**saved)  # a backup, or a standby that lacks the last commits
+    assert (mirror.drift(broker).missing_jobs, mirror.drift(broker).total) == (1, 1)
+    assert "drift" in [problem.code for problem in judge(look(seconds=5))]
+    mirror.full_sweep(broker)
+    assert mirror.drift(broker).total == 0
+    assert "drift" not in [problem.code for problem in judge(look(seconds=5))]
+
+
 def test_a_dry_run_tells_what_is_missing_and_puts_nothing(broker):
     result = durable(tasks.add).enqueue(1)
     broker.purge()
