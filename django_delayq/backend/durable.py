@@ -17,7 +17,7 @@ from django.db import transaction
 from .. import ledger, mirror
 from ..broker import JobBroker, JobView, NewJob
 from ..compat import AnyResult, task_enqueued
-from ..exceptions import BrokerError, JobHeld
+from ..exceptions import BrokerError, BrokerUnavailable, JobHeld
 from ..fields import utcnow
 from ..jobs import Call, State, decode_lines, encode, encode_state, parse_id, result_id
 from ..models import Job, JobStatus
@@ -173,6 +173,7 @@ def _hold_back(row: Job) -> None:
 
     Raises:
         JobHeld: One has it.
+        BrokerUnavailable: Redis does not answer, or not twice the same.
     """
     jobs = shared().jobs
     until_ms = jobs.broker.now_ms() + HOLD_MS
@@ -186,7 +187,10 @@ def _hold_back(row: Job) -> None:
         job = NewJob(row.member, until_ms, row.priority, "", encode(row.member, row.call))
         if not shared().send([(row.queue, job)])[0]:
             return
-    raise _held(row)
+    raise BrokerUnavailable(
+        f"Redis is flushed, or its shards change, all the time, so that the job {row.result_id} can be neither "
+        "cancelled nor moved. Try again later."
+    )
 
 
 def _follow(row: Job, what: str, ms: int) -> None:

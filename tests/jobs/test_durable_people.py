@@ -26,6 +26,7 @@ from tests.jobs.durable_support import (
     counts,
     durable,
     in_thread,
+    put,
     row_of,
     started,
     view,
@@ -98,6 +99,24 @@ def test_a_job_that_is_claimed_between_the_look_and_the_cancellation_is_left_as_
     with pytest.raises(JobHeld):
         backend().cancel(result.id)
     assert (len(claimed), row_of(result).status, row_of(result).state) == (1, "READY", "")
+
+
+def test_where_redis_changes_all_the_time_it_is_not_said_that_a_worker_has_the_job(broker, monkeypatch, path):
+    """The job is lost and put back between any two looks."""
+    result = durable(tasks.note).enqueue(str(path))
+    row, change = row_of(result), JobBroker.change
+
+    def lost_and_put_back(jobs, place, member, *args):
+        assert change(jobs, place, member, "cancel", 1) == "OK"
+        reply = change(jobs, place, member, *args)
+        put(broker, row)
+        return reply
+
+    monkeypatch.setattr(JobBroker, "change", lost_and_put_back)
+    for attempt in (lambda: backend().cancel(result.id), lambda: backend().reschedule(result.id, timedelta(1))):
+        with pytest.raises(BrokerUnavailable, match="Try again"):
+            attempt()
+    assert row_of(result).status == "READY"
 
 
 def test_a_cancellation_that_is_rolled_back_leaves_the_job_to_run(broker, path):
