@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from django.db.models import QuerySet
+
 from .. import chain, ledger
 from ..broker import Broker, Definition
 from ..models import Run
@@ -12,12 +14,15 @@ from .write import PAGE
 
 
 def open_pages(queues: Sequence[str] | None = None) -> Iterator[list[Run]]:
-    """Yield pages of runs apart from their chains that have no outcome: waiting orders, retries, runs that died."""
-    rows = ledger.open_apart().order_by("pk")
-    if queues is not None:
-        rows = rows.filter(queue__in=queues)
+    """Return pages of runs apart from their chains that have no outcome: waiting orders, retries, runs that died."""
+    rows = ledger.open_apart()
+    return pages_of(rows if queues is None else rows.filter(queue__in=queues))
+
+
+def pages_of(rows: QuerySet[Run]) -> Iterator[list[Run]]:
+    """Yield these runs in pages, the oldest first."""
     last = 0
-    while page := list(rows.filter(pk__gt=last)[:PAGE]):
+    while page := list(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
         yield page
         last = page[-1].pk
 

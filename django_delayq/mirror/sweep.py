@@ -15,7 +15,7 @@ from .durable import load_unmirrored, prune_pages, put_back_jobs, put_unmirrored
 from .fast import enqueue_runs
 from .ghosts import remove_ghosts
 from .layout import check_layout
-from .runs import close_abandoned, open_pages, put_back
+from .runs import close_abandoned, open_pages, pages_of, put_back
 from .write import PAGE, remove_tombstones, sync
 
 #: An order younger than this is still on the fast path; one older than the second value is left to the full sweep.
@@ -37,6 +37,9 @@ class Report:
 def delta_sweep(broker: Broker) -> int:
     """Mirror what the fast path missed: edits, deletions, orders, jobs. Costs four indexed queries where all is done.
 
+    Return how many edits or jobs these were, whichever are more: as many as a page may hold (`PAGE`), and there may be
+    others.
+
     Raises:
         ForeignLayout: Another database has taken the prefix over.
         BrokerError: Redis cannot be written; what was not reached comes with the next sweep.
@@ -47,16 +50,18 @@ def delta_sweep(broker: Broker) -> int:
     orders = ledger.open_apart().filter(
         status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - ORDER_YOUNG
     )
-    runs = list(orders.order_by("pk")[:PAGE])
+    ordered = orders.exists()
     jobs = load_unmirrored()
-    if not (stones or pks or runs or jobs):
+    if not (stones or pks or ordered or jobs):
         return 0
     check_layout(broker)
     put_unmirrored(broker, jobs)
     remove_tombstones(broker)
     newer = sync(broker, pks)
     compare(broker, rows.load_homes_of(newer))
-    return max(len(pks) + enqueue_runs(broker, runs), len(jobs))
+    for runs in pages_of(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
+        enqueue_runs(broker, runs)
+    return max(len(pks), len(jobs))
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], bool] = lambda: True) -> Report:

@@ -8,7 +8,7 @@ from django.db import connection
 from django_delayq import mirror
 from django_delayq.broker import keys
 from django_delayq.fields import utcnow
-from django_delayq.mirror import compare, sweep
+from django_delayq.mirror import compare, runs, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, set_due, view
@@ -168,6 +168,18 @@ def test_an_order_that_missed_the_fast_path_comes_with_the_delta_sweep(built):
     Run.objects.update(created_at=utcnow() - timedelta(seconds=5))
     mirror.delta_sweep(built)
     assert built.views([(f"r{run.pk}", "default")])[0].score_ms == to_ms(run.due_at)
+
+
+def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_before_it(built, monkeypatch):
+    for module in (sweep, runs):
+        monkeypatch.setattr(module, "PAGE", 2)
+    row = schedule()
+    orders = [mirror.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
+    last = f"r{orders[-1].pk}"
+    built.remove(built.place_of(last, row.queue), [(last, 10**15, "")], gone=True)
+    Run.objects.update(created_at=utcnow() - timedelta(seconds=5))
+    mirror.delta_sweep(built)
+    assert built.views([(last, row.queue)])[0].point_ms == to_ms(orders[-1].due_at)
 
 
 @pytest.mark.parametrize("end", ["disabled", "deleted"])
