@@ -142,6 +142,16 @@ def test_sync_says_what_it_changed_and_then_that_nothing_is_left(broker):
     assert sync() == ["3 schedules checked, 0 changed."]
 
 
+def test_sync_sums_up_what_nobody_would_read_and_lists_it_where_asked_to(broker):
+    rows = [schedule(f"s{n:02}") for n in range(25)]
+    added = [f"{row}: added, next due {row.state.next_due_at:%Y-%m-%d %H:%M:%S} UTC" for row in rows]
+    broker.purge()
+    dry = sync("--dry-run")
+    assert dry == [*added[:20], "… and 5 more; -v 2 lists all.", "25 schedules checked, 25 would be changed."]
+    assert sync("-v", "2") == [*added, "25 schedules checked, 25 changed."]
+    assert all(mirrored(broker, row) for row in rows)
+
+
 def test_sync_fills_an_empty_redis_and_marks_it_as_built(broker):
     row = schedule()
     broker.purge()

@@ -3,6 +3,7 @@ what changed. No logic of its own.
 """
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -15,6 +16,8 @@ from django_delayq.exceptions import DelayQError
 from django_delayq.plain import plain
 
 TIMEOUT_SECONDS = 10.0
+#: Of what was changed in Redis so many lines are shown.
+MOST_LINES = 20
 
 
 class Command(BaseCommand):
@@ -72,12 +75,19 @@ class Command(BaseCommand):
             mirror.check_layout(broker)
             problems = self._declared(dry_run=False)
             report = mirror.sweep_now(broker)
-        for line in report.lines:
-            self.stdout.write(plain(line))
+        self._list(report.lines, options["verbosity"])
         would = "would be changed" if options["dry_run"] else "changed"
         self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {would}.")
         if problems:
             raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *problems]))
+
+    def _list(self, lines: Sequence[str], verbosity: int) -> None:
+        """Write what was changed: all of it from verbosity 2 on, else what a person reads."""
+        shown = lines if verbosity > 1 else lines[:MOST_LINES]
+        for line in shown:
+            self.stdout.write(plain(line))
+        if len(shown) < len(lines):
+            self.stdout.write(f"… and {len(lines) - len(shown):,} more; -v 2 lists all.")
 
     def _declared(self, *, dry_run: bool) -> list[str]:
         """Sync what the code declares, before it is mirrored, and return what could not be written."""
