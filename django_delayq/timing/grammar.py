@@ -214,8 +214,13 @@ def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
     if match["low"] is not None:
         low, high = _number(spec, item, match["low"]), _number(spec, item, match["high"])
         if not spec.low <= low <= high <= spec.high:
+            sunday = " (0 is Sunday)" if spec is DAY_OF_WEEK else ""
+            low, high = (min(max(end, spec.low), spec.high) for end in sorted((low, high)))
             raise refuse(
-                spec, item, f"is out of range: in the brackets allowed are {spec.low}-{spec.high}, smaller first."
+                spec,
+                item,
+                f"is out of range: in the brackets allowed are {spec.low}-{spec.high}{sunday}, smaller first. Write "
+                f"H({low}-{high}){item.partition(')')[2]} instead.",
             )
     elif spec is DAY_OF_MONTH and match["step"] is None:
         high = 28  # a day that every month has
@@ -243,6 +248,11 @@ def _why_not(spec: FieldSpec, item: str) -> str:
         return f"is negative; {allowed}"
     if "#" in item:
         return f"is not understood: # stands in day-of-week, after one day, as in 5#2 or FRI#L; here {allowed}"
+    if re.fullmatch("L-[0-9]+W|LW-[0-9]+", item) and spec is DAY_OF_MONTH:
+        back = re.sub("[^0-9]", "", item)
+        return f"is not understood. Write L-{back} for that day, whatever weekday it is, or LW for the last workday."
+    if item.endswith("W") and spec is DAY_OF_WEEK:
+        return f"is not understood: W stands in day-of-month only, as in 15W; here {allowed}"
     if "W" in item and spec is DAY_OF_MONTH:
         return "is not understood: W follows one day, as in 15W, or LW; ranges have no nearest weekday."
     if "H" in item and spec.names.get(item[:3]) is None:

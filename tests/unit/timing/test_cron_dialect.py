@@ -76,6 +76,13 @@ def test_an_expression_means(expression: str, expected: list[str]) -> None:
     assert points(expression, len(expected)) == expected
 
 
+@pytest.mark.parametrize("day", [29, 30, 31])
+def test_the_nearest_weekday_to_a_day_that_a_month_lacks_is_its_last_working_day(day: int) -> None:
+    nearest, last = (Cron(f"0 0 {item} * *").fields.day_masks for item in (f"{day}W", "LW"))
+    shorter = range(day - 28)  # months of 28 days, of 29, of 30, each beginning on each weekday
+    assert [nearest[length] for length in shorter] == [last[length] for length in shorter]
+
+
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -130,8 +137,12 @@ def test_day_of_month_and_day_of_week_follow_vixie(expression: str, expected: li
         ("R * * * *", ["minute", "random", "Write H"]),
         ("R(0-29) * * * *", ["random", "Write H"]),
         ("R/15 * * * *", ["random", "Write H"]),
-        ("H(0-99) * * * *", ["minute", "'H(0-99)'", "0-59"]),
-        ("H(30-10) * * * *", ["minute", "smaller first"]),
+        ("H(0-99) * * * *", ["minute", "'H(0-99)'", "0-59", "Write H(0-59)"]),
+        ("H(30-10) * * * *", ["minute", "smaller first", "Write H(10-30)"]),
+        ("H(40-99)/5 * * * *", ["minute", "Write H(40-59)/5"]),
+        ("0 0 * * H(0-7)", ["day-of-week", "0-6", "Write H(0-6)"]),
+        ("0 0 * * H(1-7)", ["day-of-week", "0-6", "0 is Sunday", "Write H(1-6)"]),
+        ("0 0 H(0-31) * *", ["day-of-month", "1-31", "Write H(1-31)"]),
         ("H5 * * * *", ["minute", "H(0-29)"]),
         ("0 0 31 2 *", ["never comes", "'31'", "'2'"]),
         ("0 0 30 FEB ?", ["never comes"]),
@@ -166,17 +177,19 @@ def test_day_of_month_and_day_of_week_follow_vixie(expression: str, expected: li
         ("/5 * * * *", ["minute"]),
         ("*-5 * * * *", ["minute", "range"]),
         ("** * * * *", ["minute"]),
-        ("? * * * *", ["minute", "?"]),
+        ("? * * * *", ["minute", "?", "Write *"]),
+        ("0 ? * * *", ["hour", "?", "Write *"]),
+        ("0 0 * ? *", ["month", "?", "Write *"]),
         ("0 0 ?,5 * *", ["day-of-month", "?"]),
         ("0 0 ?/2 * *", ["day-of-month", "?"]),
         ("L * * * *", ["minute", "day fields"]),
         ("0 0 * * L", ["day-of-week", "5L"]),
         ("0 0 L-31 * *", ["day-of-month", "L-30"]),
-        ("0 0 L-3W * *", ["day-of-month", "15W"]),
+        ("0 0 L-3W * *", ["day-of-month", "Write L-3", "LW"]),
         ("0 0 10-15W * *", ["day-of-month", "15W"]),
         ("0 0 W15 * *", ["day-of-month", "15W"]),
         ("0 0 32W * *", ["day-of-month", "1-31"]),
-        ("0 0 * * 5W", ["day-of-week"]),
+        ("0 0 * * 5W", ["day-of-week", "day-of-month", "15W"]),
         ("0 0 * * 5#6", ["day-of-week", "1-5"]),
         ("0 0 * * 5#0", ["day-of-week", "1-5"]),
         ("0 0 * * 9#1", ["day-of-week", "0-7"]),
