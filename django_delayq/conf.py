@@ -40,6 +40,7 @@ class Config:
     min_interval_seconds: float = 1
     history_days: int | None = None
     sync_after_migrate: bool = False
+    accept_jobs_without_queue: bool = True
 
     def shards_of(self, queue: str) -> int:
         """Return the number of shards of a queue; a queue that SHARDS does not name has one."""
@@ -200,6 +201,7 @@ _VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
     "MIN_INTERVAL_SECONDS": _number(0.001, 86400),
     "HISTORY_DAYS": _days,
     "SYNC_AFTER_MIGRATE": _boolean,
+    "ACCEPT_JOBS_WITHOUT_QUEUE": _boolean,
 }
 
 

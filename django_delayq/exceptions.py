@@ -49,7 +49,7 @@ class InvalidArguments(DelayQError, ValueError):
 
 
 class ForgedJob(DelayQError):
-    """A job or a result that is not signed with this project's SECRET_KEY, nor with a fallback: somebody else's."""
+    """A job or a result that is not signed for its queue with this project's SECRET_KEY, nor with a fallback."""
 
 
 class UnreadableJob(UnknownTask):

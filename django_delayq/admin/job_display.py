@@ -54,7 +54,7 @@ def flaw_badge(seen: SeenJob) -> SafeString | str:
             "Somebody else wrote it, or the key has changed. Only a worker that knows its key executes it; nothing of "
             "it is read here."
         )
-        return badge("bad", _("not signed with this project's key"), title)
+        return badge("bad", _("not signed for this queue with this project's key"), title)
     return badge("bad", _("cannot be read"), _("Another version may have written it.")) if seen.flaw else ""
 
 

@@ -132,7 +132,7 @@ class DelayQBackend(BaseTaskBackend):
         if not text or text == IN_DATABASE:
             raise TaskResultDoesNotExist(result_id)
         try:
-            _, call, state = decode(member, text)
+            _, call, state = decode(queue, member, text)
             task = registry.get_task(call.task)
         except (ForgedJob, UnknownTask) as error:
             raise TaskResultDoesNotExist(result_id) from error
@@ -166,7 +166,7 @@ class DelayQBackend(BaseTaskBackend):
         if line is None:
             return False
         _cancelled(state)
-        text = encode(member, line, state)
+        text = encode(place.queue, member, line, state)
         return self._changed(result_id, shared().jobs.change(place, member, "cancel", self.result_ms, text))
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
@@ -226,7 +226,7 @@ class DelayQBackend(BaseTaskBackend):
         place, view = shared().view(queue, member)
         if result.is_finished or not view.payload:
             return member, place, None, State()
-        line, _, state = decode(member, view.payload)
+        line, _, state = decode(queue, member, view.payload)
         return member, place, line, state
 
     def _changed(self, result_id: str, reply: str) -> bool:

@@ -33,7 +33,7 @@ def revive(wanted: str) -> Outcome | None:
                 return _changed(wanted)
         except IntegrityError:
             return Outcome.KEY_TAKEN
-        entry = NewJob(row.member, 0, row.priority, "", encode(row.member, row.call))
+        entry = NewJob(row.member, 0, row.priority, "", encode(row.queue, row.member, row.call))
         mirror.put_after_commit([(row.queue, entry)], lambda: None, using=using)
     return Outcome.DONE
 

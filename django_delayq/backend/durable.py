@@ -19,7 +19,7 @@ from ..broker import JobBroker, JobView, NewJob
 from ..compat import AnyResult, task_enqueued
 from ..exceptions import BrokerError, BrokerUnavailable, JobHeld
 from ..fields import utcnow
-from ..jobs import Call, State, decode_lines, encode, encode_state, parse_id, result_id
+from ..jobs import Call, State, bare, decode_lines, encode, encode_state, parse_id, result_id
 from ..models import Job, JobStatus
 from ..timing import from_ms, to_ms
 from .sending import shared
@@ -69,7 +69,7 @@ def _row(result: AnyResult, queue: str, job: NewJob) -> Job:
         unique=job.unique,
         wakes_at=from_ms(job.wake_ms) if job.wake_ms else enqueued_at,
         enqueued_at=enqueued_at,
-        call=job.payload.partition("\n")[2],
+        call=bare(job.payload.partition("\n")[2]),
     )
 
 
@@ -184,7 +184,7 @@ def _hold_back(row: Job) -> None:
             raise _held(row)
         if reply == "OK":
             return
-        job = NewJob(row.member, until_ms, row.priority, "", encode(row.member, row.call))
+        job = NewJob(row.member, until_ms, row.priority, "", encode(row.queue, row.member, row.call))
         if not shared().send([(row.queue, job)])[0]:
             return
     raise BrokerUnavailable(

@@ -47,7 +47,7 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
     jobs, place, member, view = found
     if view.died_ms is not None:
         return Outcome.DEAD
-    line, call = _line(member, view)
+    line, call = _line(place, member, view)
     told = _by_backend(call, wanted, lambda backend: backend.cancel(wanted))
     if told is not None:
         return told
@@ -55,7 +55,8 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
     if call is not None:
         error = f"{JobCancelled.__module__}.{JobCancelled.__qualname__}"
         now = to_ms(utcnow())
-        text = encode(member, line, State("FAILED", finished=now, errors=[(error, "Cancelled before it started.")]))
+        state = State("FAILED", finished=now, errors=[(error, "Cancelled before it started.")])
+        text = encode(place.queue, member, line, state)
     return _told(jobs.change(place, member, "cancel", int(Options().result_ttl * 1000), text))
 
 
@@ -72,7 +73,7 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
     now = from_ms(broker.clocks_ms([place])[0])  # by the clock of this process it might have to wait
     if view.waits_until_ms is None or view.waits_until_ms <= to_ms(now):
         return Outcome.READY  # moving it would put it behind all others
-    told = _by_backend(_line(member, view)[1], wanted, lambda backend: backend.reschedule(wanted, now))
+    told = _by_backend(_line(place, member, view)[1], wanted, lambda backend: backend.reschedule(wanted, now))
     return _told(jobs.change(place, member, "move", 0)) if told is None else told
 
 
@@ -90,11 +91,12 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     if isinstance(found, Outcome):
         return found
     jobs, place, member, view = found
-    line, call = _line(member, view)
+    line, call = _line(place, member, view)
     if call is None:
         return Outcome.UNREADABLE
-    result = ledger.take_result(member)  # see Note [A result gives way]
-    told = _told(jobs.change(place, member, "revive", call.priority, encode(member, line), unique=call.unique))
+    result = ledger.take_result(place.queue, member)  # see Note [A result gives way]
+    text = encode(place.queue, member, line)
+    told = _told(jobs.change(place, member, "revive", call.priority, text, unique=call.unique))
     if result is not None and told != Outcome.DONE:
         ledger.store_results([result])
     return told
@@ -111,7 +113,7 @@ def delete(broker: Broker, wanted: str) -> Outcome:
     jobs, place, member, _ = found
     told = _told(jobs.change(place, member, "bury"))
     if told == Outcome.DONE:
-        ledger.take_result(member)
+        ledger.take_result(place.queue, member)
     return told
 
 
@@ -132,10 +134,10 @@ def _look_at_dead(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Pla
     return Outcome.NOT_DEAD if not isinstance(found, Outcome) and found[3].died_ms is None else found
 
 
-def _line(member: str, view: JobView) -> tuple[str, Call | None]:
+def _line(place: Place, member: str, view: JobView) -> tuple[str, Call | None]:
     """Return the line of a job's call and what it says; None where it is not of this project, or of a later version."""
     try:
-        line, call, _ = decode(member, view.payload)
+        line, call, _ = decode(place.queue, member, view.payload)
     except (ForgedJob, UnreadableJob):
         return "", None
     return line, call

@@ -121,7 +121,7 @@ def prepare(calls: Iterable[TaskCall], preparer: Preparer) -> tuple[list[AnyResu
             errors=[],
             worker_ids=[],
         )
-        payload = encode(name, prepared.line.encode(result.args, result.kwargs, now_ms))
+        payload = encode(prepared.queue, name, prepared.line.encode(result.args, result.kwargs, now_ms))
         results.append(result)
         job = NewJob(name, prepared.run_after or 0, prepared.priority, unique, payload)
         jobs.append((prepared.queue, job))

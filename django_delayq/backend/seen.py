@@ -24,7 +24,7 @@ LISTED = (JobState.WAITING, JobState.READY, JobState.RUNNING, JobState.DEAD)
 
 
 class Flaw(StrEnum):
-    """What is wrong with a job's text: not signed with this project's key, or not readable although it is."""
+    """What is wrong with a job's text: not signed for its queue with our key, or not readable although it is."""
 
     FORGED = "forged"
     UNREADABLE = "unreadable"
@@ -101,7 +101,7 @@ def seen_view(place: Place, member: str, view: JobView, turn_us: float | None = 
 
 def _read(seen: SeenJob, text: str) -> SeenJob:
     try:
-        _, call, record = decode(seen.member, text)
+        _, call, record = decode(seen.place.queue, seen.member, text)
     except ForgedJob:
         return replace(seen, flaw=Flaw.FORGED)
     except UnreadableJob:

@@ -8,11 +8,13 @@ from .record import (
     Call,
     CallLine,
     State,
+    bare,
     decode,
     decode_lines,
     decode_state,
     encode,
     encode_state,
+    sign_anew,
 )
 from .results import as_result
 from .task import DelayQTask
@@ -28,6 +30,7 @@ __all__ = [
     "Retries",
     "State",
     "as_result",
+    "bare",
     "decode",
     "decode_lines",
     "decode_state",
@@ -38,4 +41,5 @@ __all__ = [
     "new_members",
     "parse_id",
     "result_id",
+    "sign_anew",
 ]

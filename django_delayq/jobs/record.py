@@ -1,18 +1,31 @@
 """The text of a job in Redis: a signature, what is to be called, and what has become of it, one line each.
 
 The second line never changes, so that it is encoded once. All instants are ms since the epoch.
+
+Note [Signed for a queue]
+Whoever can write to Redis shall not choose which workers execute a job. So the text that is signed begins with the
+prefix and the queue that it is for. They stand in the call's line as a first `backend`, before the real one: where JSON
+names a key twice, Python takes the last. So workers of before this rule, which refuse a key that they do not know, read
+the same call, and what they sign anew still begins like this. The shard is no part of it, as a job moves where their
+number changes. A line in the database says nothing of it: there the row has the queue.
+What was signed before the rule does not say its queue. It counts while ACCEPT_JOBS_WITHOUT_QUEUE lets it.
 """
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
-from ..exceptions import InvalidArguments, UnreadableJob
+from .. import conf
+from ..exceptions import ForgedJob, InvalidArguments, UnreadableJob
 from ..validators import MAX_ARGUMENT_BYTES
 from .signing import sign, verify
 
 #: Stands in Redis for the result of a job that is a row of the database.
 IN_DATABASE = "row"
+
+#: How a line begins that says for which queue it is. See Note [Signed for a queue].
+_MARK = '{"backend":"'
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -87,14 +100,41 @@ class CallLine:
         return text
 
 
-def encode(member: str, line: str, state: State | None = None) -> str:
-    """Return the signed text of a job with this call's line.
+def encode(queue: str, member: str, line: str, state: State | None = None) -> str:
+    """Return the text of a job with this call's line, signed for this queue.
 
     Raises:
         ValueError, TypeError: The state's value is no plain JSON.
     """
-    text = line if state is None else f"{line}\n{encode_state(state)}"
+    text = _marked(queue, line)
+    if state is not None:
+        text = f"{text}\n{encode_state(state)}"
     return f"{sign(member, text)}\n{text}"
+
+
+def sign_anew(queue: str, member: str, payload: str) -> str:
+    """Return a job's text as it would be signed today; as it is, where it cannot be read here."""
+    try:
+        line, _, _ = decode(queue, member, payload)
+    except (ForgedJob, UnreadableJob):
+        return payload
+    _, newline, rest = payload.partition("\n")[2].partition("\n")
+    text = f"{_marked(queue, line)}{newline}{rest}"
+    return f"{sign(member, text)}\n{text}"
+
+
+def bare(line: str) -> str:
+    """Return the line of a call without what it says of its queue."""
+    return "{" + line.partition(",")[2] if line.startswith(_MARK) else line
+
+
+def _marked(queue: str, line: str) -> str:
+    return f"{_mark(conf.get_config().prefix, queue)}{bare(line)[1:]}"
+
+
+@lru_cache(maxsize=1024)
+def _mark(prefix: str, queue: str) -> str:
+    return f'{_MARK}{prefix}:{queue}",'
 
 
 def encode_state(state: State) -> str:
@@ -116,17 +156,36 @@ def encode_state(state: State) -> str:
     return _dumps(values)
 
 
-def decode(member: str, payload: str) -> tuple[str, Call, State]:
-    """Return a job's line, its call and its state.
+def decode(queue: str, member: str, payload: str) -> tuple[str, Call, State]:
+    """Return the line, the call and the state of a job of this queue.
 
     Raises:
-        ForgedJob: The text is not ours.
+        ForgedJob: The text is not ours, or of another queue or prefix.
         UnreadableJob: It is ours, but of a version that this code does not know.
     """
     signature, _, text = payload.partition("\n")
     verify(member, text, signature)
+    config = conf.get_config()
+    if not text.startswith(_mark(config.prefix, queue)):
+        _check_unmarked(config, queue, member, text)
     line, _, rest = text.partition("\n")
+    line = bare(line)
     return line, *decode_lines(member, line, rest)
+
+
+def _check_unmarked(config: conf.Config, queue: str, member: str, text: str) -> None:
+    """Accept a text of before the rule while the settings let it. See Note [Signed for a queue]."""
+    if text.startswith(_MARK):
+        signed_for = text[len(_MARK) :].partition('"')[0]
+        raise ForgedJob(
+            f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
+            f"{config.prefix}:{queue}."
+        )
+    if not config.accept_jobs_without_queue:
+        raise ForgedJob(
+            f"The text of the job {member!r} does not say its queue: an older version signed it. Where that is no "
+            "surprise, set DELAYQ['ACCEPT_JOBS_WITHOUT_QUEUE'] to True."
+        )
 
 
 def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:

@@ -47,6 +47,7 @@ class JobRow(NamedTuple):
 
     pk: int
     member: str
+    queue: str
     status: str
     attempt: int
     fence: str
@@ -257,13 +258,13 @@ def store_results(jobs: Sequence[Job]) -> None:
         _jobs().bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
 
 
-def take_result(member: str) -> Job | None:
+def take_result(queue: str, member: str) -> Job | None:
     """Delete the result of a plain job; return it, so that `store_results` can put it back, None where there is none.
 
     Where a result stands, no other is written: whoever lets the job run again takes it away first.
     """
     ended = [JobStatus.SUCCESSFUL, JobStatus.FAILED]
-    row = _jobs().filter(member=member, status__in=ended, died_at=None).first()
+    row = _jobs().filter(queue=queue, member=member, status__in=ended, died_at=None).first()
     if row is not None:
         _jobs(row._state.db).filter(pk=row.pk).delete()
     return row

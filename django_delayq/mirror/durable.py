@@ -49,7 +49,7 @@ class WaitingJob(NamedTuple):
 
     def as_new(self) -> tuple[str, NewJob]:
         """Return it as whoever enqueued it had put it, signed with the key of today."""
-        payload = encode(self.member, self.call)
+        payload = encode(self.queue, self.member, self.call)
         return self.queue, NewJob(self.member, self.wakes_ms, self.priority, "", payload)
 
 

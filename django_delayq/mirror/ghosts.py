@@ -27,15 +27,13 @@ def _find(broker: Broker, place: Place, page: set[str]) -> list[str]:
     parsed = {member: chain.parse_member(member) for member in sorted(page)}
     homes = rows.load_homes_of([item[1] for item in parsed.values() if item and item[0] == "s"])
     runs = [item[1] for item in parsed.values() if item and item[0] == "r"]
-    live: set[int] = set()
+    live: dict[int, str] = {}
     if runs:
-        live.update(Run.objects.using(ledger.database()).filter(pk__in=runs).open().values_list("pk", flat=True))
+        live.update(Run.objects.using(ledger.database()).filter(pk__in=runs).open().values_list("pk", "queue"))
+    queues = {"s": homes, "r": live}
     ghosts = []
     for member, item in parsed.items():
-        if item and item[0] == "s" and item[1] in homes:
-            if broker.place_of(member, homes[item[1]]) == place:
-                continue
-        elif item and item[0] == "r" and item[1] in live:
-            continue
-        ghosts.append(member)
+        queue = queues[item[0]].get(item[1]) if item else None
+        if queue is None or broker.place_of(member, queue) != place:
+            ghosts.append(member)
     return ghosts

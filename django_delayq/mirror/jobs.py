@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ..broker import Broker, JobBroker, NewJob, Place, in_parts
 from ..exceptions import ForgedJob, UnreadableJob
-from ..jobs import decode, is_member
+from ..jobs import decode, is_member, sign_anew
 
 logger = logging.getLogger("django_delayq.mirror")
 
@@ -58,7 +58,8 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
             logger.error("Dropped from %s: %r, which is no job.", place, member[:100])
             left += jobs.change(place, member, "leave") in ("OK", "GONE")
             continue
-        job = NewJob(member, wake_ms, *_labels(jobs, place, member, view.payload), view.payload)
+        text = sign_anew(place.queue, member, view.payload)
+        job = NewJob(member, wake_ms, *_labels(jobs, place, member, text), text)
         entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
     for target, group in entering.items():
         _enter(jobs, target, group)
@@ -69,7 +70,7 @@ def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
 def _labels(jobs: JobBroker, place: Place, member: str, payload: str) -> tuple[int, str]:
     """Return the priority and the unique key of a job; what Redis has of them where its text cannot be read here."""
     try:
-        _, call, _ = decode(member, payload)
+        _, call, _ = decode(place.queue, member, payload)
     except (ForgedJob, UnreadableJob):
         return jobs.labels(place, member)
     return call.priority, "" if call.durable else call.unique  # a durable one's is guarded by the database
@@ -91,6 +92,7 @@ def _enter(jobs: JobBroker, place: Place, group: list[NewJob]) -> None:
 def _move_dead(jobs: JobBroker, place: Place, page: list[tuple[str, int]]) -> int:
     wrong = [(member, died) for member, died in page if jobs.place_of(member, place.queue) != place]
     for (member, died_ms), view in zip(wrong, jobs.views(place, [member for member, _ in wrong]), strict=True):
-        jobs.entomb(jobs.place_of(member, place.queue), member, died_ms, view.payload)
+        text = sign_anew(place.queue, member, view.payload)
+        jobs.entomb(jobs.place_of(member, place.queue), member, died_ms, text)
         jobs.change(place, member, "bury")
     return len(wrong)

@@ -104,7 +104,7 @@ class Assertions:
         return [self._result(place.queue, job.member, job.payload) for place, job in self.bench.jobs.added]
 
     def _result(self, queue: str, member: str, payload: str) -> AnyResult:
-        _, call, state = decode(member, payload)
+        _, call, state = decode(queue, member, payload)
         backend: Any = task_backends[call.backend]
         try:
             found: AnyResult = backend.get_result(result_id(queue, member))

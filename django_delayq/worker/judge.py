@@ -123,6 +123,9 @@ def new_run(held: Held, schedule: Schedule, due_at: datetime, worker: str, **val
 
 def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts: Verdicts, worker: str) -> None:
     """Judge a run apart from its schedule's chain."""
+    if run is not None and run.queue != held.place.queue:
+        logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.place, run.queue)
+        run = None
     if run is None or not Status(run.status).is_open:
         verdicts.drop.append(held)
     elif schedule is None:

@@ -60,10 +60,10 @@ def dead(broker, task=tasks.add, *args, error="Traceback\nRuntimeError: no luck"
 
 def kill(broker, wanted, holder, error="RuntimeError: no luck", attempts=1):
     jobs, place, member = where(broker, wanted)
-    line, _, _ = decode(member, jobs.view(place, member).payload)
+    line, _, _ = decode(place.queue, member, jobs.view(place, member).payload)
     now = broker.now_ms()
     state = State("FAILED", now, now, now, [("builtins.RuntimeError", error)] * attempts, ["w-1"] * attempts)
-    text = encode(member, line, state)
+    text = encode(place.queue, member, line, state)
     settled = jobs.settle(place, [JobSettlement(member, holder, "dead", 0, text)], dead_ms=10**9, dead_most=10**6)
     assert settled == [True]
     at = broker.now_ms()

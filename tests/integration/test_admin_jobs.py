@@ -232,7 +232,7 @@ def test_what_is_not_signed_is_not_shown(boss, broker):
     for wanted, state in ((waiting(), "waiting"), (dead(broker), "dead")):
         forge(broker, wanted, f'{"x" * 43}\n{{"task":"{SECRET}"}}')
         for page in (page_of(boss, url(wanted)), page_of(boss, JOBS, state=state)):
-            assert "not signed with this project&#x27;s key" in page.replace("&#39;", "&#x27;")
+            assert "not signed for this queue with this project&#x27;s key" in page.replace("&#39;", "&#x27;")
             assert SECRET not in page
     labels = [button["label"] for button in boss.get(url(wanted)).context["orders"]]
     assert labels == ["Delete"], "a retry would sign it"

@@ -49,7 +49,7 @@ def put(broker: Broker, row: Job, *, wake_ms: int = 0) -> None:
     jobs = JobBroker(broker)
     place = jobs.place_of(row.member, row.queue)
     epoch = (broker.epochs([place])[0] or "").removeprefix("building:")
-    entry = NewJob(row.member, wake_ms, row.priority, "", encode(row.member, row.call))
+    entry = NewJob(row.member, wake_ms, row.priority, "", encode(row.queue, row.member, row.call))
     assert jobs.enqueue_each([(place, [entry])], {place: epoch}, again=False) == [(epoch, [""])]
 
 

@@ -77,7 +77,7 @@ def test_a_job_whose_enqueueing_is_repeated_after_its_end_is_not_run_again(broke
     jobs = JobBroker(broker)
     place = jobs.place_of(row.member, row.queue)
     epoch = broker.epochs([place])[0]
-    entry = NewJob(row.member, 0, 0, "", encode(row.member, row.call))
+    entry = NewJob(row.member, 0, 0, "", encode(row.queue, row.member, row.call))
     assert jobs.enqueue_each([(place, [entry])], {place: epoch}, again=True) == [(epoch, [row.member])]
     run_burst()
     assert started(path) == 1

@@ -1,17 +1,23 @@
 """Integrity: whoever may write to Redis chooses neither tasks nor arguments nor what a result makes us import."""
 
 import json
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 
 import pytest
 from django.db import InterfaceError
 from django.test import override_settings
 
+from django_delayq import mirror
 from django_delayq.backend import operating
 from django_delayq.backend.listing import find_job
 from django_delayq.backend.seen import Flaw, JobState
+from django_delayq.broker import Broker, keys
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_delayq.exceptions import ForgedJob
 from django_delayq.fields import utcnow
-from django_delayq.jobs import decode, encode
+from django_delayq.jobs import State, decode, encode, encode_state
+from django_delayq.jobs.signing import sign, verify
 from django_delayq.timing import to_ms
 from django_delayq.worker.jobs import rows, strangers
 from tests.acceptance.support import wait_until
@@ -202,6 +208,117 @@ def test_while_the_database_cannot_be_asked_it_is_handed_back(monkeypatch):
     assert stored.wakes_ms >= before + 20_000
 
 
+# -- signed by the version before, which did not say the queue
+
+
+#: As it signed them with the key of these tests.
+BEFORE = (
+    "XZkyYF9yrOWRgPTIWtCbL8G8OiI12S6n\n"
+    '{"task":"tests.app.tasks.add","args":[5],"kwargs":{},"enqueued":1700000000000,"backend":"default"}'
+)
+TRIED_BEFORE = (
+    "3fWh9daoHEN7N10NVPSn7x+zvQ1Yb0Ar\n"
+    '{"task":"tests.app.tasks.add","args":[5],"kwargs":{},"enqueued":1700000000000,"backend":"default"}\n'
+    '{"status":"","started":1,"attempted":1,"finished":null,"workers":["w-1"],"value":null,'
+    '"errors":[["builtins.RuntimeError","no luck"]]}'
+)
+OLD_MEMBER = f"j{'A' * 22}"
+
+
+@dataclass
+class CallBefore:
+    """The call as that version reads it: what it does not know it refuses."""
+
+    task: str
+    args: list
+    kwargs: dict
+    backend: str
+    enqueued: int
+    priority: int = 0
+    run_after: int | None = None
+    unique: str = ""
+    max_attempts: int | None = None
+    backoff: float | None = None
+    timeout: float | None = None
+    durable: bool = False
+
+
+def put_old(part, text):
+    """Have a job of the version before where it belongs; return it."""
+    stored = Stored(SimpleNamespace(id=f"default.{OLD_MEMBER[1:]}"))
+    stored.payload = text
+    stored.client.zadd(stored.names[part], {stored.member: to_ms(utcnow())})
+    stored.client.zadd(stored.names["due"], {keys.POINTER: 1})
+    return stored
+
+
+@pytest.mark.parametrize("text", [BEFORE, TRIED_BEFORE])
+def test_a_job_of_the_version_before_is_executed_and_its_result_says_its_queue(text):
+    stored = put_old("ready", text)
+    run_burst()
+    assert app_tasks.CALLS == [(5, 1)]
+    _, line, _ = stored.result.split("\n")
+    assert line.startswith(f'{{"backend":"{stored.jobs.broker.config.prefix}:default","task":')
+
+
+@pytest.mark.parametrize("text", [BEFORE, TRIED_BEFORE])
+def test_a_dead_job_of_the_version_before_is_revived_and_then_says_its_queue(text, settings):
+    stored = put_old("dead", text)
+    assert operating.revive(stored.jobs.broker, f"default.{OLD_MEMBER[1:]}") == operating.Outcome.DONE
+    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
+    run_burst()
+    assert app_tasks.CALLS == [(5, 1)]
+
+
+@pytest.mark.parametrize("part", ["jobs", "ready", "dead"])
+def test_a_job_of_the_version_before_says_its_queue_once_it_is_in_another_shard(part, settings):
+    run_burst()  # takes the prefix
+    put_old(part, TRIED_BEFORE)
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 3}
+    mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None)
+    text = Stored(SimpleNamespace(id=f"default.{OLD_MEMBER[1:]}")).payload
+    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
+    _, call, state = decode("default", OLD_MEMBER, text)
+    assert (call.args, state.workers) == ([5], ["w-1"])
+
+
+def test_once_the_settings_say_so_it_is_handed_back_then_dead_and_can_be_retried_where_they_do_not(settings):
+    stored = put_old("ready", BEFORE)
+    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
+    wanted = f"default.{OLD_MEMBER[1:]}"
+    with live_worker():
+        wait_until(lambda: find_job(stored.jobs.broker, wanted).state == JobState.WAITING, what="to be handed back")
+        assert operating.run_now(stored.jobs.broker, wanted) == operating.Outcome.DONE
+        wait_until(lambda: stored.dead, what="its end")
+    assert operating.revive(stored.jobs.broker, wanted) == operating.Outcome.UNREADABLE
+    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": True}
+    assert operating.revive(stored.jobs.broker, wanted) == operating.Outcome.DONE
+    run_burst()
+    assert app_tasks.CALLS == [(5, 1)]
+
+
+def test_the_version_before_reads_what_this_one_signs():
+    result = app_tasks.add.using(priority=3, max_attempts=2, unique_key="k").enqueue(1, b=2)
+    stored = Stored(result)
+    signature, _, text = stored.payload.partition("\n")
+    verify(stored.member, text, signature)
+    _, call, _ = decode("default", stored.member, stored.payload)
+    assert asdict(CallBefore(**json.loads(text.partition("\n")[0]))) == asdict(call)
+
+
+def test_what_the_version_before_signs_anew_still_says_its_queue(settings):
+    """It keeps the line as it found it, and puts another state behind it; also into rows."""
+    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
+    stored = Stored(app_tasks.add.enqueue(1))
+    line = stored.payload.split("\n")[1]
+    text = f"{line}\n{encode_state(State(workers=['w-1']))}"
+    again = f"{sign(stored.member, text)}\n{text}"
+    assert decode("default", stored.member, again)[2].workers == ["w-1"]
+    assert encode("default", stored.member, line) == stored.payload, "it is not said twice"
+    with pytest.raises(ForgedJob, match=r":default', but stands in .*:mail\."):
+        decode("mail", stored.member, again)
+
+
 # -- signed with our key, by a later version
 
 
@@ -211,7 +328,7 @@ def newer():
     result = app_tasks.add.using(priority=3).enqueue(1)
     stored = Stored(result)
     _, line = stored.payload.split("\n")
-    stored.payload = encode(stored.member, json.dumps({**json.loads(line), "colour": "blue"}))
+    stored.payload = encode(stored.queue, stored.member, json.dumps({**json.loads(line), "colour": "blue"}))
     return result
 
 
@@ -240,6 +357,6 @@ def test_texts_are_plain_ascii_lines():
     text = Stored(result).payload
     assert text.isascii()
     assert text.count("\n") == 1
-    _, call, state = decode(Stored(result).member, text)
+    _, call, state = decode("default", Stored(result).member, text)
     assert (call.args, state.status) == (["\n\u2028\x00\udcff\u00e9"], "")
-    assert encode(Stored(result).member, text.split("\n")[1]) == text
+    assert encode("default", Stored(result).member, text.split("\n")[1]) == text

@@ -95,7 +95,7 @@ def test_a_text_of_a_later_version_is_kept_for_other_workers(caplog):
     result, neighbour = tasks.echo.enqueue(1), app_tasks.add.enqueue(2)
     stored = Stored(result)
     payload, line = stored.payload, stored.payload.split("\n")[1]
-    stored.payload = encode(stored.member, line[:-1] + ',"a field of tomorrow":1}')
+    stored.payload = encode(stored.queue, stored.member, line[:-1] + ',"a field of tomorrow":1}')
     assert run(neighbour).status == SUCCESSFUL
     assert "later version" in caplog.text
     assert stored.payload
@@ -110,7 +110,7 @@ def test_a_call_is_stored_whole():
 
     made = tasks.echo.using(priority=3, max_attempts=4, backoff=1.5, timeout=9, unique_key="k")
     result = made.enqueue(1, a=2)
-    _, call, _ = decode(Stored(result).member, Stored(result).payload)
+    _, call, _ = decode("default", Stored(result).member, Stored(result).payload)
     left = {"enqueued", "unique", "run_after"}
     assert {name: value for name, value in asdict(call).items() if name not in left} == {
         "task": "tests.jobs.tasks.echo", "args": [1], "kwargs": {"a": 2}, "backend": "default", "priority": 3,

@@ -92,8 +92,8 @@ def test_a_revived_job_and_its_unique_key(work):
     def revive() -> str:
         jobs, (queue, member) = shared().jobs, parse_id(dead.id)
         place = jobs.place_of(member, queue)
-        line, call, _ = decode(member, jobs.view(place, member).payload)
-        return jobs.change(place, member, "revive", 0, encode(member, line), unique=call.unique)
+        line, call, _ = decode(place.queue, member, jobs.view(place, member).payload)
+        return jobs.change(place, member, "revive", 0, encode(place.queue, member, line), unique=call.unique)
 
     other = once.enqueue()
     assert (other.id == dead.id, revive()) == (False, "TAKEN")

@@ -91,10 +91,10 @@ class JobDispatcher:
         """Read a job's text and find its task; None where it is set on another way.
 
         Raises:
-            ForgedJob: Its signature is not known here.
+            ForgedJob: Its signature is not known here, or for another queue.
             UnknownTask: Its task, its backend or the version of its text is not.
         """
-        job.line, job.call, job.state = decode(job.member, job.entry.payload)
+        job.line, job.call, job.state = decode(job.place.queue, job.member, job.entry.payload)
         if self.jobs.place_of(job.member, job.place.queue) != job.place:
             self.release([job], MOVING_MS)
             return None

@@ -104,7 +104,7 @@ def _succeeded(held: HeldJob, result: Any, value: Any, seconds: float) -> Finish
     state.status, state.value, state.finished = "SUCCESSFUL", value, int(time.time() * 1000)
     ttl_ms = held.backend.result_ms
     try:
-        text = encode(held.member, held.line, state) if ttl_ms > 1 else ""
+        text = _text(held) if ttl_ms > 1 else ""
     except (TypeError, ValueError, RecursionError):
         state.status, state.value, state.finished = "", None, None
         raise
@@ -131,7 +131,7 @@ def failed(
         return FinishedJob(
             held,
             seconds,
-            JobSettlement(held.member, held.fence, "retry", delay_ms, encode(held.member, held.line, state)),
+            JobSettlement(held.member, held.fence, "retry", delay_ms, _text(held)),
         )
     state.status, state.finished = "FAILED", int(time.time() * 1000)
     result = result or as_result(held.task, held.result_id, call, state)  # type: ignore[arg-type]
@@ -140,8 +140,13 @@ def failed(
         raise error  # Django's receiver logs the exception that is being handled
     except BaseException:
         _finish(held, result, TaskResultStatus.FAILED)
-    text = encode(held.member, held.line, state)
+    text = _text(held)
     return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "dead", 0, text))
+
+
+def _text(held: HeldJob) -> str:
+    """Return the job's text with what has become of it. Raises what `encode` does."""
+    return encode(held.place.queue, held.member, held.line, held.state)
 
 
 def give_up_job(held: HeldJob, seconds: float, where: str) -> FinishedJob:

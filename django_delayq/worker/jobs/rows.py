@@ -8,7 +8,8 @@ Note [Looked up after the claim]
 What Redis holds of a durable job may be left over: of a transaction that a restored database has forgotten, of a job
 that was cancelled, put off or deleted while Redis was down, or that was recorded by a worker which died before it
 settled. The row decides: without one, or with an outcome, the entry is dropped; one that is to wait is put off; all
-others go on with the state of the row.
+others go on with the state of the row. An entry in a queue that is not the row's was put there by somebody else, and is
+dropped there: in its own queue the job stands, or a sweep puts it.
 """
 
 import logging
@@ -130,6 +131,9 @@ def _sort(
     early: list[tuple[HeldJob, int]] = []
     for job, task in items:
         row = rows.get(job.member)
+        if row is not None and row.queue != job.place.queue:
+            logger.warning("Dropped %s from %s: it belongs to the queue %r.", job.title, job.place, row.queue)
+            row = None
         if row is None or not row.is_open:
             job.stored = False
             ended.append(job)

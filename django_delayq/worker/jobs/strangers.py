@@ -2,9 +2,9 @@
 
 Note [A strange signature]
 Where the key of this process is the wrong one, or an old one during a deployment, other workers know the job's. So each
-process hands a job back once. Where it comes again, nobody has known it for STRANGE_MS: then it is kept among the dead,
-as it is, where people see it, and can retry it once the key is right. It is not handed back for ever: it would hold its
-unique key, and thousands of them would keep the workers busy.
+process hands a job back once; also one that is signed for another queue. Where it comes again, nobody has known it for
+STRANGE_MS: then it is kept among the dead, as it is, where people see it, and can retry it once the key is right. It is
+not handed back for ever: it would hold its unique key, and thousands of them would keep the workers busy.
 What has no text or not the name of a job is nothing to keep; what stands in the database a sweep sends anew. Both are
 dropped.
 """
@@ -67,5 +67,5 @@ class Strangers:
 
     def _bury(self, job: HeldJob) -> None:
         self._handed_back.discard(job.member)
-        logger.error("%s is dead: no worker has had its key. Retry it when one has.", job.title)
+        logger.error("%s is dead: no worker could verify it. Retry it when one can.", job.title)
         self._end(FinishedJob(job, 0.0, JobSettlement(job.member, job.fence, "dead", 0, job.entry.payload)))
