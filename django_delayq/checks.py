@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from . import broker, checks_databases, checks_declared, conf, registry
 from .broker import aliases, engine
 from .exceptions import BrokerError
+from .jobs.aliases import keepers_of
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.
@@ -23,6 +24,7 @@ def connect() -> None:
     checks.register(check_settings, "delayq")
     checks.register(check_alias, "delayq")
     checks.register(check_tasks, "delayq")
+    checks.register(check_dead_jobs, "delayq")
     checks.register(check_mirror, "delayq", deploy=True)
     checks.register(check_server, "delayq", deploy=True)
     checks_databases.connect()
@@ -62,6 +64,22 @@ def check_tasks(**kwargs: Any) -> list[checks.CheckMessage]:
     except Exception as error:
         message = f"A module of tasks cannot be imported: {type(error).__name__}: {error}"
         return [checks.Error(message, hint="Import it in manage.py shell to see where.", id="delayq.E003")]
+    return []
+
+
+def check_dead_jobs(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that all aliases keep the dead jobs of a queue for as long, and as many: they are in one list."""
+    try:
+        queues = conf.get_config().queues
+    except ImproperlyConfigured:
+        return []
+    for queue in queues:
+        kept = {alias: (item.dead_ttl, item.dead_max) for alias, item in keepers_of(queue).items()}
+        if len(set(kept.values())) > 1:
+            said = "; ".join(f"{alias!r} {ttl:,.0f} s and {most:,}" for alias, (ttl, most) in sorted(kept.items()))
+            message = f"Aliases of TASKS say different dead_ttl and dead_max for the queue {queue!r}: {said}."
+            hint = "The largest count for all of them. Say the same in their OPTIONS, or give them QUEUES of their own."
+            return [checks.Warning(message, hint=hint, id="delayq.W021")]
     return []
 
 

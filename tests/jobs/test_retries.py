@@ -179,6 +179,21 @@ def test_no_more_dead_jobs_are_kept_than_the_alias_says(settings):
     assert kept == [False, False, True, True]
 
 
+@pytest.mark.parametrize("options", [{"dead_max": 1}, {"dead_max": 0}, {"dead_ttl": 0}], ids=str)
+def test_a_job_that_dies_deletes_no_dead_job_that_another_alias_of_its_queue_keeps(settings, options):
+    settings.TASKS = tasks_setting(brief=options)
+    others = [run(app_tasks.fail.enqueue(str(n))) for n in range(3)]
+    own = run(app_tasks.fail.using(backend="brief").enqueue("brief"))
+    assert [Stored(result).dead for result in (*others, own)] == [True] * 4
+
+
+def test_what_aliases_of_other_queues_and_durable_ones_keep_does_not_count(settings):
+    settings.TASKS = tasks_setting(default={"dead_max": 1}, durable={"durable": True}, other={})
+    settings.TASKS["other"]["QUEUES"] = ["mail"]
+    results = [run(app_tasks.fail.enqueue(str(n))) for n in range(2)]
+    assert [Stored(result).dead for result in results] == [False, True]
+
+
 def test_a_result_is_kept_for_as_long_as_the_alias_says(settings):
     settings.TASKS = tasks_setting(default={"result_ttl": timedelta(minutes=2)})
     stored = Stored(tasks.echo.enqueue())

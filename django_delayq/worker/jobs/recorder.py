@@ -1,10 +1,19 @@
-"""Finished jobs out of Redis, with their results. Keeps what a failing server did not take."""
+"""Finished jobs out of Redis, with their results. Keeps what a failing server did not take.
+
+Note [One list of dead jobs]
+The dead jobs of a queue are in one list, whatever their alias, so that they can be shown in the order of their deaths.
+Where aliases say different things of how long and how many are kept, the largest counts for all: what one of them wants
+to keep another one's failure must not delete. A system check tells of it.
+"""
 
 import logging
+from collections.abc import Sequence
 
 from django.db import InterfaceError, OperationalError
 
 from ...broker import JobBroker, Place
+from ...jobs import Options
+from ...jobs.aliases import keepers_of
 from ..leases import LeaseKeeper
 from ..recorder import Due
 from . import rows
@@ -84,13 +93,13 @@ class JobRecorder:
 
     def _settle(self, place: Place, part: list[FinishedJob]) -> None:
         settlements = [item.settlement for item in part if item.settlement is not None]
-        options = [item.held.backend.settings for item in part if item.held.backend is not None]
+        dead_seconds, dead_most = _kept_dead(place.queue, part)
         with self.keeper.letting_go(item.held for item in part):
             kept = self.jobs.settle(
                 place,
                 settlements,
-                dead_ms=int(max((item.dead_ttl for item in options), default=FOR_EVER) * 1000),
-                dead_most=max((item.dead_max for item in options), default=FOR_EVER),
+                dead_ms=int(dead_seconds * 1000),
+                dead_most=dead_most,
             )
         self.runs += len(part)
         for item, applied in zip(part, kept, strict=True):
@@ -99,3 +108,13 @@ class JobRecorder:
         delays = [item.ms for item in settlements if item.what == "retry"]
         if delays:
             self._due_in_ms(place, min(delays))
+
+
+def _kept_dead(queue: str, part: Sequence[FinishedJob]) -> tuple[float, int]:
+    """Return for how many seconds dead jobs are kept, and how many. See Note [One list of dead jobs]."""
+    died = [item.held.backend for item in part if item.settlement is not None and item.settlement.what == "dead"]
+    own: list[Options] = [backend.settings for backend in died if backend is not None]
+    if not own:
+        return FOR_EVER, FOR_EVER
+    options = [*own, *keepers_of(queue).values()]
+    return max(item.dead_ttl for item in options), max(item.dead_max for item in options)
