@@ -1,12 +1,19 @@
 """Checks on values that people type. Reads no database."""
 
 import json
+import re
 from typing import Any
 
 from .exceptions import InvalidArguments
 
 MAX_ARGUMENT_BYTES = 64 * 1024
 MAX_DEPTH = 32
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def is_storable(text: str) -> bool:
+    """Say whether every database stores a text: it has no NUL and no half of a surrogate pair."""
+    return not _UNSTORABLE.search(text)
 
 
 def validate_json(args: Any, kwargs: Any) -> None:

@@ -23,6 +23,7 @@ from ..jobs import parse_id
 from ..models import RedisJob
 from ..plain import plain
 from . import job_display as shown
+from .asked import StorableQuestions
 from .job_actions import JobActions
 from .job_list import JobChangeList, QueueFilter, as_row, state_of
 
@@ -40,7 +41,7 @@ COLUMNS = {
 
 
 @admin.register(RedisJob)
-class RedisJobAdmin(JobActions, Base):
+class RedisJobAdmin(StorableQuestions, JobActions, Base):
     """Look at jobs and change them. Nothing here touches a table of its own: there is none."""
 
     list_display = ("task",)

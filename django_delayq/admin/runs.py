@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
+from .asked import StorableQuestions
 from .changelist import CappedPaginator
 from .display import block, instant, milliseconds, pretty_json, reason_words, status_badge
 from .filters import RecentFilter, ScheduleFilter
@@ -24,7 +25,7 @@ else:
 
 
 @admin.register(Run)
-class RunAdmin(NoGuessing, Base):
+class RunAdmin(StorableQuestions, NoGuessing, Base):
     """Read what ran, and what did not."""
 
     list_display = (

@@ -17,6 +17,7 @@ from .. import conf, registry
 from ..models import Origin, Run, Schedule
 from ..redaction import redact_arguments
 from . import declared, glance
+from .asked import StorableQuestions
 from .backfill import ScheduleBackfill
 from .changelist import ScheduleChangeList, ask_redis
 from .declared import OriginFilter, ScheduleReset
@@ -43,7 +44,7 @@ RECURRENCE_FIELDS = (
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleBackfill, ScheduleReset, NoGuessing, Base):
+class ScheduleAdmin(StorableQuestions, ScheduleBackfill, ScheduleReset, NoGuessing, Base):
     """Edit, pause and run schedules."""
 
     form = ScheduleForm

@@ -11,6 +11,7 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Schedule
 from django_delayq.plain import plain
 from django_delayq.timing.zone import get_zone
+from django_delayq.validators import is_storable
 
 MOST_SHOWN = 1000
 
@@ -54,7 +55,7 @@ class Command(BaseCommand):
 def _find(text: str) -> Schedule:
     """Return the schedule of a name, else of an id."""
     rows = Schedule._base_manager.using(ledger.database()).select_related("state")
-    found = rows.filter(name=text).first()
+    found = rows.filter(name=text).first() if is_storable(text) else None
     if found is None and text.isascii() and text.isdecimal() and len(text) <= 18:
         found = rows.filter(pk=int(text)).first()
     if found is not None:
