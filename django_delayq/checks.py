@@ -86,7 +86,7 @@ def check_dead_jobs(**kwargs: Any) -> list[checks.CheckMessage]:
 def check_mirror(**kwargs: Any) -> list[checks.CheckMessage]:
     """Check that what is deployed mirrors its schedules."""
     try:
-        mirrors = conf.get_config().mirror
+        mirrors = conf.mirrors()
     except ImproperlyConfigured:
         return []
     message = "DELAYQ['MIRROR'] is False: no schedule gets into Redis, and no worker starts."

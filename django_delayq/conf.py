@@ -1,9 +1,20 @@
-"""The `DELAYQ` setting: validated, with defaults. The only module that reads Django's settings."""
+"""The `DELAYQ` setting: validated, with defaults. The only module that reads Django's settings.
+
+Note [No Redis in tests]
+A test suite has a database of its own, but the Redis of the settings, where the workers of development wait. So nothing
+is sent there while Django's test environment is set up, as its runner and pytest-django do it. What
+`setup_test_environment()` keeps for its own end tells that, and nothing else does: a database may have any name, and
+e-mail in memory or instrumented templates are found in development too. What a test starts has no such environment, but
+inherits NO_REDIS, which stands there meanwhile.
+"""
 
 import difflib
+import logging
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -11,9 +22,24 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.translation import gettext_noop
 
 from .redaction import redact_text
 
+logger = logging.getLogger("django_delayq")
+
+#: The environment variable that, not empty, keeps a process from Redis. See Note [No Redis in tests].
+NO_REDIS = "DELAYQ_NO_REDIS"
+#: Whether this process was started with it. What it gets later is for those that it starts.
+_INHERITED = bool(os.environ.get(NO_REDIS))
+_NOT_MIRRORED = gettext_noop("DELAYQ['MIRROR'] is False")
+_IN_A_TEST = gettext_noop("This is a test, and DELAYQ['REDIS_IN_TESTS'] is not True")
+_IN_A_RUNNER = gettext_noop("A Runner of django_delayq.testing is active")
+_STARTED_BY_A_TEST = gettext_noop("DELAYQ_NO_REDIS is in the environment, as tests set it for what they start")
+_marked = _INHERITED
+_told: set[str] = set()
+#: How many `without_redis` are under way.
+_runners = 0
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SHARDS = 4096
@@ -37,6 +63,7 @@ class Config:
     batch_size: int = 100
     task_modules: tuple[str, ...] = ("tasks",)
     mirror: bool = True
+    redis_in_tests: bool = False
     min_interval_seconds: float = 1
     history_days: int | None = None
     sync_after_migrate: bool = False
@@ -50,26 +77,63 @@ class Config:
 
 
 def get_config() -> Config:
-    """Return the validated configuration.
+    """Return the validated configuration. Its `mirror` is False wherever `why_no_redis` has a reason.
 
     Raises:
         ImproperlyConfigured: An unknown key or a value of the wrong type; the message says what to write instead.
     """
-    return _without_redis or _load()
+    return _load_without_redis() if why_no_redis() else _load()
 
 
-_without_redis: Config | None = None
+def mirrors() -> bool:
+    """Say whether the settings let schedules be mirrored; what goes with that in the database is also done in tests."""
+    return _load().mirror
+
+
+def why_no_redis() -> str:
+    """Return why this process sends Redis nothing, '' where it may. The only place where that is chosen.
+
+    A reason is logged once, and what is started from a test is told. The text is to be translated where it is shown.
+
+    Raises:
+        ImproperlyConfigured: See `get_config`.
+    """
+    config, testing = _load(), ""
+    if not config.redis_in_tests:
+        testing = _IN_A_TEST if _is_test() else _STARTED_BY_A_TEST if _INHERITED else ""
+    if bool(testing) != _marked:
+        _mark(bool(testing))
+    why = (testing if config.mirror else _NOT_MIRRORED) or (_IN_A_RUNNER if _runners else "")
+    if why and why not in _told:
+        _told.add(why)
+        logger.info("Nothing is sent to Redis, and jobs stay in memory. %s.", why)
+    return why
+
+
+def _is_test() -> bool:
+    """See Note [No Redis in tests]."""
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
+
+
+def _mark(testing: bool) -> None:
+    """Tell the processes that are started from here."""
+    global _marked
+    _marked = testing
+    if testing:
+        os.environ[NO_REDIS] = "1"
+    else:
+        os.environ.pop(NO_REDIS, None)
 
 
 @contextmanager
 def without_redis() -> Iterator[None]:
-    """Let MIRROR be False meanwhile, whatever the settings say. For tests."""
-    global _without_redis
-    before, _without_redis = _without_redis, replace(_load(), mirror=False)
+    """Send Redis nothing meanwhile, whatever the settings say. For tests."""
+    global _runners
+    _runners += 1
     try:
         yield
     finally:
-        _without_redis = before
+        _runners -= 1
 
 
 @lru_cache(maxsize=1)
@@ -119,6 +183,11 @@ def _load() -> Config:
                 f"({', '.join(config.queues)}). Add it there or remove it here."
             )
     return config
+
+
+@lru_cache(maxsize=1)
+def _load_without_redis() -> Config:
+    return replace(_load(), mirror=False)
 
 
 def _unknown_key(key: str, names: Mapping[str, str]) -> str:
@@ -198,6 +267,7 @@ _VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
     "BATCH_SIZE": _number(1, MAX_BATCH_SIZE, whole=True),
     "TASK_MODULES": _names(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']"),
     "MIRROR": _boolean,
+    "REDIS_IN_TESTS": _boolean,
     "MIN_INTERVAL_SECONDS": _number(0.001, 86400),
     "HISTORY_DAYS": _days,
     "SYNC_AFTER_MIGRATE": _boolean,
@@ -206,10 +276,11 @@ _VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    global _without_redis
     if setting == "DELAYQ":
         _load.cache_clear()
-        _without_redis = _without_redis and replace(_load(), mirror=False)
+        _load_without_redis.cache_clear()
+        with suppress(ImproperlyConfigured):  # whoever asks is told
+            why_no_redis()
     elif setting == "USE_TZ":
         use_tz.cache_clear()
     elif setting in ("SECRET_KEY", "SECRET_KEY_FALLBACKS"):

@@ -44,8 +44,7 @@ def _deleted(instance: Schedule, using: str, **kwargs: Any) -> None:
 
 
 def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
-    config = conf.get_config()
-    if config.sync_after_migrate and config.mirror:
+    if conf.get_config().sync_after_migrate and conf.mirrors():
         quiet = stdout is None or verbosity < 1
         declared.sync_after_migrate(using, say=_nothing if quiet else stdout.write)
 

@@ -175,7 +175,7 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
     forget_fingerprints()
     yield name
-    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name, "MIRROR": True, "REDIS_IN_TESTS": True}
     forget_broker()
     cleaner = Broker(timeout_seconds=5)
     cleaner.purge()

@@ -82,6 +82,7 @@ CACHES = {
 # The servers of the tests are of any version; what asks for this warning does so by itself.
 SILENCED_SYSTEM_CHECKS = ["delayq.W005"]
 DELAYQ = {
+    "REDIS_IN_TESTS": True,
     "PREFIX": os.environ.get("DELAYQ_TEST_PREFIX", "delayq-test"),
     "QUEUES": ["default", "mail"],
     **json.loads(os.environ.get("DELAYQ_TEST_OPTIONS", "{}")),

@@ -124,7 +124,7 @@ class JobChangeList(ChangeList):
             except (BrokerError, ForeignLayout) as error:
                 self.error, self.reason = failure(error), str(error)
         else:
-            self.error = _("DELAYQ['MIRROR'] is False: this process asks Redis nothing.")
+            self.error = _("%(why)s: this process asks Redis nothing.") % {"why": _(conf.why_no_redis())}
         if self.state == JobState.DEAD:
             self.listing = list_dead(queues, size=self.list_per_page, after=after)
 

@@ -44,8 +44,11 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
     The client of a cluster asks it for its slots as soon as it is made, any other one connects with its first command.
 
     Raises:
+        BrokerUnavailable: This process sends Redis nothing; see `conf.why_no_redis`.
         ImproperlyConfigured: The alias does not exist, is not django-redis, or its address cannot be read.
     """
+    if not conf.get_config().mirror:
+        raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.why_no_redis()}.")
     alias = conf.get_config().redis
     try:
         cache: Any = caches[alias]

@@ -30,7 +30,8 @@ class InRedis:
 def ask(schedule: Schedule) -> InRedis:
     """Return what Redis holds of the schedule. Never raises because of Redis."""
     if not conf.get_config().mirror:
-        return InRedis(None, _("DELAYQ['MIRROR'] is False: nothing reaches Redis, so nothing runs."))
+        why = {"why": _(conf.why_no_redis())}
+        return InRedis(None, _("%(why)s: nothing reaches Redis, so nothing runs.") % why)
     try:
         return InRedis(mirror.read_entries([schedule])[schedule.pk])
     except BrokerError as error:

@@ -35,20 +35,22 @@ _broker: Broker | None = None
 _broken_until = 0.0
 
 
-class _BreakerOpen(BrokerUnavailable):
-    """Redis failed a moment ago; that was logged then."""
+class _NotAsked(BrokerUnavailable):
+    """Redis failed a moment ago, which was logged then; or it is sent nothing."""
 
 
 def _shared_broker() -> Broker:
     """Return this process' broker with the short timeout.
 
     Raises:
-        BrokerUnavailable: It failed a moment ago; see BREAKER_SECONDS.
+        BrokerUnavailable: It failed a moment ago, see BREAKER_SECONDS; or nothing is sent, see `conf.why_no_redis`.
     """
     global _broker
+    if not conf.get_config().mirror:
+        raise _NotAsked(f"Redis is not asked. {conf.why_no_redis()}.")
     with _lock:
         if time.monotonic() < _broken_until:
-            raise _BreakerOpen("Redis did not answer a moment ago; the next try is in a few seconds.")
+            raise _NotAsked("Redis did not answer a moment ago; the next try is in a few seconds.")
         if _broker is None:
             _broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
         return _broker
@@ -78,10 +80,11 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
 
     Their states learn their next points within the transaction, whether Redis is there or not.
     """
-    if conf.get_config().mirror and pks:
+    if conf.mirrors() and pks:
         if len(pks) <= MOST_AT_ONCE:
             read_wanted(pks)
-        transaction.on_commit(lambda: _try_sync(pks), using=using, robust=True)
+        if conf.get_config().mirror:
+            transaction.on_commit(lambda: _try_sync(pks), using=using, robust=True)
 
 
 def _try_sync(pks: Sequence[int]) -> None:
@@ -100,7 +103,7 @@ def _attempt(what: str, write: Callable[[Broker], object]) -> bool:
         check_layout(broker, claim=False)  # only workers claim: a web process may be the first after a flush
         write(broker)
         return True
-    except _BreakerOpen as error:
+    except _NotAsked as error:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         _open_breaker()

@@ -31,6 +31,7 @@ def look(*, seconds: float) -> Snapshot:
 
     Raises:
         ImproperlyConfigured: The settings name no Redis.
+        BrokerUnavailable: This process sends Redis nothing; see `conf.why_no_redis`.
     """
     config = conf.get_config()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)

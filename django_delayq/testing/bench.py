@@ -16,6 +16,7 @@ from itertools import count
 
 from django.db import DatabaseError
 
+from ..backend.memory import MemoryJobs
 from ..broker import Place
 from ..compat import AnyTask
 from ..exceptions import BrokerError, DelayQError
@@ -34,7 +35,6 @@ from ..worker.timeouts import Timeouts, Watch
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
-from .jobs import MemoryJobs
 from .lasting import lasting
 from .points import WORKER, MemoryBroker
 
@@ -148,8 +148,8 @@ class Bench:
             self._check(held)
 
     def _begin_job(self, place: Place, member: str) -> None:
-        entry, holder = self.jobs.lease(place, member)
-        held = HeldJob(place, entry, holder, FOREVER)
+        holder = f"{self.points.next_fence()} {WORKER}"
+        held = HeldJob(place, self.jobs.lease(place, member, holder), holder, FOREVER)
         self.dispatcher.keeper.add([held])
         self.dispatcher.dispatch_jobs([held])
         if not self.hand.submitted:

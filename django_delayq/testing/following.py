@@ -4,12 +4,12 @@ from typing import Any
 
 from django.db.models.signals import post_save
 
-from .. import ledger, mirror
+from .. import conf, ledger, mirror
+from ..backend.memory import MemoryJobs
 from ..mirror.durable import waiting_pages
 from ..mirror.read import read_wanted
 from ..models import Schedule
 from ..signals import definitions_changed
-from .jobs import MemoryJobs
 from .points import MemoryBroker
 
 
@@ -34,7 +34,8 @@ class Following:
         self._written([instance.pk])
 
     def _written(self, pks: list[int], **kwargs: Any) -> None:
-        read_wanted(pks)  # within the transaction, as the mirror does
+        if not conf.mirrors():
+            read_wanted(pks)  # within the transaction, as the mirror does
         self._changed.update(pks)
 
     def everything(self) -> None:

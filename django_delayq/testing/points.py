@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..broker import Broker, Definition, Entry, Lease, Place, Settlement
+from ..backend.memory import NoRedis
+from ..broker import Definition, Entry, Lease, Place, Settlement
 from .clock import FrozenClock
 
 WORKER = "test"
@@ -21,23 +21,14 @@ class Standing:
     fence: str = ""
 
 
-class MemoryBroker(Broker):
-    """One shard per queue. What a worker and the mirror of a single process need; everything else is refused."""
+class MemoryBroker(NoRedis):
+    """What a worker and the mirror of a single process need; everything else is refused."""
 
     def __init__(self, clock: FrozenClock) -> None:
-        super().__init__(timeout_seconds=0, worker=WORKER, client=object())
+        super().__init__(WORKER)
         self.clock = clock
         self.members: dict[tuple[Place, str], Standing] = {}
         self._fence = 0
-
-    @property
-    def client(self) -> Any:
-        """There is none."""
-        raise NotImplementedError("This asks Redis, and there is none while django_delayq.testing.Runner is active.")
-
-    def place_of(self, member: str, queue: str) -> Place:
-        """Return the one shard of the queue."""
-        return Place(queue, 0)
 
     def now_ms(self) -> int:
         """Return the frozen instant."""

@@ -19,7 +19,6 @@ from .assertions import Assertions
 from .bench import Bench
 from .clock import FrozenClock
 from .following import Following
-from .jobs import MemorySender
 
 #: So many executions and outcomes are taken for a task that enqueues itself for ever.
 MOST = 10_000
@@ -29,9 +28,10 @@ class Runner(Assertions):
     """A worker in a test, from `with Runner() as delayq:` to the end of the block.
 
     Meanwhile the clock stands still (`clock.py`, Note [What is frozen]), nothing touches Redis, jobs are enqueued into
-    memory, and nothing runs but within `run_due`. Schedules, runs and states are in the test's database. Real are: the
-    policies, retries, the ledger with its rows, results, signals and errors. Not played: several workers, their deaths,
-    leases, and the loss of a server's data.
+    memory, and nothing runs but within `run_due`. What the test had enqueued into memory before is there from the
+    beginning. Schedules, runs and states are in the test's database. Real are: the policies, retries, the ledger with
+    its rows, results, signals and errors. Not played: several workers, their deaths, leases, and the loss of a server's
+    data.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -44,6 +44,7 @@ class Runner(Assertions):
         self._stack = ExitStack()
         self._running = False
         self._moved = False
+        self._handed_over = 0
         self._recorded: list[Run] = []
 
     def __enter__(self) -> Self:
@@ -51,7 +52,10 @@ class Runner(Assertions):
             stack.enter_context(conf.without_redis())
             self.bench = Bench(self.clock)
             self.following = Following(self.bench.points, self.bench.jobs)
-            stack.callback(sending.take_over, sending.take_over(MemorySender(self.bench.jobs)))
+            before = sending.take_over(sending.MemorySender(self.bench.jobs))
+            stack.callback(sending.take_over, before)
+            before.hand_over(self.bench.jobs)
+            self._handed_over = len(self.bench.jobs.added)
             self.clock.freeze()
             stack.callback(self.clock.thaw)
             for connect, disconnect in self._receivers():
@@ -93,7 +97,7 @@ class Runner(Assertions):
         Raises:
             ValueError: It is too late for that, or `when` is naive.
         """
-        if self._moved or self.bench.jobs.added:
+        if self._moved or len(self.bench.jobs.added) > self._handed_over:
             raise ValueError("start_at() comes first. The clock has moved, or jobs were enqueued; use move_to().")
         self.clock.set(to_ms(_aware(when)))
 

@@ -123,7 +123,7 @@ def test_sentinels_that_nobody_asks_are_an_error():
     [(1, {"delayq.W009"}), ({"default": 1}, {"delayq.W009"}), (6, set()), ({"mail": 6}, set())],
 )
 def test_a_cluster_of_which_each_queue_uses_one_node_is_warned_of(settings, shards, wanted):
-    settings.DELAYQ = {"QUEUES": ["default", "mail"], "SHARDS": shards}
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": shards}
     with caches("redis://127.0.0.1:1", CLUSTER):
         assert set(found()) == wanted
     with caches("redis://127.0.0.1:1"):
@@ -238,7 +238,7 @@ def test_aliases_that_keep_dead_jobs_of_one_queue_differently_are_warned_of(sett
 
 
 def test_settings_that_cannot_be_read_are_told_once():
-    for value, wanted in (({"SHARD": 1}, "delayq.E001"), ({"REDIS": "nowhere"}, "delayq.E002")):
+    for value, wanted in (({"SHARD": 1}, "delayq.E001"), ({"REDIS": "nowhere", "REDIS_IN_TESTS": True}, "delayq.E002")):
         with override_settings(DELAYQ=value):
             assert set(found(deploy=True)) == {wanted}
 

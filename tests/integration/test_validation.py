@@ -259,6 +259,7 @@ SETTINGS = [
     ("BATCH_SIZE bool", {"BATCH_SIZE": True}, ["DELAYQ['BATCH_SIZE']", "True"]),
     ("TASK_MODULES", {"TASK_MODULES": "tasks"}, ["DELAYQ['TASK_MODULES']", "['tasks']"]),
     ("MIRROR", {"MIRROR": 0}, ["DELAYQ['MIRROR']", "True or False", "0"]),
+    ("REDIS_IN_TESTS", {"REDIS_IN_TESTS": "no"}, ["DELAYQ['REDIS_IN_TESTS']", "True or False", "'no'"]),
     ("MIN_INTERVAL_SECONDS", {"MIN_INTERVAL_SECONDS": 0}, ["DELAYQ['MIN_INTERVAL_SECONDS']", "0.001"]),
     ("HISTORY_DAYS", {"HISTORY_DAYS": 0}, ["DELAYQ['HISTORY_DAYS']", "from 1", "0"]),
 ]
@@ -277,10 +278,11 @@ def test_a_bad_setting_is_refused_with_key_value_and_what_is_allowed(value, part
 
 
 def test_every_key_is_optional_and_takes_what_the_documentation_says(settings):
+    unsaid = conf.Config(mirror=False)  # as in every test that does not say otherwise
     settings.DELAYQ = {}
-    assert conf.get_config() == conf.Config()
+    assert (conf.get_config(), conf.mirrors()) == (unsaid, True)
     del settings.DELAYQ
-    assert conf.get_config() == conf.Config()
+    assert (conf.get_config(), conf.mirrors()) == (unsaid, True)
     settings.DELAYQ = {"QUEUES": ("a", "b"), "SHARDS": {"b": 3}, "LEASE_SECONDS": 1.5, "HISTORY_DAYS": None}
     config = conf.get_config()
     assert (config.queues, config.shards_of("a"), config.shards_of("b")) == (("a", "b"), 1, 3)
@@ -295,6 +297,7 @@ ALIASES = [
 
 @pytest.mark.parametrize(("value", "parts"), [row[1:] for row in ALIASES], ids=[row[0] for row in ALIASES])
 def test_a_cache_alias_that_cannot_serve_is_a_check_with_a_hint(value, parts):
+    value = {**value, "REDIS_IN_TESTS": True}
     with override_settings(DELAYQ=value):
         (message,) = checked()
         with pytest.raises(SystemCheckError, match=r"delayq\.E002"):

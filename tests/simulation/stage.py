@@ -47,6 +47,7 @@ class Stage:
             scripts.load(name)
         monkeypatch.setattr(Broker, "__init__", partialmethod(_wired, self, Broker.__init__))
         monkeypatch.setattr(conf, "get_config", lambda: self.config)
+        monkeypatch.setattr(conf, "mirrors", lambda: self.config.mirror)
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
         for module in (execution, job_execution):
             for name in ("close_aged_connections", "tidy_connections"):

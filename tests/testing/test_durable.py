@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
+from django_delayq.broker import Broker
 from django_delayq.compat import task_backends
 from django_delayq.jobs import DelayQTask
 from django_delayq.models import Job
@@ -46,6 +47,14 @@ def test_a_rollback_takes_it_back(delayq: Runner):
         raise RuntimeError
     delayq.run_due()
     delayq.assert_enqueued(tasks.add, count=0)
+
+
+def test_its_result_is_read_without_redis(delayq: Runner, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "client", property(lambda broker: pytest.fail("asks Redis")))
+        result = durable(tasks.add).using(run_after=HOUR).enqueue(1)
+        result.refresh()
+    assert not result.is_finished
 
 
 def test_it_can_be_cancelled_and_put_off(delayq: Runner):

@@ -43,7 +43,7 @@ class Command(BaseCommand):
             raise CommandError(f"--timeout is from 0.1 to 600, not {options['timeout']:g}.", returncode=2)
         try:
             if not conf.get_config().mirror:
-                raise CommandError("DELAYQ['MIRROR'] is False: this process touches no Redis.", returncode=2)
+                raise CommandError(f"{conf.why_no_redis()}: this process touches no Redis.", returncode=2)
             snapshot = status.look(seconds=options["timeout"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=2) from error

@@ -54,7 +54,7 @@ class Command(BaseCommand):
     def _handle(self, options: dict[str, Any]) -> None:
         config = conf.get_config()
         if not config.mirror:
-            raise CommandError("DELAYQ['MIRROR'] is False: this process touches no Redis.")
+            raise CommandError(f"{conf.why_no_redis()}: this process touches no Redis.")
         broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
         if options["purge"]:
             count = broker.purge()

@@ -177,7 +177,7 @@ def _worker_options(options: dict[str, Any], line: Line | None) -> WorkerOptions
         _check_range(options, name)
     _check_memory(options["max_memory_per_process"])
     if not config.mirror:
-        raise CommandError("DELAYQ['MIRROR'] is False, so nothing reaches Redis and there is nothing to run.")
+        raise CommandError(f"{conf.why_no_redis()}: nothing reaches Redis, so there is nothing to run.")
     return WorkerOptions(
         queues=queues,
         threads=options["threads"],

@@ -1,11 +1,16 @@
-"""Jobs in memory: what `JobBroker` keeps in Redis, by the same rules as its scripts, for one process."""
+"""Jobs in memory: what `JobBroker` keeps in Redis, by the same rules as its scripts, for one process.
+
+For processes that send Redis nothing. Executes nothing: that is what `django_delayq.testing` does.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ..backend.sending import Sender
-from ..broker import JobBroker, JobEntry, JobSettlement, JobView, NewJob, Place
-from .points import MemoryBroker
+from .. import conf
+from ..broker import Broker, JobBroker, JobEntry, JobSettlement, JobView, NewJob, Place
+from ..fields import utcnow
+from ..timing import to_ms
 
 #: One step of priority is worth so many ms of waiting: `broker/lua/_jobs.lua`, Note [Priorities].
 PATIENCE_MS = 60_000
@@ -24,18 +29,47 @@ class StandingJob:
     died_ms: int | None = None
 
 
-class MemoryJobs(JobBroker):
-    """One shard per queue; see `MemoryBroker`."""
+class NoRedis(Broker):
+    """Stands where a broker is asked for. One shard per queue; whatever else would ask Redis is refused."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, worker: str = "-") -> None:
+        super().__init__(timeout_seconds=0, worker=worker, client=object())
+
+    @property
+    def client(self) -> Any:
+        """There is none."""
+        raise NotImplementedError(f"This asks Redis, and nothing is sent there. {conf.why_no_redis()}.")
+
+    def place_of(self, member: str, queue: str) -> Place:
+        """Return the one shard of the queue."""
+        return Place(queue, 0)
+
+    def now_ms(self) -> int:
+        """Return this process' clock."""
+        return to_ms(utcnow())
+
+
+class MemoryJobs(JobBroker):
+    """One shard per queue; see `NoRedis`."""
+
+    def __init__(self, broker: NoRedis) -> None:
         super().__init__(broker)
-        self.clock = broker.clock
-        self.memory = broker
         self.jobs: dict[tuple[Place, str], StandingJob] = {}
         self.ended: dict[tuple[Place, str], tuple[str, int]] = {}
         #: Every job that was ever added.
         self.added: list[tuple[Place, NewJob]] = []
         self._number = 0
+
+    def adopt(self, other: "MemoryJobs") -> None:
+        """Take over what another memory holds: what is due there is due here, whatever the time is here."""
+        now_ms = other.broker.now_ms()
+        for key, job in other.jobs.items():
+            if job.wake_ms <= now_ms:
+                job.wake_ms = 0
+            self.jobs[key] = job
+        self.ended.update(other.ended)
+        self.added += other.added
+        self._number = max(self._number, other._number)
 
     def place_of(self, member: str, queue: str, shards: object = None) -> Place:
         """Return the one shard of the queue."""
@@ -55,14 +89,14 @@ class MemoryJobs(JobBroker):
 
     def _waiting_with_key(self, place: Place, unique: str) -> str:
         if unique:
-            for (where, member), job in self.jobs.items():
+            for (where, member), job in list(self.jobs.items()):
                 if where == place and job.unique == unique and not job.holder and job.died_ms is None:
                     return member
         return ""
 
     def _await(self, job: StandingJob, wake_ms: int) -> None:
         self._number += 1
-        job.wake_ms, job.number, job.holder = max(wake_ms, self.clock.now_ms), self._number, ""
+        job.wake_ms, job.number, job.holder = max(wake_ms, self.broker.now_ms()), self._number, ""
 
     def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Do as job_change.lua does."""
@@ -80,7 +114,7 @@ class MemoryJobs(JobBroker):
             return "OK"
         del self.jobs[place, member]
         if what == "cancel" and value:
-            self.ended[place, member] = (value, self.clock.now_ms + ms)
+            self.ended[place, member] = (value, self.broker.now_ms() + ms)
         return "OK"
 
     def _change_dead(self, place: Place, member: str, job: StandingJob, what: str, ms: int, value: str) -> str:
@@ -88,7 +122,7 @@ class MemoryJobs(JobBroker):
             if self._waiting_with_key(place, job.unique):
                 return "TAKEN"
             job.payload, job.priority, job.died_ms = value, ms, None
-            self._await(job, self.clock.now_ms)
+            self._await(job, self.broker.now_ms())
         elif what == "bury":
             del self.jobs[place, member]
             self.ended.pop((place, member), None)
@@ -102,11 +136,11 @@ class MemoryJobs(JobBroker):
 
     def _view(self, place: Place, member: str) -> JobView:
         text, until_ms = self.ended.get((place, member), ("", 0))
-        result = text if until_ms > self.clock.now_ms else ""
+        result = text if until_ms > self.broker.now_ms() else ""
         job = self.jobs.get((place, member))
         if job is None:
             return JobView("", "", None, None, result)
-        waits = job.wake_ms if job.wake_ms > self.clock.now_ms and not job.holder and job.died_ms is None else None
+        waits = job.wake_ms if job.wake_ms > self.broker.now_ms() and not job.holder and job.died_ms is None else None
         return JobView(job.payload, job.holder, waits, job.died_ms, result)
 
     # -- what a worker does
@@ -114,18 +148,18 @@ class MemoryJobs(JobBroker):
     def head(self) -> tuple[Place, str] | None:
         """Return whose turn comes first: of what is due the most urgent, else what comes due first."""
         free = {key: job for key, job in self.jobs.items() if not job.holder and job.died_ms is None}
-        now_ms = self.clock.now_ms
+        now_ms = self.broker.now_ms()
         due = {key: job for key, job in free.items() if job.wake_ms <= now_ms}
         if due:
             return min(due, key=lambda key: (due[key].wake_ms - due[key].priority * PATIENCE_MS, due[key].number))
         # What comes due at the same time goes by its priority too.
         return min(free, key=lambda key: (free[key].wake_ms, -free[key].priority, free[key].number), default=None)
 
-    def lease(self, place: Place, member: str) -> tuple[JobEntry, str]:
-        """Lease a job; return it with what its lease is called."""
+    def lease(self, place: Place, member: str, holder: str) -> JobEntry:
+        """Lease a job."""
         job = self.jobs[place, member]
-        job.holder = f"{self.memory.next_fence()} {self.memory.worker}"
-        return JobEntry(member, job.payload, lapsed=False, reclaims=0), job.holder
+        job.holder = holder
+        return JobEntry(member, job.payload, lapsed=False, reclaims=0)
 
     def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Return those that are no longer the caller's."""
@@ -139,7 +173,7 @@ class MemoryJobs(JobBroker):
         )
         left = len(dead)
         for died_ms, key in dead:
-            if left > dead_most or died_ms <= self.clock.now_ms - dead_ms:
+            if left > dead_most or died_ms <= self.broker.now_ms() - dead_ms:
                 del self.jobs[key]
                 left -= 1
         return replies
@@ -151,40 +185,15 @@ class MemoryJobs(JobBroker):
         if item.what == "done":
             del self.jobs[place, item.member]
             if item.text:
-                self.ended[place, item.member] = (item.text, self.clock.now_ms + item.ms)
+                self.ended[place, item.member] = (item.text, self.broker.now_ms() + item.ms)
         elif item.what == "dead":
-            job.payload, job.holder, job.died_ms = item.text, "", self.clock.now_ms
+            job.payload, job.holder, job.died_ms = item.text, "", self.broker.now_ms()
         else:
             if item.what == "retry":
                 job.payload = item.text
-            self._await(job, self.clock.now_ms + item.ms)
+            self._await(job, self.broker.now_ms() + item.ms)
         return True
 
     def _held(self, place: Place, member: str, holder: str) -> StandingJob | None:
         job = self.jobs.get((place, member))
         return job if job is not None and job.holder == holder else None
-
-
-class MemorySender(Sender):
-    """Enqueues into memory. Everything else of the backend stays what it is."""
-
-    def __init__(self, memory: MemoryJobs) -> None:
-        super().__init__()
-        self.memory = memory
-
-    @property
-    def jobs(self) -> MemoryJobs:
-        """The jobs in memory."""
-        return self.memory
-
-    def send(self, items: Sequence[tuple[str, NewJob]]) -> list[str]:
-        """Add (queue, job) each; return per job '' or the member that stands for it already."""
-        return [self.memory.add(Place(queue, 0), job) for queue, job in items]
-
-    def view(self, queue: str, member: str) -> tuple[Place, JobView]:
-        """Read one job."""
-        place = Place(queue, 0)
-        return place, self.memory.view(place, member)
-
-    def forget(self) -> None:
-        """Keep everything: there is no connection."""

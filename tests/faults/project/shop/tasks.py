@@ -1,0 +1,18 @@
+"""What the project enqueues and schedules."""
+
+from datetime import timedelta
+
+from django_delayq.compat import task
+from django_delayq.decorators import periodic
+
+
+@task
+def charge(order):
+    """Charge an order."""
+    return f"charged {order}"
+
+
+@periodic(every=timedelta(hours=1))
+@task
+def count_stock():
+    """Count."""

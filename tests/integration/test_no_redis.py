@@ -1,0 +1,144 @@
+"""Who sends Redis nothing: chosen in one place, told once, and then nobody does. F38 plays whole suites."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from django.core import mail
+from django.core.management import CommandError, call_command
+from django.template import Template
+from django.test.utils import instrumented_test_render, setup_test_environment, teardown_test_environment
+
+from django_delayq import conf, mirror
+from django_delayq.backend import sending
+from django_delayq.broker import Broker
+from django_delayq.compat import task_backends
+from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.jobs import DelayQTask
+from django_delayq.models import Schedule
+from django_delayq.testing import Runner
+from django_delayq.worker import Worker, WorkerOptions
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def ordinary(settings):
+    """What stands in the settings of a project whose tests say nothing of Redis."""
+    settings.DELAYQ = {name: value for name, value in settings.DELAYQ.items() if name != "REDIS_IN_TESTS"}
+
+
+@pytest.fixture
+def held(broker, prefix):
+    """Return what returns all that Redis holds of the test's prefix."""
+    return lambda: {key: broker.client.dump(key) for key in broker.client.scan_iter(match=f"*{prefix}*")}
+
+
+def test_the_choice_goes_by_django_s_test_environment_and_by_nothing_else(ordinary, monkeypatch):
+    assert conf.why_no_redis().startswith("This is a test")
+    assert os.environ[conf.NO_REDIS]
+    teardown_test_environment()
+    try:
+        with monkeypatch.context() as development:  # e-mail in memory, django-debug-toolbar
+            development.setattr(mail, "outbox", [], raising=False)
+            development.setattr(Template, "_render", instrumented_test_render)
+            assert conf.why_no_redis() == ""
+        assert conf.get_config().mirror
+        assert conf.NO_REDIS not in os.environ
+    finally:
+        setup_test_environment(debug=False)
+    assert not conf.get_config().mirror
+
+
+def test_tests_that_say_so_have_the_real_thing_and_what_they_start_too(ordinary, settings):
+    assert conf.why_no_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS_IN_TESTS": True}
+    assert conf.NO_REDIS not in os.environ
+    assert (conf.why_no_redis(), conf.get_config().mirror) == ("", True)
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    assert conf.why_no_redis() == "DELAYQ['MIRROR'] is False"
+
+
+def test_the_choice_is_logged_once(ordinary, caplog, monkeypatch):
+    monkeypatch.setattr(conf, "_told", set())
+    with caplog.at_level(logging.INFO, "django_delayq"):
+        for number in range(3):
+            tasks.add.enqueue(number)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Nothing is sent to Redis, and jobs stay in memory. This is a test, and DELAYQ['REDIS_IN_TESTS'] is not True."
+    ]
+
+
+def test_whoever_would_connect_is_refused(ordinary):
+    for make in (
+        lambda: Broker(timeout_seconds=1),
+        lambda: Worker(WorkerOptions(queues=("default",))),
+        lambda: mirror.ask(lambda broker: broker.layout()),
+    ):
+        with pytest.raises(BrokerUnavailable, match="This is a test"):
+            make()
+    for command in ("delayq_worker", "delayq_sync", "delayq_status"):
+        with pytest.raises(CommandError, match="This is a test"):
+            call_command(command)
+
+
+def test_what_was_connected_before_the_tests_is_not_used_in_them(held, ordinary):
+    teardown_test_environment()
+    try:
+        tasks.add.enqueue(1)
+        mirror.ask(lambda broker: broker.layout())
+        before = held()
+    finally:
+        setup_test_environment(debug=False)
+    assert before
+    result = tasks.add.enqueue(2)
+    with pytest.raises(BrokerUnavailable, match="This is a test"):
+        mirror.ask(lambda broker: broker.layout())
+    assert held() == before
+    assert result.args == [2]
+
+
+def test_a_save_notes_its_next_point_as_ever(ordinary):
+    Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[1], kind="every", every=HOUR)
+    assert Schedule.objects.get().state.next_due_at is not None
+
+
+def test_jobs_stay_in_memory_and_a_runner_has_them(ordinary):
+    backend = task_backends["default"]
+    done, cancelled = tasks.add.enqueue(1), tasks.add.enqueue(2)
+    later = tasks.add.using(run_after=HOUR).enqueue(3)
+    once = DelayQTask(func=tasks.add.func, backend="default", queue_name="default", priority=0).using(unique_key="one")
+    assert once.enqueue(4).id == once.enqueue(5).id
+    assert backend.cancel(cancelled.id)
+    done.refresh()
+    assert not done.is_finished
+    with Runner() as runner:
+        runner.start_at(runner.now - 24 * HOUR)
+        assert [job.args for job in runner.assert_enqueued(tasks.add)] == [[1], [2], [3], [4]]
+        runner.run_due()
+        assert [job.is_finished for job in runner.enqueued] == [True, True, False, True]
+        assert backend.get_result(done.id).return_value == 2
+        runner.run_due(26 * HOUR)
+        assert backend.get_result(later.id).return_value == 4
+    with Runner() as runner:
+        runner.assert_enqueued(tasks.add, count=0)
+
+
+def test_too_many_jobs_in_memory_are_forgotten(ordinary, monkeypatch):
+    monkeypatch.setattr(sending, "MOST_IN_MEMORY", 3)
+    for number in range(4):
+        tasks.add.enqueue(number)
+    with Runner() as runner:
+        assert [job.args for job in runner.enqueued] == [[3]]
+
+
+def test_jobs_of_several_threads_are_all_there(ordinary):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(tasks.add.enqueue, range(400)))
+    with Runner() as runner:
+        assert sorted(job.args[0] for job in runner.enqueued) == list(range(400))
