@@ -22,6 +22,7 @@ from ..compat import AnyTask
 from ..exceptions import BrokerError, DelayQError
 from ..timing import from_ms
 from ..worker.connections import kept_connections
+from ..worker.contexts import Contexts
 from ..worker.dispatch import Dispatcher
 from ..worker.entry import Finished, Held
 from ..worker.execution import execute, give_up
@@ -98,6 +99,7 @@ class Bench:
         self.recorder = Recorder(self.points, keeper, due_at_ms=_nothing, due_in_ms=_nothing)
         self.job_recorder = JobRecorder(self.jobs, keeper, due_in_ms=_nothing)
         self.hand = Hand()
+        self.contexts = Contexts()
         self.timeouts = Timeouts(grace_seconds=config.timeout_grace_seconds, overdue=self._overdue)
         self.dispatcher = Dispatcher(
             self.points, keeper, self.recorder, self.hand, Loud(self.points, []), self.jobs, self.job_recorder,
@@ -161,9 +163,9 @@ class Bench:
         with kept_connections(), as_committed(), lasting(task, duration, _limit(held), self.clock):
             finished: AnyFinished | None
             if isinstance(held, HeldJob):
-                finished = execute_job(held, task, WORKER, self.timeouts)
+                finished = self.contexts.call(execute_job, held, task, WORKER, self.timeouts)
             else:
-                finished = execute(held, task, WORKER, self.timeouts)
+                finished = self.contexts.call(execute, held, task, WORKER, self.timeouts)
         if finished is None:  # the watching thread has concluded it, and is about to tell
             finished = self._given_up.get()
         if self.clock.now_ms <= began_ms:

@@ -21,6 +21,7 @@ from ..exceptions import BrokerError
 from . import status
 from .agenda import Agenda
 from .claims import Claims
+from .contexts import Contexts
 from .dispatch import Dispatcher
 from .entry import Finished, Held
 from .execution import execute, give_up
@@ -71,6 +72,7 @@ class Worker:
         self.recorder = Recorder(self.broker, self.keeper, **due)
         self.job_recorder = JobRecorder(self.jobs, self.keeper, due_in_ms=self.agenda.due_in_ms)
         self.timeouts = Timeouts(grace_seconds=self.config.timeout_grace_seconds, overdue=self._hangs)
+        self.contexts = Contexts()
         self.slots = slots(options.threads, self._execute, self.inbox.put)
         self.trouble = Trouble(self.broker, self.places)
         self.dispatcher = Dispatcher(
@@ -180,8 +182,8 @@ class Worker:
     def _execute(self, held: Held | HeldJob, task: AnyTask) -> Finished | FinishedJob | None:
         """Call a task. Called in a slot's thread."""
         if isinstance(held, HeldJob):
-            return execute_job(held, task, self.options.name, self.timeouts)
-        return execute(held, task, self.options.name, self.timeouts)
+            return self.contexts.call(execute_job, held, task, self.options.name, self.timeouts)
+        return self.contexts.call(execute, held, task, self.options.name, self.timeouts)
 
     @property
     def runs(self) -> int:

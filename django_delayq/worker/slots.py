@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ..compat import AnyTask
 from .connections import forget_connections
+from .contexts import prepare_thread
 from .entry import Finished, Held
 from .jobs.entry import FinishedJob, HeldJob
 
@@ -167,6 +168,7 @@ class Slots:
     # -- in a slot's thread
 
     def _run(self, number: int) -> None:
+        prepare_thread()
         while self._alarms.get():
             item = self._first()
             while item is not None:

@@ -1,0 +1,97 @@
+"""What one execution sets, another one of its thread does not find: schedules and jobs alike."""
+
+import contextvars
+import decimal
+import locale
+
+import pytest
+from django.core.cache import caches
+from django.utils import timezone, translation
+
+from django_delayq import registry
+from django_delayq.compat import task, task_backends, task_started
+from django_delayq.models import Run, Schedule
+from tests.jobs.support import run_burst
+from tests.support import DAILY_CRON, make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OWN = contextvars.ContextVar("OWN", default="unset")
+FOUND = []
+CLIENTS = set()
+
+
+@task
+def change_all():
+    """Note what is found, and change it all."""
+    FOUND.append(surroundings())
+    translation.activate("de")
+    timezone.activate("Asia/Kolkata")
+    OWN.set("set")
+    decimal.getcontext().prec = 3
+    locale.setlocale(locale.LC_ALL, other_locale())
+    CLIENTS.update((id(caches["default"]), id(task_backends["default"])))
+    assert surroundings() != FOUND[0]
+
+
+@task
+async def achange_all():
+    """Do as `change_all`."""
+    change_all.call()
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    FOUND.clear()
+    CLIENTS.clear()
+    for made in (change_all, achange_all):
+        monkeypatch.setitem(registry.get_tasks(), made.module_path, made)
+    before = locale.setlocale(locale.LC_ALL)
+    yield
+    locale.setlocale(locale.LC_ALL, before)
+
+
+def surroundings():
+    """Return all that an execution finds around it."""
+    zone = timezone.get_current_timezone_name()
+    return translation.get_language(), zone, OWN.get(), decimal.getcontext().prec, locale.setlocale(locale.LC_ALL)
+
+
+def other_locale():
+    """Return one that every system has and that is not the present one."""
+    return "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"
+
+
+@pytest.mark.parametrize("made", [change_all, achange_all])
+def test_an_execution_finds_nothing_that_another_one_of_its_thread_has_set(made, broker):
+    for number in range(2):
+        row = Schedule.objects.create(name=f"s{number}", task=made.module_path, kind="cron", cron=DAILY_CRON)
+        make_due(broker, row)
+        made.enqueue()
+    run_burst(threads=1)
+    assert Run.objects.filter(status="succeeded").count() == 2
+    assert len(FOUND) == 4
+    assert len(set(FOUND)) == 1
+    assert FOUND[0][2:4] == ("unset", decimal.DefaultContext.prec)
+
+
+def test_what_a_receiver_sets_for_an_execution_lasts_for_that_one():
+    def number_it(**kwargs):
+        OWN.set(OWN.get() + "!")
+
+    task_started.connect(number_it)
+    try:
+        for _ in range(2):
+            change_all.enqueue()
+        run_burst(threads=1)
+    finally:
+        task_started.disconnect(number_it)
+    assert [found[2] for found in FOUND] == ["unset!", "unset!"]
+
+
+def test_the_executions_of_a_thread_share_their_clients_of_caches_and_their_task_backends():
+    for _ in range(3):
+        change_all.enqueue()
+    run_burst(threads=1)
+    assert len(FOUND) == 3
+    assert len(CLIENTS) == 2
