@@ -8,6 +8,7 @@ after a crash is no attempt of the task's, and is counted apart (`isolation.py`,
 
 import asyncio
 import logging
+import os
 import random
 import time
 import traceback
@@ -28,6 +29,7 @@ from ..registry import check_call, parameters_of
 from ..signals import run_started
 from ..timing import to_ms
 from ..validators import validate_json
+from .children import end_as_child
 from .connections import close_aged_connections, forget_connections, tidy_connections
 from .entry import Finished, Held
 from .handover import hand_over
@@ -59,8 +61,10 @@ def execute(held: Held, task: AnyTask, worker: str, timeouts: Timeouts) -> Finis
     run_started.send_robust(sender=Schedule, run=run, schedule=schedule)
     close_aged_connections()
     run.attempt += 1
-    began = time.perf_counter()
+    began, process = time.perf_counter(), os.getpid()
     value, error = _attempt(task, run, schedule, held, timeouts)
+    if os.getpid() != process:
+        end_as_child(error)
     seconds = time.perf_counter() - began
     if not held.conclude():
         logger.warning("%s ended after %.1f s, when its outcome was recorded already.", schedule.name, seconds)

@@ -100,6 +100,7 @@ class Worker:
         self.recycling = Recycling(options)
         self.stopping = False
         self.aborted = False
+        self.grace_ends_at = 0.0  # monotonic, once it drains
         self.leaving = ""  # why this process is to be recycled
         self.failure: Exception | None = None
 
@@ -315,7 +316,7 @@ class Worker:
             logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)
             self._tell(status.LEAVING)
         self.dispatcher.release_all()
-        end = time.monotonic() + self.config.drain_seconds
+        end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
         while (len(self.keeper) or not self._recorded) and not self.aborted and time.monotonic() < end:

@@ -1,7 +1,9 @@
 """The tasks of the fault suite. Each execution leaves a line at its start and one at its end; see harness/trace.py."""
 
 import ctypes
+import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -94,3 +96,67 @@ def end_process(context: RunContext, path: str, gate: str, how: str) -> None:
             os._exit(3)
         ctypes.string_at(0)
     _write(path, "end", context)
+
+
+def _tell_and_sleep(descriptor: int) -> None:
+    os.write(descriptor, b".")
+    time.sleep(600)
+
+
+def _in_a_pool() -> object:
+    reading, writing = os.pipe()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        found = pool.map(abs, [-1, -2])
+        pool.map_async(_tell_and_sleep, [writing] * 2, chunksize=1)
+        for _ in range(2):
+            os.read(reading, 1)
+    return found
+
+
+def _child_told_to_end() -> object:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+
+def _come_back_twice() -> object:
+    return os.fork() or "the child"
+
+
+def _exit_in_a_fork() -> object:
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _leave_a_thread() -> None:
+    threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
+
+
+def _leave_a_child() -> object:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=False)
+    child.start()
+    return child.pid
+
+
+_DEEDS: dict[str, Callable[[], object]] = {
+    "pool": _in_a_pool,
+    "child told to end": _child_told_to_end,
+    "child that comes back": _come_back_twice,
+    "child that exits": _exit_in_a_fork,
+    "thread": _leave_a_thread,
+    "child": _leave_a_child,
+    "folder": lambda: os.chdir("/"),
+    "where": os.getcwd,
+    "environment": os.environ.clear,
+    "output": lambda: sys.stdout.close(),
+}
+
+
+@task
+def do(what: str) -> object:
+    """Do something to the process that a task should better not do, or a child of it; see `_DEEDS`."""
+    return _DEEDS[what]()

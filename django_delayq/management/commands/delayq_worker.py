@@ -4,8 +4,9 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser
-from typing import Any, NoReturn
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
@@ -18,13 +19,17 @@ from django_delayq.worker.collector import calm_collector
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from django_delayq.worker.recycling import resident_mb
 from django_delayq.worker.supervision import (
+    END_SECONDS,
     MARGIN_SECONDS,
     Line,
     Orders,
+    Start,
     Supervisor,
     SupervisorOptions,
     become_fresh,
     command_line,
+    end_at_once,
+    end_within,
 )
 
 MAX_PROCESSES = 200
@@ -69,10 +74,15 @@ class Command(BaseCommand):
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
-        if options["processes"] is not None and line is None:
-            exit_status = self._supervise(options["processes"], worker_options)
-        else:
-            exit_status = self._run(worker_options, line)
+        try:
+            if options["processes"] is not None and line is None:
+                exit_status = self._supervise(options["processes"], worker_options)
+            else:
+                exit_status = self._run(worker_options, line)
+        except BaseException:
+            if self._called_from_command_line:
+                end_within(END_SECONDS, status.UNFINISHED)
+            raise
         if exit_status:
             sys.exit(exit_status)
 
@@ -95,9 +105,11 @@ class Command(BaseCommand):
         exit_status = supervisor.run()
         if supervisor.failure:
             raise CommandError(supervisor.failure)
+        end_within(END_SECONDS, exit_status)
         return exit_status
 
     def _run(self, worker_options: WorkerOptions, line: Line | None) -> int:
+        start = Start()
         worker = self._worker(worker_options)
         orders = Orders(worker, supervised=line is not None)
         orders.obey()
@@ -110,17 +122,28 @@ class Command(BaseCommand):
             )
         exit_status = self._work(worker)
         replaces_itself = line is None and worker_options.max_runs is None and self._called_from_command_line
-        if exit_status != status.RECYCLE or not replaces_itself:
-            if worker.slots.running and self._called_from_command_line:
-                _end_at_once(exit_status)
-            return exit_status
-        logger.info("This process starts afresh.")
-        if orders.hold_back():
-            try:
-                become_fresh()
-            except OSError as error:
-                raise CommandError(f"{sys.executable} cannot be started again: {error}. All is drained.") from error
-        return status.OK  # told to stop meanwhile, and all is drained
+        starts_afresh = exit_status == status.RECYCLE and replaces_itself
+        if starts_afresh:
+            logger.info("This process starts afresh.")
+        if starts_afresh:
+            if orders.hold_back():
+                try:
+                    become_fresh(start)
+                except OSError as error:
+                    raise CommandError(f"{sys.executable} cannot be started again: {error}. All is drained.") from error
+            exit_status = status.OK  # told to stop meanwhile, and all is drained
+        self._end(worker, orders, exit_status)
+        return exit_status
+
+    def _end(self, worker: Worker, orders: Orders, exit_status: int) -> None:
+        """Let what tasks left behind have the rest of the grace, and a further signal end it; see `ending.py`."""
+        if not self._called_from_command_line:
+            return
+        orders.drained(exit_status)
+        if worker.slots.running:
+            end_at_once(exit_status)
+        grace = 0.0 if worker.aborted else max(0.0, worker.grace_ends_at - time.monotonic())
+        end_within(grace + END_SECONDS, exit_status)
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
         """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
@@ -187,16 +210,6 @@ def _worker_options(options: dict[str, Any], line: Line | None) -> WorkerOptions
         max_memory_per_process_mb=options["max_memory_per_process"],
         tell=None if line is None else line.tell,
     )
-
-
-def _end_at_once(exit_status: int) -> NoReturn:
-    """End although tasks run. Python would wait for the thread of an `async def` task, however long that takes, and
-    meanwhile another worker takes its point over.
-    """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_status)
 
 
 def _check_together(options: dict[str, Any]) -> None:

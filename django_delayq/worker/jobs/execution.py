@@ -6,6 +6,7 @@ where that failed, inside the exception's handler; a return value that is no JSO
 """
 
 import logging
+import os
 import time
 import traceback
 from datetime import timedelta
@@ -22,6 +23,7 @@ from ...jobs.results import instant
 from ...jobs.task import as_enqueued
 from ...redaction import redact_text, secret_texts
 from ...registry import parameters_of
+from ..children import end_as_child
 from ..connections import close_aged_connections, forget_connections, tidy_connections
 from ..execution import MAX_ERROR_CHARS, backoff_ms, call_cancellable
 from ..timeouts import Timeouts
@@ -56,8 +58,10 @@ def execute_job(held: HeldJob, task: AnyTask, worker: str, timeouts: Timeouts) -
     result = as_result(held.task or task, held.result_id, call, state, running=True)
     _send(task_started, held, result)
     close_aged_connections()
-    began = time.perf_counter()
+    began, process = time.perf_counter(), os.getpid()
     value, error = _attempt(task, result, held, timeouts)
+    if os.getpid() != process:
+        end_as_child(error)
     seconds = time.perf_counter() - began
     if not held.conclude():
         logger.warning("%s ended after %.1f s, when its outcome was recorded already.", held.title, seconds)

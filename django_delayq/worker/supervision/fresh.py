@@ -16,17 +16,19 @@ inherit. They stay pending until `Orders` has its handlers in place, and are obe
 that, a thread or a program, begins with them blocked too.
 """
 
-import logging
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ...embedded import keep_through_exec
+from ..children import end_children
+from .ending import END_SECONDS, flush
 
 #: The signals that a worker obeys.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -55,7 +57,17 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def become_fresh() -> NoReturn:
+class Start:
+    """What this process was started with, noted before its tasks can change it."""
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self.folder = ""
+        with suppress(OSError):  # removed
+            self.folder = str(Path.cwd())
+
+
+def become_fresh(start: Start) -> NoReturn:
     """Replace this process, with all its threads and what they hold, by a fresh interpreter; the id stays.
 
     Call it in the main thread with SIGNALS blocked. Nothing is closed first but what the kernel closes; exit handlers
@@ -66,7 +78,8 @@ def become_fresh() -> NoReturn:
     """
     command = command_line()
     keep_through_exec()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(command[0], command)  # noqa: S606 - our own command line
+    end_children()
+    flush(END_SECONDS)
+    with suppress(OSError):  # removed since: the present one may do
+        os.chdir(start.folder)
+    os.execve(command[0], command, start.environment)  # noqa: S606 - our own command line

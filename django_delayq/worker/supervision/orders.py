@@ -5,8 +5,13 @@ Alone, a worker drains at the first SIGTERM or SIGINT and ends at once at the se
 reaches it several times: Ctrl-C goes to the whole group, systemd tells every process of the unit, and the supervisor
 passes on what it hears. So there any number of signals is one order, to drain; the supervisor alone knows of a second
 order, and then kills. Whether a worker already drains for a reason of its own says nothing about how often it was told.
+
+Note [Not for children]
+A child that a task forks inherits these handlers, and would swallow the SIGTERM by which `multiprocessing` ends it. So
+it gets back what stood before.
 """
 
+import os
 import signal
 from types import FrameType
 from typing import Protocol
@@ -30,13 +35,16 @@ class Orders:
         self._worker = worker
         self._supervised = supervised
         self.to_stop = False
+        self._exit_status: int | None = None  # once all is drained
+        self._before: dict[int, signal._HANDLER] = {}
 
     def obey(self) -> None:
         """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+            self._before[number] = signal.signal(number, self._stop)
         if self._supervised:  # a terminal that closes tells the supervisor too
-            signal.signal(signal.SIGHUP, lambda *_: None)
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
+        os.register_at_fork(after_in_child=self._leave_children_alone)  # Note [Not for children]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def hold_back(self) -> bool:
@@ -50,8 +58,21 @@ class Orders:
         if not self._worker.stopping:
             self._worker.stop()
 
+    def drained(self, exit_status: int) -> None:
+        """Let each further order end this process at once, with this status."""
+        self._exit_status = exit_status
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.to_stop and not self._supervised:
+        if self._supervised:
+            self.drain()
+        elif self._exit_status is not None:
+            os._exit(self._exit_status)
+        elif self.to_stop:
             self._worker.stop()
         else:
             self.drain()
+
+    def _leave_children_alone(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)

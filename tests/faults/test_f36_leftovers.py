@@ -1,0 +1,95 @@
+"""F36: what a task does to its process, or leaves in it, keeps the worker from nothing: neither from its work, nor from
+its end, nor from becoming a fresh one.
+"""
+
+import re
+import signal
+
+import pytest
+
+from django_delayq.models import Schedule
+from tests.acceptance.processes import alive
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, output_of, wait_until, worker
+from tests.faults.harness.load import soon
+from tests.faults.harness.table import Row
+from tests.faults.harness.workers import ENDLESS
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def do(broker):
+    """Have a task do something now; return its schedule's run once that has succeeded."""
+
+    def done(what):
+        row = Schedule.objects.create(name=what, task="tests.faults.tasks.do", kwargs={"what": what}, **soon(0.5))
+        wait_until(lambda: row.runs.filter(status="succeeded").exists(), what=what)
+        return row.runs.get()
+
+    return done
+
+
+@pytest.fixture(autouse=True)
+def row(request, note_row):
+    yield
+    note_row(Row(f"F36 {request.node.name[9:]}", 1, 0, 0, None, None, None, None, None))
+
+
+# -- children
+
+
+@pytest.mark.parametrize(
+    ("what", "result"),
+    [
+        pytest.param("pool", [1, 2], marks=pytest.mark.smoke),
+        ("child told to end", -signal.SIGTERM),
+        ("child that exits", 7),
+    ],
+)
+def test_f36_children_of_a_task_obey_as_those_of_any_program(what, result, do):
+    with worker():
+        assert do(what).result == result
+
+
+def test_f36_a_child_that_comes_back_from_the_task_ends_and_has_no_outcome(do):
+    with worker() as process:
+        pid = do("child that comes back").result
+        assert pid != "the child"
+        wait_until(lambda: not alive({pid}))
+        assert process.poll() is None
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes", "1"]])
+@pytest.mark.parametrize("what", ["thread", "child"])
+def test_f36_what_a_task_leaves_running_ends_with_the_grace_of_its_worker(what, processes, do):
+    with worker(*processes, DRAIN_SECONDS=1) as process:
+        left = do(what).result
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+        assert "Traceback" not in output_of(process)
+    assert left is None or not alive({left})
+
+
+def test_f36_a_second_signal_ends_a_worker_in_which_a_thread_was_left(do):
+    with worker(DRAIN_SECONDS=ENDLESS) as process:
+        do("thread")
+        process.terminate()
+        wait_until(lambda: "Stopped after" in output_of(process))
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.parametrize("what", ["folder", "environment", "output", "child"])
+def test_f36_a_process_becomes_a_fresh_one_whatever_its_tasks_did_to_it(what, do):
+    with worker("--max-runs-per-process", "1", cold=True, environment={"PYTHONPATH": "."}) as process:
+        left = do(what).result
+        again = rf"Worker \S+:{process.pid}:"
+        wait_until(lambda: len(re.findall(again, output_of(process))) == 2 or process.poll() is not None)
+        assert process.poll() is None, output_of(process)
+        assert left is None or not alive({left})
+        assert do("where").result == str(ROOT)
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
