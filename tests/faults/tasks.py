@@ -1,6 +1,7 @@
 """The tasks of the fault suite. Each execution leaves a line at its start and one at its end; see harness/trace.py."""
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import sys
@@ -142,6 +143,16 @@ def _leave_a_child() -> object:
     return child.pid
 
 
+def _raise(record: logging.LogRecord) -> None:
+    raise RuntimeError(record)
+
+
+def _add_a_handler(emit: Callable[[logging.LogRecord], object]) -> None:
+    handler = logging.Handler()
+    handler.emit = emit  # type: ignore[method-assign]
+    logging.getLogger("django_delayq").addHandler(handler)
+
+
 _DEEDS: dict[str, Callable[[], object]] = {
     "pool": _in_a_pool,
     "child told to end": _child_told_to_end,
@@ -153,6 +164,8 @@ _DEEDS: dict[str, Callable[[], object]] = {
     "where": os.getcwd,
     "environment": os.environ.clear,
     "output": lambda: sys.stdout.close(),
+    "handler that raises": lambda: _add_a_handler(_raise),
+    "handler that blocks": lambda: _add_a_handler(lambda record: threading.Event().wait()),
 }
 
 

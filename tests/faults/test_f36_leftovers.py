@@ -1,18 +1,21 @@
 """F36: what a task does to its process, or leaves in it, keeps the worker from nothing: neither from its work, nor from
-its end, nor from becoming a fresh one.
+its end, nor from becoming a fresh one. Nor does a log that nobody reads.
 """
 
+import fcntl
+import os
 import re
 import signal
+from contextlib import contextmanager
 
 import pytest
 
 from django_delayq.models import Schedule
-from tests.acceptance.processes import alive
-from tests.acceptance.support import PATIENCE_SECONDS, ROOT, output_of, wait_until, worker
+from tests.acceptance.processes import alive, due_now, every_second
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, lines, output_of, start_worker, wait_until, worker
 from tests.faults.harness.load import soon
 from tests.faults.harness.table import Row
-from tests.faults.harness.workers import ENDLESS
+from tests.faults.harness.workers import ENDLESS, WorkerProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -93,3 +96,78 @@ def test_f36_a_process_becomes_a_fresh_one_whatever_its_tasks_did_to_it(what, do
         assert do("where").result == str(ROOT)
         process.terminate()
         assert process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_f36_a_terminal_that_closes_drains_a_worker_however_often_it_says_so(broker, tmp_path):
+    path, gate = tmp_path / "f", tmp_path / "gate"
+    slow = due_now(broker, "slow", "note", path=str(path), gate=str(gate))
+    with worker() as process:
+        wait_until(lambda: lines(path))
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "Stopping: 1 still running" in output_of(process) or process.poll() is not None)
+        process.send_signal(signal.SIGHUP)
+        gate.touch()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert slow.runs.get().status == "succeeded"
+
+
+def test_f36_a_worker_that_was_told_to_outlive_its_terminal_does(broker):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        row = every_second()
+        with worker(cold=True) as process:
+            wait_until(lambda: row.runs.finished().exists())
+            process.send_signal(signal.SIGHUP)
+            count = row.runs.finished().count()
+            wait_until(lambda: row.runs.finished().count() >= count + 2 or process.poll() is not None)
+            assert process.poll() is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# -- the log
+
+
+@contextmanager
+def unread():
+    """Yield a pipe that is full and that nobody reads."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as output:
+        os.set_blocking(writing, False)
+        os.write(writing, b"x" * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
+        os.set_blocking(writing, True)
+        yield output
+
+
+def goes_on(row, process):
+    """Wait until several points more have an outcome."""
+    count = row.runs.filter(status="succeeded").count()
+    wait_until(lambda: row.runs.filter(status="succeeded").count() >= count + 3 or process.poll() is not None)
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes", "1"]])
+def test_f36_a_worker_works_and_ends_though_nobody_reads_what_it_prints(processes, broker):
+    row = every_second()
+    with unread() as output:
+        process = start_worker(*processes, output=output)
+        try:
+            goes_on(row, process)
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("what", ["handler that raises", "handler that blocks"])
+def test_f36_a_log_handler_holds_nothing_up(what, do, tmp_path):
+    row = every_second()
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=1) as process:
+        process.ready()
+        do(what)
+        goes_on(row, process.process)
+        process.term()
+        assert process.wait() == 0
+    assert not row.runs.filter(reclaims__gt=0).exists()
+    assert (what == "handler that raises") == ("RuntimeError" in process.log())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from contextlib import nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -16,6 +17,7 @@ from django_delayq import conf, registry
 from django_delayq.exceptions import DelayQError
 from django_delayq.worker import Worker, WorkerOptions, status
 from django_delayq.worker.collector import calm_collector
+from django_delayq.worker.log_queue import LogQueue
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from django_delayq.worker.recycling import resident_mb
 from django_delayq.worker.supervision import (
@@ -40,7 +42,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 
 class Command(BaseCommand):
-    """Runs what is due, until stopped. SIGTERM and SIGINT drain; a second one ends at once."""
+    """Runs what is due, until stopped. SIGTERM, SIGINT and SIGHUP drain; a second SIGTERM or SIGINT ends at once."""
 
     help = "Run due schedules. Start as many as you like, on as many machines; all are equal."
     #: Set by Django. Whoever calls this command from his own program does not want that program started again.
@@ -102,29 +104,31 @@ class Command(BaseCommand):
                 burst=worker_options.burst,
             )
         )
-        exit_status = supervisor.run()
+        with LogQueue():
+            exit_status = supervisor.run()
         if supervisor.failure:
             raise CommandError(supervisor.failure)
         end_within(END_SECONDS, exit_status)
         return exit_status
 
     def _run(self, worker_options: WorkerOptions, line: Line | None) -> int:
-        start = Start()
-        worker = self._worker(worker_options)
-        orders = Orders(worker, supervised=line is not None)
-        orders.obey()
-        if line is not None:
-            config = conf.get_config()
-            line.watch(
-                orders.drain,
-                beat_seconds=min(5.0, config.lease_seconds / 6),
-                last_seconds=config.drain_seconds + MARGIN_SECONDS,
-            )
-        exit_status = self._work(worker)
-        replaces_itself = line is None and worker_options.max_runs is None and self._called_from_command_line
-        starts_afresh = exit_status == status.RECYCLE and replaces_itself
-        if starts_afresh:
-            logger.info("This process starts afresh.")
+        start, log = Start(), LogQueue()
+        with log if self._called_from_command_line else nullcontext():
+            worker = self._worker(worker_options)
+            orders = Orders(worker, supervised=line is not None)
+            orders.obey()
+            if line is not None:
+                config = conf.get_config()
+                line.watch(
+                    orders.drain,
+                    beat_seconds=min(5.0, config.lease_seconds / 6),
+                    last_seconds=config.drain_seconds + MARGIN_SECONDS,
+                )
+            exit_status = self._work(worker)
+            replaces_itself = line is None and worker_options.max_runs is None and self._called_from_command_line
+            starts_afresh = exit_status == status.RECYCLE and replaces_itself
+            if starts_afresh:
+                logger.info("This process starts afresh.")
         if starts_afresh:
             if orders.hold_back():
                 try:
@@ -132,17 +136,20 @@ class Command(BaseCommand):
                 except OSError as error:
                     raise CommandError(f"{sys.executable} cannot be started again: {error}. All is drained.") from error
             exit_status = status.OK  # told to stop meanwhile, and all is drained
-        self._end(worker, orders, exit_status)
+        self._end(worker, orders, exit_status, stuck=log.stuck)
         return exit_status
 
-    def _end(self, worker: Worker, orders: Orders, exit_status: int) -> None:
-        """Let what tasks left behind have the rest of the grace, and a further signal end it; see `ending.py`."""
+    def _end(self, worker: Worker, orders: Orders, exit_status: int, *, stuck: bool) -> None:
+        """Let what tasks left behind have the rest of the grace, and a further signal end it; see `ending.py`.
+
+        `stuck`: it would wait for the log.
+        """
         if not self._called_from_command_line:
             return
         orders.drained(exit_status)
         if worker.slots.running:
             end_at_once(exit_status)
-        grace = 0.0 if worker.aborted else max(0.0, worker.grace_ends_at - time.monotonic())
+        grace = 0.0 if worker.aborted or stuck else max(0.0, worker.grace_ends_at - time.monotonic())
         end_within(grace + END_SECONDS, exit_status)
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:

@@ -5,6 +5,8 @@ Alone, a worker drains at the first SIGTERM or SIGINT and ends at once at the se
 reaches it several times: Ctrl-C goes to the whole group, systemd tells every process of the unit, and the supervisor
 passes on what it hears. So there any number of signals is one order, to drain; the supervisor alone knows of a second
 order, and then kills. Whether a worker already drains for a reason of its own says nothing about how often it was told.
+A terminal that closes says so by SIGHUP, more than once: that is one order too. Who started a worker with SIGHUP
+ignored, as nohup does, wants it to stay.
 
 Note [Not for children]
 A child that a task forks inherits these handlers, and would swallow the SIGTERM by which `multiprocessing` ends it. So
@@ -40,10 +42,11 @@ class Orders:
 
     def obey(self) -> None:
         """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._stop)
-        if self._supervised:  # a terminal that closes tells the supervisor too
-            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
+        hangup = self._ignore if self._supervised else self._hang_up  # a terminal that closes tells the supervisor too
+        for number, handler in ((signal.SIGTERM, self._stop), (signal.SIGINT, self._stop), (signal.SIGHUP, hangup)):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            self._before[number] = signal.signal(number, handler)
         os.register_at_fork(after_in_child=self._leave_children_alone)  # Note [Not for children]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -72,6 +75,12 @@ class Orders:
             self._worker.stop()
         else:
             self.drain()
+
+    def _hang_up(self, number: int, frame: FrameType | None) -> None:
+        self.drain()
+
+    def _ignore(self, number: int, frame: FrameType | None) -> None:
+        """Do nothing. SIG_IGN would be inherited by the programs that tasks start."""
 
     def _leave_children_alone(self) -> None:
         for number, handler in self._before.items():
