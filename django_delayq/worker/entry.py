@@ -58,12 +58,14 @@ class Held:
 class Finished:
     """What a slot reports back: the held entry, whose outcome's row is filled in, and how long the task took.
 
-    `started` is False where the lease had lapsed before a slot was free: there is nothing to record then. `hung` is
-    True where the task goes on although its time is over: its thread is lost to this process.
+    `started` is False where the lease had lapsed before a slot was free: there is nothing to record then. `executed` is
+    True where the task was called. `hung` is True where it goes on although its time is over: its thread is lost to
+    this process.
     """
 
     held: Held
     seconds: float
     retry_after_ms: int | None = None
     started: bool = True
+    executed: bool = False
     hung: bool = False

@@ -83,7 +83,7 @@ def execute(held: Held, task: AnyTask, worker: str, timeouts: Timeouts) -> Finis
         forget_connections()
     tidy_connections()
     run.finished_at = datetime.now(UTC)
-    return Finished(held, seconds, retry_after_ms)
+    return Finished(held, seconds, retry_after_ms, executed=True)
 
 
 def give_up(held: Held, seconds: float, where: str) -> Finished:
@@ -99,7 +99,7 @@ def give_up(held: Held, seconds: float, where: str) -> Finished:
     retry_after_ms = _after_failure(run, schedule, TaskTimeout())
     run.finished_at = datetime.now(UTC)
     held.lost.set()  # its context tells it that somebody else may run the same point
-    return Finished(held, seconds, retry_after_ms, hung=True)
+    return Finished(held, seconds, retry_after_ms, executed=True, hung=True)
 
 
 def _attempt(

@@ -188,7 +188,7 @@ class Worker:
 
     @property
     def runs(self) -> int:
-        """How many executions were recorded."""
+        """How many executions were recorded, each attempt is one; what was never called is none."""
         return self.recorder.runs + self.job_recorder.runs
 
     @property

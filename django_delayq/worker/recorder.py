@@ -131,6 +131,7 @@ class Recorder:
 
     def _after(self, finished: Finished, outcome: Outcome, result: Won) -> None:
         held, run = finished.held, outcome.run
+        self.runs += finished.executed
         if result is Won.GONE:
             logger.info("%s was deleted while it ran; its outcome is not recorded.", run.schedule_name)
             self.drop(held)
@@ -139,8 +140,6 @@ class Recorder:
         elif finished.retry_after_ms is not None:
             self.unretried.setdefault(held.place, []).append((held, held.lease(finished.retry_after_ms)))
         else:
-            if run.started_at is not None:
-                self.runs += 1
             self._advance(held, outcome)
 
     def _advance(self, held: Held, outcome: Outcome) -> None:

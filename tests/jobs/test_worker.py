@@ -1,6 +1,7 @@
 """Jobs in a worker: what it does not know, whom it takes over, and what runs beside schedules."""
 
 from dataclasses import asdict, fields
+from datetime import timedelta
 
 import pytest
 
@@ -10,8 +11,8 @@ from django_delayq.compat import TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable, JobLost
 from django_delayq.jobs import Call
 from django_delayq.jobs.record import encode
-from django_delayq.models import Run, Schedule
-from django_delayq.worker import dispatch
+from django_delayq.models import Job, Run, Schedule
+from django_delayq.worker import Worker, WorkerOptions, dispatch
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
@@ -203,6 +204,39 @@ def test_a_worker_that_ends_after_so_many_runs_counts_jobs_too():
     assert [n for n, _ in app_tasks.CALLS] == [0, 1, 2, 3]
     run_burst(threads=1)
     assert [n for n, _ in app_tasks.CALLS] == list(range(10))
+
+
+def poisonous_point(broker):
+    """Make a schedule whose point has killed as many workers as it may."""
+    row = mirroring.schedule("poison", task="tests.app.tasks.add", args=[1])
+    point = make_due(broker, row)
+    Run.of(row, point, status="running", reclaims=3, fence="old", started_at=point).save()
+
+
+def test_what_was_not_executed_is_no_run_of_a_worker_and_each_attempt_is_one(broker):
+    run_burst()
+    jobs = app_tasks.add.using(backend="durable").enqueue_many(((n,), {}) for n in range(3))
+    Job.objects.filter(member__in=[f"j{result.id.rpartition('.')[2]}" for result in jobs]).delete()
+    died(app_tasks.add.enqueue(3), times=4)
+    poisonous_point(broker)
+    failing = mirroring.schedule("fails", task="tests.app.tasks.fail", max_attempts=2, backoff=timedelta(hours=1))
+    make_due(broker, failing)
+    app_tasks.fail.using(max_attempts=2).enqueue()
+    app_tasks.add.enqueue(4)
+    worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
+    worker.run()
+    assert set(Run.objects.values_list("status", "reason")) >= {("lost", "poison")}
+    assert [n for n, _ in app_tasks.CALLS] == [4]
+    assert worker.runs == 3
+
+
+def test_a_worker_that_ends_after_so_many_runs_makes_them_although_jobs_were_deleted(broker):
+    app_tasks.add.using(backend="durable").enqueue_many(((n,), {}) for n in range(3))
+    Job.objects.all().delete()
+    for n in range(5):
+        app_tasks.add.enqueue(n)
+    run_burst(max_runs=2, threads=1)
+    assert [n for n, _ in app_tasks.CALLS] == [0, 1]
 
 
 # -- beside schedules, with Redis away

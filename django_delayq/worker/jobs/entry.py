@@ -96,4 +96,5 @@ class FinishedJob:
     held: HeldJob
     seconds: float
     settlement: JobSettlement | None = None
+    executed: bool = False
     hung: bool = False

@@ -82,6 +82,7 @@ def execute_job(held: HeldJob, task: AnyTask, worker: str, timeouts: Timeouts) -
     if isinstance(error, TaskTimeout):
         forget_connections()
     finished = failed(held, error, seconds, result=result)
+    finished.executed = True
     tidy_connections()
     return finished
 
@@ -114,7 +115,7 @@ def _succeeded(held: HeldJob, result: Any, value: Any, seconds: float) -> Finish
         raise
     object.__setattr__(result, "_return_value", value)
     _finish(held, result, TaskResultStatus.SUCCESSFUL)
-    return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "done", ttl_ms, text))
+    return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "done", ttl_ms, text), executed=True)
 
 
 def failed(
@@ -157,7 +158,7 @@ def give_up_job(held: HeldJob, seconds: float, where: str) -> FinishedJob:
     """Say what becomes of a job whose task does not end; see `execution.give_up`."""
     trace = f"Still running {seconds:.1f} s after its start. Where it was:\n{where}"
     finished = failed(held, TaskTimeout(), seconds, trace=trace)
-    finished.hung = True
+    finished.executed = finished.hung = True
     held.lost.set()
     return finished
 

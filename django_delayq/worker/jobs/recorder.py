@@ -101,7 +101,7 @@ class JobRecorder:
                 dead_ms=int(dead_seconds * 1000),
                 dead_most=dead_most,
             )
-        self.runs += len(part)
+        self.runs += sum(item.executed for item in part)
         for item, applied in zip(part, kept, strict=True):
             if not applied:
                 logger.warning("%s was finished by another worker.", item.held.title)
