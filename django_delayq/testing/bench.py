@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 
-from django.db import DatabaseError
+from django.db import Error
 
 from ..backend.memory import MemoryJobs
 from ..broker import Place
@@ -73,7 +73,7 @@ class Loud(Trouble):
         """Raise it."""
         raise error
 
-    def database_failed(self, error: DatabaseError) -> None:
+    def database_failed(self, error: Error, *, writing: bool = False) -> None:
         """Raise it."""
         raise error
 

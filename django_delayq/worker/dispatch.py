@@ -247,7 +247,7 @@ class Dispatcher:
                 else:
                     self.starter.start(group)
             except DatabaseError as error:
-                self.trouble.database_failed(error)
+                self.trouble.database_failed(error, writing=True)
                 self.release([held for held, _ in group], DATABASE_MS)
             except BrokerError as error:
                 self.trouble.redis_failed(error)

@@ -13,7 +13,7 @@ import queue
 import time
 from contextlib import suppress
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from ..broker import Broker, JobBroker, Place
 from ..compat import AnyTask
@@ -291,10 +291,13 @@ class Worker:
         if self._recorded or self.trouble.until > time.monotonic():
             return
         for recorder in (self.recorder, self.job_recorder):  # neither waits for what the other cannot write
+            writes = bool(recorder.unrecorded)
             try:
                 recorder.flush()
-            except DatabaseError as error:
-                self.trouble.database_failed(error)
+                if writes:
+                    self.trouble.database_worked(wrote=True)
+            except Error as error:
+                self.trouble.database_failed(error, writing=writes)
             except BrokerError as error:
                 self.trouble.redis_failed(error)
 

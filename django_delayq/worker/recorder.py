@@ -11,13 +11,21 @@ Note [Next point]
 Rule R4. The next point comes from the point that was decided and from the definition, as the recording transaction sees
 it, and never from a worker's clock: a clock that is wrong, or an outage, must not move it. It is proposed even where it
 has passed already; what to do about a late point is judged when it is claimed.
+
+Note [Whose fault]
+A batch that is refused is written one by one, so that one row holds up no other. A row is at fault where it is refused
+alone and for what is in it: by DataError or IntegrityError, or before the database is asked. It is told, and let go.
+Everything else would meet any row: no connection, a standby that only reads, a right that was revoked, a column that is
+not there. Then outcomes stay here, under their renewed leases, and nothing new is claimed (`Worker.tick`) until the
+database takes them: thrown away, what has succeeded would be executed again, and in the end be lost(poison).
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError, DataError, Error, IntegrityError
 
 from .. import chain, failpoints, ledger, mirror
 from ..broker import Broker, Lease, Place, Settlement
@@ -26,12 +34,14 @@ from ..ledger import Outcome, Won
 from ..models import Run, Schedule, Status
 from ..signals import run_finished, run_skipped
 from .entry import Finished, Held
+from .jobs.entry import FinishedJob
 from .leases import LeaseKeeper
 from .logs import log_run
 
 logger = logging.getLogger("django_delayq.worker")
 
 Due = Callable[[Place, int], None]
+AnyFinished = TypeVar("AnyFinished", Finished, FinishedJob)
 
 
 class Recorder:
@@ -79,32 +89,11 @@ class Recorder:
         """Write everything that is here.
 
         Raises:
-            DatabaseError: The ledger was not written; all is kept.
+            django.db.Error: What was not written is kept. See Note [Whose fault].
             BrokerError: The ledger was written; what was not settled is kept.
         """
-        size = self.broker.config.batch_size
-        while self.unrecorded:
-            batch = self.unrecorded[:size]
-            try:
-                self._record(batch)
-            except (OperationalError, InterfaceError):
-                raise
-            except Exception as error:
-                self._record_singly(batch, error)
-            del self.unrecorded[:size]
+        write_all(self.unrecorded, self.broker.config.batch_size, self._record, self.keeper)
         self._settle_all()
-
-    def _record_singly(self, batch: Sequence[Finished], error: Exception) -> None:
-        """Something in the batch cannot be written: find it, so that it does not hold up the others."""
-        logger.error("A batch was refused (%s); its %d rows are written one by one.", repr(error), len(batch))
-        for finished in batch:
-            try:
-                self._record([finished])
-            except (OperationalError, InterfaceError):
-                raise
-            except Exception:
-                logger.exception("%s cannot be recorded; it comes due again.", finished.held.member)
-                self.keeper.discard([finished.held])
 
     def _record(self, batch: Sequence[Finished]) -> None:
         entries: list[tuple[int, Outcome, Finished | None]] = []
@@ -211,6 +200,32 @@ class Recorder:
         wakes = [item.wake_ms for item in settled if item.point_ms is not None]
         if wakes:
             self._due_at_ms(place, min(wakes))
+
+
+def write_all(
+    items: list[AnyFinished], size: int, write: Callable[[Sequence[AnyFinished]], None], keeper: LeaseKeeper
+) -> None:
+    """Write batches from the head of this list, and take out of it what was written, and what is itself at fault.
+
+    Raises:
+        django.db.Error: What is still in the list was not written. See Note [Whose fault].
+    """
+    singly = 0
+    while items:
+        batch = items[: 1 if singly else size]
+        try:
+            write(batch)
+        except Exception as error:
+            if isinstance(error, Error) and not isinstance(error, DataError | IntegrityError):
+                raise
+            if len(batch) > 1:
+                logger.error("A batch was refused (%r); its %d rows are written one by one.", error, len(batch))
+                singly = len(batch)
+                continue
+            logger.exception("%s cannot be recorded; it comes due again.", batch[0].held.title)
+            keeper.discard([batch[0].held])
+        singly = max(0, singly - 1)
+        del items[: len(batch)]
 
 
 def announce(outcome: Outcome) -> None:

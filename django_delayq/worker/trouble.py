@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from django.db import DatabaseError, connections
+from django.db import Error, InternalError, ProgrammingError, connections
 
 from .. import ledger
 from ..broker import Broker, Place
@@ -22,12 +22,13 @@ class Trouble:
     def __init__(self, broker: Broker, places: Sequence[Place]) -> None:
         self.broker = broker
         self.places = places
-        self._redis, self._database = Backoff(), Backoff()
+        self._redis, self._database, self._writes = Backoff(), Backoff(), Backoff()
+        self._told: set[type[Error]] = set()
 
     @property
     def until(self) -> float:
         """The monotonic second of the next try; in the past where all is well."""
-        return max(self._redis.until, self._database.until)
+        return max(self._redis.until, self._database.until, self._writes.until)
 
     def redis_worked(self) -> bool:
         """Note a success; say whether it ends a row of failures."""
@@ -36,9 +37,11 @@ class Trouble:
             logger.info("Redis answers again.")
         return again
 
-    def database_worked(self) -> None:
-        """Note a success."""
-        if self._database.worked():
+    def database_worked(self, *, wrote: bool = False) -> None:
+        """Note a success. Reading ends no row of failures to write: a standby can be read."""
+        again = self._database.worked()
+        if (wrote and self._writes.worked()) or again:
+            self._told.clear()
             logger.info("The database answers again.")
 
     def redis_failed(self, error: BrokerError, place: Place | None = None) -> None:
@@ -52,12 +55,25 @@ class Trouble:
                     if names:
                         logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))
 
-    def database_failed(self, error: DatabaseError) -> None:
-        """Note a failure, and connect anew the next time."""
-        if self._database.failed(time.monotonic()):
-            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.", str(error).strip())
+    def database_failed(self, error: Error, *, writing: bool = False) -> None:
+        """Note a failure, say once in a row what it is and what to do, and connect anew the next time."""
+        (self._writes if writing else self._database).failed(time.monotonic())
+        if type(error) not in self._told:  # after the end of a connection comes what the next one is told
+            self._told.add(type(error))
+            text = str(error).strip()
+            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, _remedy(error))
         forget_frames(error)
         connections[ledger.database()].close()
+
+
+def _remedy(error: Error) -> str:
+    """Return what to do where waiting alone does not help. SQLite has one class of errors for all of this."""
+    text = str(error)
+    if isinstance(error, InternalError) or "readonly" in text:
+        return " If it only reads, as a standby does: let it write, or name the primary in DATABASES."
+    if isinstance(error, ProgrammingError) or "no such" in text or "no column" in text:
+        return " Run `manage.py migrate` with this code, and grant its user the rights on these tables."
+    return ""
 
 
 def forget_frames(error: BaseException) -> None:

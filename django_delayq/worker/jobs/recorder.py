@@ -9,13 +9,11 @@ to keep another one's failure must not delete. A system check tells of it.
 import logging
 from collections.abc import Sequence
 
-from django.db import InterfaceError, OperationalError
-
 from ...broker import JobBroker, Place
 from ...jobs import Options
 from ...jobs.aliases import keepers_of
 from ..leases import LeaseKeeper
-from ..recorder import Due
+from ..recorder import Due, write_all
 from . import rows
 from .entry import FinishedJob
 
@@ -33,20 +31,20 @@ class JobRecorder:
         self.jobs, self.keeper = jobs, keeper
         self._due_in_ms = due_in_ms
         self._unsettled: dict[Place, list[FinishedJob]] = {}
-        self._unrecorded: list[FinishedJob] = []
+        self.unrecorded: list[FinishedJob] = []
         self.runs = 0
 
     @property
     def idle(self) -> bool:
         """True while nothing waits to be settled."""
-        return not (self._unsettled or self._unrecorded)
+        return not (self._unsettled or self.unrecorded)
 
     def add(self, finished: FinishedJob) -> None:
         """Take a finished job, to be settled by `flush`; one that never started is let go."""
         if finished.settlement is None:
             self.keeper.discard([finished.held])
         elif finished.held.stored:
-            self._unrecorded.append(finished)
+            self.unrecorded.append(finished)
         else:
             self._unsettled.setdefault(finished.held.place, []).append(finished)
 
@@ -54,30 +52,16 @@ class JobRecorder:
         """Write what belongs into the database, then settle everything that is here.
 
         Raises:
-            DatabaseError: What was not written is kept; the rest is settled.
+            django.db.Error: What was not written is kept; the rest is settled. See `..recorder`, Note [Whose fault].
             BrokerError: What was not settled is kept.
         """
         try:
-            while self._unrecorded:
-                self._record(self._unrecorded[: self.jobs.broker.config.batch_size])
+            write_all(self.unrecorded, self.jobs.broker.config.batch_size, self._record, self.keeper)
         finally:
             self._settle_all()
 
-    def _record(self, batch: list[FinishedJob]) -> None:
-        """Write a batch; where the database refuses it, one by one, so that what it cannot take holds nobody up."""
-        try:
-            settling = rows.record(batch)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception as error:
-            if len(batch) > 1:
-                logger.error("A batch was refused (%r); its %d rows are written one by one.", error, len(batch))
-                for item in batch:
-                    self._record([item])
-                return
-            logger.exception("%s cannot be recorded; it comes due again.", batch[0].held.title)
-            settling = []
-        del self._unrecorded[: len(batch)]
+    def _record(self, batch: Sequence[FinishedJob]) -> None:
+        settling = rows.record(batch)
         for item in settling:
             self._unsettled.setdefault(item.held.place, []).append(item)
         self.keeper.discard({item.held for item in batch} - {item.held for item in settling})

@@ -1,4 +1,6 @@
-"""A database that does not serve: locked, so that nobody can write, or gone, so that nobody can ask."""
+"""A database that does not serve: locked, so that nobody can write, gone, so that nobody can ask, or refusing what is
+written.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -52,6 +54,58 @@ def gone() -> Iterator[None]:
         finally:
             _refuse(name, True)
             connection.close()
+
+
+@contextmanager
+def told(name: str, value: str) -> Iterator[None]:
+    """Give PostgreSQL's sessions, all but the test's own, another value of a parameter: they begin anew with it."""
+    database = f'ALTER DATABASE "{connection.settings_dict["NAME"]}"'
+    with connection.cursor() as cursor:
+        cursor.execute(f"{database} SET {name} = {value}")
+        _end_others(cursor)
+        try:
+            yield
+        finally:
+            cursor.execute(f"{database} RESET {name}")
+            _end_others(cursor)
+
+
+def _end_others(cursor: Any) -> None:
+    cursor.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+        [connection.settings_dict["NAME"]],
+    )
+
+
+@contextmanager
+def revoked() -> Iterator[None]:
+    """Let PostgreSQL's sessions read and not write, as a user without the rights."""
+    with connection.cursor() as cursor:
+        cursor.execute("DROP ROLE IF EXISTS delayq_reader")
+        cursor.execute("CREATE ROLE delayq_reader")
+        cursor.execute(f"GRANT SELECT ON {', '.join(TABLES)} TO delayq_reader")
+    try:
+        with told("role", "delayq_reader"):
+            yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP OWNED BY delayq_reader")
+            cursor.execute("DROP ROLE delayq_reader")
+
+
+@contextmanager
+def without_columns() -> Iterator[None]:
+    """Take columns away, as where `migrate` was not run, or ran too early."""
+    columns = ((Run, "worker"), (Job, "state"))
+    with connection.cursor() as cursor:
+        for model, name in columns:
+            cursor.execute(f"ALTER TABLE {model._meta.db_table} RENAME COLUMN {name} TO {name}_away")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            for model, name in columns:
+                cursor.execute(f"ALTER TABLE {model._meta.db_table} RENAME COLUMN {name}_away TO {name}")
 
 
 def _rename(old: str, new: str) -> None:
