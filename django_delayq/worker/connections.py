@@ -39,10 +39,11 @@ def tidy_connections() -> None:
     if _kept:
         return
     for connection in connections.all(initialized_only=True):
-        if _is_left_open(connection):
-            _forget(connection)
-        else:
-            connection.close_if_unusable_or_obsolete()
+        if not _is_left_open(connection):
+            with suppress(Exception):
+                connection.close_if_unusable_or_obsolete()
+                continue
+        _forget(connection)
 
 
 def forget_connections() -> None:

@@ -11,7 +11,6 @@ import logging
 import os
 import random
 import time
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,21 +23,19 @@ from ..context import RunContext
 from ..exceptions import HandoverRefused, InvalidArguments, TaskTimeout
 from ..handover import REASON as REASON_HANDED_OVER
 from ..models import Run, Schedule, Status
-from ..redaction import redact_text, secret_texts
-from ..registry import check_call, parameters_of
+from ..registry import check_call
 from ..signals import run_started
 from ..timing import to_ms
-from ..validators import validate_json
 from .children import end_as_child
 from .connections import close_aged_connections, forget_connections, tidy_connections
 from .entry import Finished, Held
 from .handover import hand_over
+from .results import Told, take_or_note, tell
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")
 
 MAX_BACKOFF = timedelta(hours=1)
-MAX_ERROR_CHARS = 20_000
 #: The reason of a run whose task did not react to its timeout.
 REASON_HUNG = "timeout"
 
@@ -72,14 +69,15 @@ def execute(held: Held, task: AnyTask, worker: str, timeouts: Timeouts) -> Finis
         return None
     retry_after_ms = None
     if error is None:
-        run.result = _storable(value)
+        run.result, error = take_or_note(value)
+    if error is None:
         run.status, run.error = Status.SUCCEEDED, ""
         run.reason = REASON_HANDED_OVER if schedule.backend else ""
     else:
-        run.error = _shown("".join(traceback.format_exception(error)), schedule)[-MAX_ERROR_CHARS:]
-        run.reason = _shown(_title(error, schedule), schedule)[:200]
+        told = _told(error, schedule)
+        run.error, run.reason = told.text, told.title
         retry_after_ms = _after_failure(run, schedule, error)
-    if isinstance(error, TaskTimeout):
+    if issubclass(type(error), TaskTimeout):
         forget_connections()
     tidy_connections()
     run.finished_at = datetime.now(UTC)
@@ -93,10 +91,10 @@ def give_up(held: Held, seconds: float, where: str) -> Finished:
     """
     assert held.outcome is not None  # noqa: S101 - it runs
     run, schedule = held.outcome.run, held.outcome.schedule
-    run.reason = REASON_HUNG
-    error = f"Still running {seconds:.1f} s after its start. Where it was:\n{where}"
-    run.error = _shown(error, schedule)[-MAX_ERROR_CHARS:]
-    retry_after_ms = _after_failure(run, schedule, TaskTimeout())
+    error = TaskTimeout()
+    trace = f"Still running {seconds:.1f} s after its start. Where it was:\n{where}"
+    run.error, run.reason = _told(error, schedule, trace).text, REASON_HUNG
+    retry_after_ms = _after_failure(run, schedule, error)
     run.finished_at = datetime.now(UTC)
     held.lost.set()  # its context tells it that somebody else may run the same point
     return Finished(held, seconds, retry_after_ms, executed=True, hung=True)
@@ -175,44 +173,14 @@ def _call(function: Callable[..., Any], task: AnyTask, run: Run, schedule: Sched
     return function(context, *schedule.args, **schedule.kwargs)
 
 
-def _storable(value: Any) -> Any:
-    """Return a result as it can be stored; a note instead where it is no JSON of at most 64 KiB. Never a failure."""
-    if value is None or (isinstance(value, bool | int) and abs(value) < 2**63):
-        return value
-    try:
-        validate_json([value], {})
-    except InvalidArguments as error:
-        return {
-            "not stored": str(error)
-            .replace("arguments are", "result is")
-            .replace("arguments contain", "result contains")
-        }
-    return value
-
-
-def _title(error: BaseException, schedule: Schedule) -> str:
-    if isinstance(error, TaskTimeout) and not error.args and schedule.timeout is not None:
-        return f"TaskTimeout: stopped after its timeout of {schedule.timeout.total_seconds():g} s"
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # its own text is broken
-        return type(error).__name__
-
-
-def _shown(text: str, schedule: Schedule) -> str:
-    """Return text that every database stores and people may read: without the schedule's secret arguments."""
-    secrets = secret_texts(schedule.args, schedule.kwargs, parameters_of(schedule.task))
-    return _clean(redact_text(text, secrets))
-
-
-def _clean(text: str) -> str:
-    """Return text that every database stores: no NUL, no half of a surrogate pair."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()
+def _told(error: BaseException, schedule: Schedule, trace: str = "") -> Told:
+    timeout = None if schedule.timeout is None else schedule.timeout.total_seconds()
+    return tell(error, schedule, timeout=timeout, trace=trace)
 
 
 def _after_failure(run: Run, schedule: Schedule, error: BaseException) -> int | None:
     """Set the status; return the delay in ms where another attempt is due, else None."""
-    final = isinstance(error, InvalidArguments | HandoverRefused)  # trying again cannot help
+    final = issubclass(type(error), InvalidArguments | HandoverRefused)  # trying again cannot help
     if final or run.attempt >= schedule.max_attempts:
         run.status = Status.FAILED
         return None

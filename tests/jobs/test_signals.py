@@ -73,9 +73,10 @@ def test_finished_tells_value_and_errors():
     assert seen == [([[1], {}], []), True, (None, [RuntimeError]), True]
 
 
-def test_a_receiver_that_fails_changes_no_outcome(caplog):
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_receiver_that_fails_changes_no_outcome(error, caplog):
     def broken(sender, **kwargs):
-        raise RuntimeError("broken receiver")
+        raise error("broken receiver")
 
     task_started.connect(broken)
     task_finished.connect(broken)

@@ -8,7 +8,6 @@ where that failed, inside the exception's handler; a return value that is no JSO
 import logging
 import os
 import time
-import traceback
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,16 +15,15 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 
 from ...broker import JobSettlement
-from ...compat import AnyTask, TaskError, TaskResultStatus, normalize_json, task_finished, task_started
+from ...compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ...exceptions import TaskTimeout
 from ...jobs import JobContext, as_result, encode
 from ...jobs.results import instant
 from ...jobs.task import as_enqueued
-from ...redaction import redact_text, secret_texts
-from ...registry import parameters_of
 from ..children import end_as_child
 from ..connections import close_aged_connections, forget_connections, tidy_connections
-from ..execution import MAX_ERROR_CHARS, backoff_ms, call_cancellable
+from ..execution import backoff_ms, call_cancellable
+from ..results import take, tell
 from ..timeouts import Timeouts
 from .entry import FinishedJob, HeldJob
 
@@ -68,20 +66,13 @@ def execute_job(held: HeldJob, task: AnyTask, worker: str, timeouts: Timeouts) -
         forget_connections()
         return None
     if error is None:
-        try:
-            value = normalize_json(value)
-        except BaseException as refused:  # whatever a lazy value does when it is looked into
-            error = refused
-    if error is None:
-        try:
-            finished = _succeeded(held, result, value, seconds)
-            tidy_connections()
-            return finished
-        except (TypeError, ValueError, RecursionError) as refused:
-            error = refused
-    if isinstance(error, TaskTimeout):
+        value, error = take(value)
+    if issubclass(type(error), TaskTimeout):
         forget_connections()
-    finished = failed(held, error, seconds, result=result)
+    if error is None:
+        finished = _succeeded(held, result, value, seconds)
+    else:
+        finished = failed(held, error, seconds, result=result)
     finished.executed = True
     tidy_connections()
     return finished
@@ -108,14 +99,10 @@ def _succeeded(held: HeldJob, result: Any, value: Any, seconds: float) -> Finish
     state = held.state
     state.status, state.value, state.finished = "SUCCESSFUL", value, int(time.time() * 1000)
     ttl_ms = held.backend.result_ms
-    try:
-        text = _text(held) if ttl_ms > 1 else ""
-    except (TypeError, ValueError, RecursionError):
-        state.status, state.value, state.finished = "", None, None
-        raise
+    text = _text(held) if ttl_ms > 1 else ""
     object.__setattr__(result, "_return_value", value)
     _finish(held, result, TaskResultStatus.SUCCESSFUL)
-    return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "done", ttl_ms, text), executed=True)
+    return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "done", ttl_ms, text))
 
 
 def failed(
@@ -124,15 +111,12 @@ def failed(
     """Say what becomes of a job whose attempt failed: another one after a delay, or its end among the dead."""
     call, state = held.call, held.state
     assert call is not None  # noqa: S101 - it was read
-    secrets = secret_texts(call.args, call.kwargs, parameters_of(call.task))
-    text = redact_text(trace or "".join(traceback.format_exception(error)), secrets)[-MAX_ERROR_CHARS:]
-    path = f"{type(error).__module__}.{type(error).__qualname__}"
-    state.errors.append((path, text))
-    attempts, backoff, _ = held.retries
+    attempts, backoff, timeout = held.retries
+    told = tell(error, call, timeout=timeout or None, trace=trace)
+    state.errors.append((told.path, told.text))
     if not final and len(state.workers) < (attempts or 1):
         delay_ms = backoff_ms(timedelta(seconds=backoff or 0), len(state.workers))
-        title = redact_text("".join(traceback.format_exception_only(error)).strip(), secrets)
-        logger.warning("%s failed, the next attempt is in %.1f s: %s", held.title, delay_ms / 1000, title)
+        logger.warning("%s failed, the next attempt is in %.1f s: %s", held.title, delay_ms / 1000, told.title)
         return FinishedJob(
             held,
             seconds,
@@ -142,7 +126,7 @@ def failed(
     result = result or as_result(held.task, held.result_id, call, state)  # type: ignore[arg-type]
     result.errors[:] = [TaskError(exception_class_path=known, traceback=shown) for known, shown in state.errors]
     try:
-        raise error  # Django's receiver logs the exception that is being handled
+        raise told.error  # Django's receiver logs the exception that is being handled
     except BaseException:
         _finish(held, result, TaskResultStatus.FAILED)
     text = _text(held)
@@ -171,6 +155,12 @@ def _finish(held: HeldJob, result: Any, status: Any) -> None:
 
 def _send(signal: Any, held: HeldJob, result: Any) -> None:
     """Send one of Django's signals. A receiver that raises changes no outcome."""
-    for receiver, answer in signal.send_robust(sender=type(held.backend), task_result=result):
-        if isinstance(answer, Exception):
-            logger.error("A receiver of a task signal failed for %s: %r: %r", held.title, receiver, answer)
+    assert held.call is not None  # noqa: S101 - it was read
+    try:
+        answers = signal.send_robust(sender=type(held.backend), task_result=result)
+    except BaseException as error:  # what is no Exception passes through
+        answers = [("one of them", error)]
+    for receiver, answer in answers:
+        if isinstance(answer, BaseException):
+            message = "A receiver of a task signal failed for %s: %r: %s"
+            logger.error(message, held.title, receiver, tell(answer, held.call).title)
