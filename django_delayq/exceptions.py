@@ -56,6 +56,10 @@ class UnreadableJob(UnknownTask):
     """A job that is signed with this project's key, but whose text this version cannot read: that of a later one."""
 
 
+class ResultTooLarge(DelayQError, ValueError):
+    """A value that a task returned was too large to be kept; the task has succeeded. The message tells the limit."""
+
+
 class JobCancelled(DelayQError):
     """The error of a job that was cancelled before it started."""
 

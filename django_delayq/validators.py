@@ -26,10 +26,23 @@ def validate_json(args: Any, kwargs: Any) -> None:
         raise InvalidArguments(f"args must be a JSON list such as [1, 2], not {type(args).__name__}.")
     if not isinstance(kwargs, dict):
         raise InvalidArguments(f'kwargs must be a JSON object such as {{"days": 2}}, not {type(kwargs).__name__}.')
-    _check_shape([args, kwargs])
+    size = len(storable_json([args, kwargs]))
+    if size > MAX_ARGUMENT_BYTES:
+        raise InvalidArguments(
+            f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
+            "Store large values elsewhere and pass a key."
+        )
+
+
+def storable_json(value: Any) -> bytes:
+    """Return JSON of any size as every database can store it, in UTF-8.
+
+    Raises:
+        InvalidArguments: Names what is wrong: NaN or infinity, a NUL character, half of a surrogate pair, depth.
+    """
+    _check_shape(value)
     try:
-        text = json.dumps([args, kwargs], allow_nan=False, ensure_ascii=False)
-        size = len(text.encode())
+        return json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidArguments("The arguments contain half of a surrogate pair, which no database can store.") from None
     except (TypeError, ValueError) as error:
@@ -37,11 +50,6 @@ def validate_json(args: Any, kwargs: Any) -> None:
             f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
             "lists and objects."
         ) from None
-    if size > MAX_ARGUMENT_BYTES:
-        raise InvalidArguments(
-            f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
-            "Store large values elsewhere and pass a key."
-        )
 
 
 def _check_shape(value: Any) -> None:

@@ -135,7 +135,7 @@ def result(seen: SeenJob) -> SafeString | str:
     """Return what the task returned; what is named like a secret is hidden."""
     if seen.record is None or seen.record.status != "SUCCESSFUL":
         return "–"
-    return block(pretty_json(redact(seen.record.value)))
+    return plain(seen.record.left_out) or block(pretty_json(redact(seen.record.value)))
 
 
 def workers(seen: SeenJob) -> SafeString | str:

@@ -11,11 +11,11 @@ from typing import Any
 
 from .. import conf, registry
 from ..broker import NewJob
-from ..compat import AnyResult, AnyTask, InvalidTask, TaskResult, TaskResultStatus
+from ..compat import AnyResult, AnyTask, InvalidTask, TaskResultStatus
 from ..fields import utcnow
 from ..jobs import Call, CallLine, encode, key_hash, new_members, result_id
 from ..jobs.ids import with_head
-from ..jobs.results import instant
+from ..jobs.results import JobResult, instant
 from ..jobs.task import retries_of, unique_key_of
 from ..timing import to_ms
 
@@ -107,7 +107,7 @@ def prepare(calls: Iterable[TaskCall], preparer: Preparer) -> tuple[list[AnyResu
             prepared = known[id(task)] = preparer.prepared(task)
         unique = prepared.unique
         name = with_head(member, unique) if unique else member
-        result: AnyResult = TaskResult(
+        result: AnyResult = JobResult(
             task=prepared.task,
             id=result_id(prepared.queue, name),
             status=TaskResultStatus.READY,

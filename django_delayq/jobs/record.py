@@ -12,17 +12,20 @@ What was signed before the rule does not say its queue. It counts while ACCEPT_J
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
 from .. import conf
-from ..exceptions import ForgedJob, InvalidArguments, UnreadableJob
+from ..exceptions import ForgedJob, InvalidArguments, ResultTooLarge, UnreadableJob
 from ..validators import MAX_ARGUMENT_BYTES
 from .signing import sign, verify
 
 #: Stands in Redis for the result of a job that is a row of the database.
 IN_DATABASE = "row"
+#: The class of the error that says that a value was too large to be kept.
+TOO_LARGE = f"{ResultTooLarge.__module__}.{ResultTooLarge.__qualname__}"
 
 #: How a line begins that says for which queue it is. See Note [Signed for a queue].
 _MARK = '{"backend":"'
@@ -59,6 +62,24 @@ class State:
     errors: list[tuple[str, str]] = field(default_factory=list)
     workers: list[str] = field(default_factory=list)
     value: Any = None
+
+    def leave_out(self, error: ResultTooLarge) -> None:
+        """Note that there was a value, and why it is not kept."""
+        self.errors.append((TOO_LARGE, str(error)))
+
+    @property
+    def left_out(self) -> str:
+        """Why the value of a job that has succeeded is not kept, '' where it is."""
+        return why_left_out(self.errors, len(self.workers)) if self.status == "SUCCESSFUL" else ""
+
+
+def why_left_out(errors: Sequence[tuple[str, str]], attempts: int) -> str:
+    """Return what `leave_out` has noted of a job that has succeeded, '' where it has not.
+
+    The note is one error more than attempts can have failed. It stands there because all versions read it there.
+    """
+    noted = len(errors) >= max(1, attempts) and errors[-1][0] == TOO_LARGE
+    return errors[-1][1] if noted else ""
 
 
 _CALL = tuple((item.name, item.default) for item in fields(Call))

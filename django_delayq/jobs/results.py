@@ -1,10 +1,12 @@
 """Django's `TaskResult` of a job. Reads nothing."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from .. import conf
-from ..compat import AnyResult, AnyTask, TaskError, TaskResult, TaskResultStatus
-from .record import Call, State
+from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
+from ..exceptions import ResultTooLarge
+from .record import Call, State, why_left_out
 
 STATUSES = {"SUCCESSFUL": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED}
 
@@ -14,10 +16,30 @@ def instant(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC if conf.use_tz() else None)
 
 
+class JobResult(AnyResult):
+    """Django's `TaskResult` of a job of ours."""
+
+    __slots__ = ()
+
+    @property
+    def return_value(self) -> Any:
+        """What the task returned.
+
+        Raises:
+            ResultTooLarge: It was too large to be kept; `errors` ends with that too. A ValueError, as the others are.
+            ValueError: The task failed, or has not finished yet.
+        """
+        value = super().return_value
+        why = why_left_out([(error.exception_class_path, error.traceback) for error in self.errors], self.attempts)
+        if why:
+            raise ResultTooLarge(why)
+        return value
+
+
 def as_result(task: AnyTask, result_id: str, call: Call, state: State, *, running: bool = False) -> AnyResult:
     """Return what stands of a job as Django shows it."""
     unfinished = TaskResultStatus.RUNNING if running else TaskResultStatus.READY
-    result: AnyResult = TaskResult(
+    result: AnyResult = JobResult(
         task=task,
         id=result_id,
         status=STATUSES.get(state.status, unfinished),

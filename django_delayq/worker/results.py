@@ -12,26 +12,37 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .. import conf
 from ..compat import normalize_json
-from ..exceptions import DelayQError, InvalidArguments, TaskTimeout
+from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskTimeout
 from ..jobs import Call
 from ..models import Schedule
 from ..redaction import redact_text, secret_texts
 from ..registry import parameters_of
-from ..validators import validate_json
+from ..validators import storable_json
 
 MAX_ERROR_CHARS = 20_000
 MAX_TITLE_CHARS = 200
 
-_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 
 
 def take(value: Any) -> tuple[Any, BaseException | None]:
-    """Return a copy of a value in JSON's types, or what it raised when it was looked into. See Note [Given back]."""
+    """Return a copy of a value in JSON's types, or what it raised when it was looked into. See Note [Given back].
+
+    A value above MAX_RESULT_BYTES is a `ResultTooLarge`: the task that returned it has succeeded all the same.
+    """
     if value is None:
         return None, None
     try:
-        return json.loads(_text_of(value)), None
+        text = _text_of(value)
+        size, most = len(text.encode("utf-8", "surrogatepass")), conf.get_config().max_result_bytes
+        if size > most:
+            return None, ResultTooLarge(
+                f"The result is {size:,} bytes of JSON; at most {most:,} are kept (DELAYQ['MAX_RESULT_BYTES']). "
+                "Store large values elsewhere and return a key."
+            )
+        return json.loads(text), None
     except BaseException as error:
         return None, error
 
@@ -41,13 +52,15 @@ def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
     taken, error = take(value)
     if error is None:
         try:
-            validate_json([taken], {})
+            storable_json([[taken]])
             return taken, None
         except InvalidArguments as refused:
             said = str(refused).replace("arguments are", "result is").replace("arguments contain", "result contains")
             return {"not stored": said}, None
+    if type(error) is ResultTooLarge:
+        return {"not stored": str(error)}, None
     if issubclass(type(error), TypeError | ValueError | RecursionError):
-        said = _guarded(lambda: clean(str(error)), "it does not say why")
+        said = _guarded(lambda: clean(redact_text(str(error))), "it does not say why")
         return {"not stored": f"The result is not plain JSON: {said}"[:MAX_TITLE_CHARS]}, None
     return None, error
 

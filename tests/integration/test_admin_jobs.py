@@ -246,6 +246,15 @@ def test_a_job_that_has_ended_is_shown_while_its_result_stands(viewer):
     assert viewer.get(url(wanted)).context["orders"] == []
 
 
+def test_a_result_that_was_too_large_is_shown_as_that(viewer, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 1024}
+    wanted = ready(10**1025)
+    run_burst()
+    page = page_of(viewer, url(wanted))
+    assert "successful" in page
+    assert "The result is 1,026 bytes of JSON" in page
+
+
 def test_text_that_no_page_can_carry_is_written_out(viewer, broker):
     wanted = dead(broker, tasks.note, "half \ud800", error="RuntimeError: \ud800 \x1b[31m", text="\u202e")
     for page in (page_of(viewer, url(wanted)), page_of(viewer, JOBS, state="dead")):

@@ -9,11 +9,12 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import conf, mirror, validators
 from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, backfill, changelist, display, formfields, upcoming
+from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.compat import task as make_task
-from django_delayq.exceptions import InvalidArguments, InvalidBackfill
+from django_delayq.exceptions import InvalidArguments, InvalidBackfill, ResultTooLarge
 from django_delayq.management.commands import delayq_explain
 from django_delayq.mirror import orders
-from django_delayq.models import Run, Schedule
+from django_delayq.models import Job, Run, Schedule
 from django_delayq.worker import execution, results
 from tests.integration.admin_pages import LIST
 from tests.integration.mirroring import schedule
@@ -32,7 +33,7 @@ def row_of(words):
 NUMBERS = [
     ("arguments", [validators.MAX_ARGUMENT_BYTES // 1024, validators.MAX_DEPTH]),
     ("what is typed", [formfields.MAX_TYPED_BYTES // 1024**2]),
-    ("result", [validators.MAX_ARGUMENT_BYTES // 1024]),
+    ("result", [conf.Config().max_result_bytes // 1024]),
     ("error", [results.MAX_ERROR_CHARS, results.MAX_TITLE_CHARS]),
     ("retries", [execution.MAX_BACKOFF // timedelta(hours=1)]),
     ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, backfill.POINTS_SHOWN]),
@@ -106,6 +107,65 @@ def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, 
     assert len(run.error) <= results.MAX_ERROR_CHARS
     assert len(run.reason) <= results.MAX_TITLE_CHARS
     assert run.status == ("succeeded" if made is enormous else "failed")
+
+
+@pytest.mark.parametrize("alias", ["default", "durable", "stored"])
+def test_a_job_whose_result_is_too_large_has_succeeded_and_says_so(alias, broker, monkeypatch):
+    from django_delayq import registry
+
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), enormous.module_path: enormous})
+    result = enormous.using(backend=alias).enqueue()
+    run_burst()
+    key = f"{{{broker.config.prefix}:default:0}}:result:j{result.id.rpartition('.')[2]}"
+    assert broker.client.strlen(key) < 2000
+    assert all(len(row.state) < 2000 for row in Job.objects.all())
+    found = enormous.get_result(result.id) if alias == "default" else task_backends[alias].get_result(result.id)
+    result.refresh()
+    for seen in (result, found):
+        assert (seen.status, seen.attempts) == (TaskResultStatus.SUCCESSFUL, 1)
+        assert seen.errors[-1].exception_class is ResultTooLarge
+        with pytest.raises(ValueError, match=r"10,000,002 bytes.*65,536.*MAX_RESULT_BYTES"):
+            _ = seen.return_value
+    assert found == result
+
+
+def test_a_result_may_be_as_large_as_the_setting_says(broker, settings, monkeypatch):
+    from django_delayq import registry
+
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_002}
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), enormous.module_path: enormous})
+    mirror.run_now(schedule(task=enormous.module_path))
+    result = enormous.enqueue()
+    run_burst()
+    result.refresh()
+    assert (len(result.return_value), len(Run.objects.get().result)) == (10_000_000, 10_000_000)
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_001}
+    result = enormous.enqueue()
+    run_burst()
+    result.refresh()
+    with pytest.raises(ResultTooLarge):
+        _ = result.return_value
+
+
+@make_task(takes_context=True)
+def ask_for_too_much(context):
+    """Fail first as one does who asks for a value that is not kept; then return nothing."""
+    if context.attempt == 1:
+        raise ResultTooLarge("somebody else's")
+
+
+def test_who_failed_by_a_result_that_was_too_large_has_a_result_of_its_own(broker, monkeypatch):
+    from django_delayq import registry
+
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), ask_for_too_much.module_path: ask_for_too_much})
+    once, twice = (ask_for_too_much.using(max_attempts=attempts, backoff=0).enqueue() for attempts in (1, 2))
+    run_burst()
+    run_burst()
+    once.refresh()
+    twice.refresh()
+    assert once.status == TaskResultStatus.FAILED
+    assert (twice.status, twice.attempts, len(twice.errors)) == (TaskResultStatus.SUCCESSFUL, 2, 1)
+    assert twice.return_value is None
 
 
 def test_retries_wait_at_most_an_hour():

@@ -16,7 +16,7 @@ from asgiref.sync import iscoroutinefunction
 
 from ...broker import JobSettlement
 from ...compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
-from ...exceptions import TaskTimeout
+from ...exceptions import ResultTooLarge, TaskTimeout
 from ...jobs import JobContext, as_result, encode
 from ...jobs.results import instant
 from ...jobs.task import as_enqueued
@@ -67,6 +67,9 @@ def execute_job(held: HeldJob, task: AnyTask, worker: str, timeouts: Timeouts) -
         return None
     if error is None:
         value, error = take(value)
+        if type(error) is ResultTooLarge:
+            held.state.leave_out(error)
+            error = None
     if issubclass(type(error), TaskTimeout):
         forget_connections()
     if error is None:
