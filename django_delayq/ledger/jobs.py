@@ -19,13 +19,14 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
 from .database import database
+from .locks import locked
 from .outcome import Won
 
 #: As in the index of open jobs, see `reading._OPEN`.
@@ -81,17 +82,6 @@ class JobOutcome(NamedTuple):
 
 def _jobs(using: str | None = None) -> QuerySet[Job]:
     return Job._base_manager.using(using or database())
-
-
-def _locked(rows: QuerySet[Job], *, skip: bool = False) -> QuerySet[Job]:
-    """Lock rows where the database can; `skip` those that somebody else has locked. SQLite has one writer anyway."""
-    features: Any = connections[rows.db].features
-    how: dict[str, Any] = {}
-    if skip and features.has_select_for_update_skip_locked:
-        how["skip_locked"] = True
-    if connections[rows.db].vendor == "postgresql":
-        how["no_key"] = True
-    return rows.select_for_update(**how)
 
 
 # -- reading
@@ -150,7 +140,7 @@ def _add_unique(job: Job, using: str) -> str:
             return ""
         except IntegrityError:
             rows = _jobs(using).filter(queue=job.queue, unique=job.unique)
-            other = _locked(rows).values_list("member", flat=True).first()
+            other = locked(rows).values_list("member", flat=True).first()
             if other is not None:
                 return str(other)
     job.unique = ""  # the others start as fast as they come: it is as if each was enqueued after the start of the last
@@ -165,7 +155,7 @@ def give_up_keys(members: Iterable[str]) -> set[str]:
     """
     using = database()
     with transaction.atomic(using=using):
-        rows = _locked(_jobs(using).filter(member__in=list(members)).order_by("pk"), skip=True)
+        rows = locked(_jobs(using).filter(member__in=list(members)), skip=True)
         mine = dict(rows.values_list("member", "pk"))
         _jobs(using).filter(pk__in=mine.values()).update(unique="")
     return set(mine)
@@ -192,7 +182,7 @@ def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
         return []
     using = database()
     with transaction.atomic(using=using):
-        rows = _locked(_jobs(using).filter(pk__in=[outcome.row.pk for outcome in outcomes]).order_by("pk"))
+        rows = locked(_jobs(using).filter(pk__in=[outcome.row.pk for outcome in outcomes]))
         stand = {pk: rest for pk, *rest in rows.values_list("pk", "status", "attempt", "fence")}
         won = [_compare(outcome, stand) for outcome in outcomes]
         changed = [_written(item) for item, result in zip(outcomes, won, strict=True) if result is Won.YES]
@@ -277,7 +267,7 @@ def note_mirrored(members: Sequence[str]) -> None:
     """Note that Redis has these; rows that somebody has locked are left to the next sweep."""
     using = database()
     with transaction.atomic(using=using):
-        rows = _locked(_jobs(using).filter(member__in=members).order_by("pk"), skip=True)
+        rows = locked(_jobs(using).filter(member__in=members), skip=True)
         _jobs(using).filter(pk__in=list(rows.values_list("pk", flat=True))).update(mirrored=True)
 
 

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from .. import chain
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
 from .database import database
+from .locks import locked
 from .outcome import Outcome, Won
 from .reading import load_schedules
 from .rows import write
@@ -119,8 +120,7 @@ def left_behind(schedule: Schedule, decided: datetime, **values: Any) -> Run:
 
 def _lock_schedules(pks: list[int], outcomes: Sequence[Outcome], using: str) -> dict[int, Schedule]:
     """Lock these schedules and return them as they stand now; those that were not edited are not read again."""
-    locking: dict[str, Any] = {"of": ("self",), "no_key": True} if connections[using].vendor == "postgresql" else {}
-    rows = Schedule._base_manager.using(using).select_for_update(**locking).filter(pk__in=pks).order_by("pk")
+    rows = locked(Schedule._base_manager.using(using).filter(pk__in=pks))
     generations = dict(rows.values_list("pk", "generation"))
     current = {
         outcome.schedule.pk: outcome.schedule

@@ -2,9 +2,9 @@
 
 Note [Compare and set]
 Redis is settled after the ledger, and only by whoever won the ledger's compare-and-set. A new row is won by the unique
-constraint on (schedule, origin, due_at); an existing one by an UPDATE that names the status, attempt and fence that
-were read, compared for equality only (fences are not ordered: a clock may step back, Redis may be flushed). A row that
-already carries my fence and worker is mine: the reply to an earlier COMMIT was lost.
+constraint on (schedule, origin, due_at); an existing one by being locked and found with the status, attempt and fence
+that were read, compared for equality only (fences are not ordered: a clock may step back, Redis may be flushed). A row
+that already carries my fence and worker is mine: the reply to an earlier COMMIT was lost.
 
 Note [A stretch and its point]
 What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
@@ -18,6 +18,7 @@ from django.db import IntegrityError, transaction
 
 from ..models import Run, Status
 from .database import database
+from .locks import locked
 from .outcome import Outcome, Version, Won
 
 ROW_FIELDS = [
@@ -31,9 +32,7 @@ def write(outcomes: Sequence[Outcome], using: str, *, refused: Won | None = None
     new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None]
     behind = [index for index in new if (owner := outcomes[index].owner) is not None and owner.seen is not None]
     _insert(outcomes, [index for index in new if index not in behind], won, using, refused)
-    for index, outcome in enumerate(outcomes):
-        if outcome.seen is not None:
-            won[index] = _update(outcome, outcome.seen, using)
+    _update(outcomes, [index for index, outcome in enumerate(outcomes) if outcome.seen is not None], won, using)
     winners = _winners(outcomes, won)
     _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
     return won
@@ -78,12 +77,19 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
         return refused
 
 
-def _update(outcome: Outcome, seen: Version, using: str) -> Won:
-    run = outcome.run
-    rows = Run._base_manager.using(using).filter(pk=run.pk, status=seen.status, attempt=seen.attempt, fence=seen.fence)
-    if rows.update(**{name: getattr(run, name) for name in ROW_FIELDS}):
-        return Won.YES
-    return _mine(outcome, {"pk": run.pk}, using)
+def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], using: str) -> None:
+    """Update the rows of these indexes, as far as they are as they were read; note in `won` what became of each."""
+    if not begun:
+        return
+    rows = locked(Run._base_manager.using(using).filter(pk__in=[outcomes[index].run.pk for index in begun]))
+    read = rows.values_list("pk", "status", "attempt", "fence")
+    stand = {pk: Version(status, attempt, fence) for pk, status, attempt, fence in read}
+    same = {index: None for index in begun if stand.get(outcomes[index].run.pk) == outcomes[index].seen}
+    Run._base_manager.using(using).bulk_create(
+        [outcomes[index].run for index in same], update_conflicts=True, unique_fields=["id"], update_fields=ROW_FIELDS
+    )
+    for index in begun:
+        won[index] = Won.YES if index in same else _mine(outcomes[index], {"pk": outcomes[index].run.pk}, using)
 
 
 def _mine(outcome: Outcome, key: dict[str, object], using: str) -> Won:

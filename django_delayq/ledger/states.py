@@ -68,9 +68,13 @@ def settle_state(schedule: Schedule, state: ScheduleState) -> datetime | None:
 
 
 def save_states(states: Sequence[ScheduleState], fields: list[str]) -> None:
-    """Insert states, or update these fields of those that are there, in one statement."""
+    """Insert states, or update these fields of those that are there, in one statement; no other field is looked at.
+
+    States that were read in part are asked for nothing more: each field would be a query.
+    """
     using = database()
     with_target = connections[using].features.supports_update_conflicts_with_target
+    rows = [ScheduleState(pk=state.pk, **{name: getattr(state, name) for name in fields}) for state in states]
     ScheduleState._base_manager.using(using).bulk_create(
-        states, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=fields
+        rows, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=fields
     )

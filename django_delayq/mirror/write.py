@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from django.db import transaction
+from django.db.models import F
 
 from .. import ledger
 from ..broker import Broker, Definition, Place
@@ -110,13 +111,12 @@ def remove_tombstones(broker: Broker, members: set[str] | None = None, *, limit:
 
 def _note_synced(schedules: Iterable[Schedule]) -> None:
     """Note which generation Redis has seen. A row that moved on meanwhile stays marked: its generation differs."""
-    generations: dict[int, list[int]] = {}
-    for row in schedules:
-        if row.synced_generation != row.generation:
-            generations.setdefault(row.generation, []).append(row.pk)
-    if not generations:
+    seen = {row.pk: row.generation for row in schedules if row.synced_generation != row.generation}
+    if not seen:
         return
     using = ledger.database()
+    rows = Schedule._base_manager.using(using)
     with transaction.atomic(using=using):
-        for generation, pks in generations.items():
-            Schedule._base_manager.using(using).filter(pk__in=pks).update(synced_generation=generation)
+        stand = ledger.locked(rows.filter(pk__in=list(seen))).values_list("pk", "generation")
+        same = [pk for pk, generation in stand if generation == seen[pk]]
+        rows.filter(pk__in=same).update(synced_generation=F("generation"))

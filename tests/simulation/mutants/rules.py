@@ -94,7 +94,7 @@ RULES = (
     ),
     mutant(
         "nocas", "R3 a row is updated only as it was read", "ledger.rows:_update",
-        "pk=run.pk, status=seen.status, attempt=seen.attempt, fence=seen.fence", "pk=run.pk",
+        "if stand.get(outcomes[index].run.pk) == outcomes[index].seen", "if outcomes[index].run.pk in stand",
         hl.overtaken_after_a_retry, "I",
     ),
     mutant(

@@ -1,0 +1,167 @@
+"""How often the database is asked does not grow with the rows: in sweeps, rebuild, syncs, ledger and admin."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import declared, ledger, mirror
+from django_delayq.fields import utcnow
+from django_delayq.ledger import JobOutcome, Outcome, Won
+from django_delayq.mirror import fast
+from django_delayq.models import Job, Run, Schedule, ScheduleState
+from tests.app import tasks
+from tests.integration.admin_pages import LIST
+from tests.integration.job_pages import JOBS, dead_row, waiting
+from tests.jobs.durable_support import backend
+from tests.support import OTHER_DAILY_CRON, YEARLY_CRON
+
+pytestmark = pytest.mark.django_db(transaction=True)
+FEW, MANY = 10, 1_000
+#: How many statements more are well, where one for each row were MANY: two for another page, and SQLite takes a
+#: statement's values in parts, of some 40 rows.
+ALLOWED = 2 + {"sqlite": 3 * MANY // 20}.get(connection.vendor, 0)
+
+
+@pytest.fixture
+def built(broker):
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    return broker
+
+
+def make(count):
+    """Bring the number of schedules up to this, with all of them mirrored; return the new ones."""
+    names = [f"s{number}" for number in range(Schedule.objects.count(), count)]
+    task = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": YEARLY_CRON}
+    rows = Schedule.objects.bulk_create([Schedule(name=name, **task) for name in names])
+    while mirror.delta_sweep(fast._shared_broker()):
+        pass
+    return rows
+
+
+def more(prepare, work):
+    """Return how many statements more the work takes for MANY rows than for FEW."""
+    counts = []
+    for number in (FEW, MANY):
+        prepare(number)
+        with CaptureQueriesContext(connection) as captured:
+            work()
+        counts.append(len(captured))
+    assert counts[0], "nothing was asked: nothing was tested"
+    print(f"{counts} statements, at last:", *(query["sql"][:300] for query in captured.captured_queries[-9:]), sep="\n")
+    return counts[1] - counts[0]
+
+
+def test_the_sweep_after_a_bulk_edit(built, monkeypatch):
+    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)  # what is edited at once is more than the edit itself sees to
+
+    def edit(count):
+        make(count)
+        Schedule.objects.update(cron=OTHER_DAILY_CRON)
+
+    assert more(edit, lambda: mirror.delta_sweep(built)) <= ALLOWED
+    assert not Schedule.objects.unmirrored().exists()
+
+
+def test_the_sweep_after_many_edits(built):
+    def edit(count):
+        make(count)
+        Schedule._base_manager.update(generation=F("generation") + F("pk"))  # no two edits at one moment
+
+    assert more(edit, lambda: mirror.delta_sweep(built)) <= ALLOWED
+
+
+def test_the_sweep_after_an_edit_by_sql(built):
+    def edit(count):
+        make(count)
+        Schedule._base_manager.update(jitter=timedelta(seconds=count))
+
+    assert more(edit, lambda: mirror.full_sweep(built)) <= ALLOWED
+
+
+@pytest.mark.parametrize("lost", ["nothing", "states", "next points"])
+def test_a_rebuild(built, lost):
+    def flush(count):
+        make(count)
+        if lost == "states":
+            ScheduleState.objects.all().delete()
+        elif lost == "next points":
+            ScheduleState.objects.update(next_due_at=None)
+        built.purge()
+        mirror.check_layout(built)
+
+    assert more(flush, lambda: mirror.rebuild(built, built.places())) <= ALLOWED
+    assert built.stats(built.places()[0]).members == MANY
+
+
+def test_a_full_sweep_where_nothing_differs(built):
+    assert more(make, lambda: mirror.full_sweep(built)) <= 0
+
+
+def test_a_sync_of_declared_schedules_where_nothing_differs(built, code):
+    def declare(count):
+        code.says("".join(f"periodic('0 0 1 1 *', name='d{number}')(noop)\n" for number in range(count)))
+        declared.sync()
+
+    assert more(declare, declared.sync) <= 0
+
+
+@pytest.mark.parametrize("stand", ["new", "begun"])
+def test_the_recording_of_points(built, stand):
+    outcomes = []
+
+    def prepare(count):
+        make(count)
+        now = utcnow()
+        values = {"claimed_at": now, "started_at": now}
+        outcomes[:] = [
+            Outcome(Run.of(row, now, status="running", **values), row) for row in Schedule.objects.order_by("pk")
+        ]
+        if stand == "begun":
+            ledger.start(outcomes)
+            for outcome in outcomes:
+                outcome.seen = ledger.version_of(outcome.run)
+        for outcome in outcomes:
+            outcome.run.status = "succeeded"
+
+    def record():
+        assert ledger.record(outcomes) == [Won.YES] * len(outcomes)
+
+    assert more(prepare, record) <= ALLOWED
+    assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}
+
+
+def test_the_recording_of_durable_jobs(built):
+    outcomes = []
+
+    def prepare(count):
+        results = backend().enqueue_many([(tasks.noop, [], {})] * count)
+        read = ledger.load_jobs([row.member for row in Job.objects.filter(status="READY")])
+        assert len(read) == len(results)
+        started = ledger.start_jobs([(row, "1.x me") for row in read.values()])
+        outcomes[:] = [JobOutcome(row, "1.x me", "SUCCESSFUL", 1, "", utcnow(), utcnow(), None) for row in started]
+
+    def record():
+        assert ledger.record_jobs(outcomes) == [Won.YES] * len(outcomes)
+
+    assert more(prepare, record) <= ALLOWED
+
+
+@pytest.mark.parametrize("page", [LIST, "/admin/django_delayq/run/", JOBS, f"{JOBS}?state=dead"])
+def test_a_page_of_the_admin(built, boss, page):
+    def fill(count):
+        now = utcnow()
+        values = {"status": "failed", "claimed_at": now, "started_at": now, "finished_at": now}
+        new = make(count)
+        Run.objects.bulk_create([Run.of(row, now, **values) for row in new])
+        for _ in new[:100]:
+            waiting()
+            dead_row()
+
+    def look():
+        assert boss.get(page).status_code == 200
+
+    assert more(fill, look) <= 0
