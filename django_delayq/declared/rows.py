@@ -34,7 +34,7 @@ class Rows:
     def lock(cls, using: str, key: str, names: Collection[str]) -> Self:
         """Return and lock the schedule of a key, and those of these names.
 
-        Declarations are locked first, as a deletion does, so that nobody waits for each other.
+        Declarations are locked first: see `models/locks.py`, Note [Order of locks].
 
         Raises:
             Overtaken: There is a declaration now that was not there when declarations were locked.

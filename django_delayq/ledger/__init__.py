@@ -24,7 +24,6 @@ from .jobs import (
     undo_job_starts,
     unmirrored_jobs,
 )
-from .locks import locked
 from .outcome import Outcome, Version, Won, version_of
 from .reading import find, load_abandoned, load_open_rows, load_runs, load_schedules, open_apart, open_chains
 from .recording import record, start
@@ -58,7 +57,6 @@ __all__ = [
     "load_open_rows",
     "load_runs",
     "load_schedules",
-    "locked",
     "note_mirrored",
     "open_apart",
     "open_chains",

@@ -25,8 +25,8 @@ from django.db.models.expressions import RawSQL
 
 from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
+from ..models.locks import locked
 from .database import database
-from .locks import locked
 from .outcome import Won
 
 #: As in the index of open jobs, see `reading._OPEN`.

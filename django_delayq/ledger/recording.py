@@ -19,8 +19,8 @@ from django.db import transaction
 from .. import chain
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
+from ..models.locks import locked
 from .database import database
-from .locks import locked
 from .outcome import Outcome, Won
 from .reading import load_schedules
 from .rows import write

@@ -17,8 +17,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from ..models import Run, Status
+from ..models.locks import locked
 from .database import database
-from .locks import locked
 from .outcome import Outcome, Version, Won
 
 ROW_FIELDS = [

@@ -9,6 +9,7 @@ from .. import ledger
 from ..broker import Broker, Definition, Place
 from ..chain import member_of
 from ..models import Schedule, Tombstone
+from ..models.locks import locked
 from ..timing import to_ms, wake_at
 from .read import Wanted, read_wanted
 from .rows import Settled
@@ -117,6 +118,6 @@ def _note_synced(schedules: Iterable[Schedule]) -> None:
     using = ledger.database()
     rows = Schedule._base_manager.using(using)
     with transaction.atomic(using=using):
-        stand = ledger.locked(rows.filter(pk__in=list(seen))).values_list("pk", "generation")
+        stand = locked(rows.filter(pk__in=list(seen))).values_list("pk", "generation")
         same = [pk for pk, generation in stand if generation == seen[pk]]
         rows.filter(pk__in=same).update(synced_generation=F("generation"))

@@ -9,6 +9,7 @@ from django.db.models import F
 
 from ..fields import utcnow
 from ..signals import definitions_changed
+from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet
 from .state import Condition
 from .tombstone import Tombstone
@@ -73,7 +74,8 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
         with transaction.atomic(using=self.db):
             columns = ("pk", "generation", "queue", *computed)
-            rows = {row[0]: row[1:] for row in self.order_by().values_list(*columns)}
+            written = self.model._base_manager.using(self.db).filter(pk__in=self.order_by().values("pk"))
+            rows = {row[0]: row[1:] for row in locked(written).values_list(*columns)}
             changed = super().update(**kwargs)
             if "queue" in kwargs or computed:
                 self._after_update(rows, columns)
@@ -94,6 +96,15 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         written.filter(pk__in=retimed).update(effective_from=moved_effective_from())
 
     update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete like Django's, also of schedules that run. See Note [Order of locks]."""
+        with transaction.atomic(using=self.db):
+            lock_to_delete(self.model._base_manager.using(self.db).filter(pk__in=self.order_by().values("pk")))
+            return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
 
     def bulk_create(self, objs: Iterable["Schedule"], *args: Any, **kwargs: Any) -> list["Schedule"]:
         """Insert like Django's. Each row is validated, begins a generation and is mirrored on commit.

@@ -13,6 +13,7 @@ from ..fields import UTCDateTimeField, utcnow
 from ..preview import PreviewPoint, preview
 from ..timing import Cron, Every, Once, Policies, Recurrence, Windowed
 from .definition import clean_definition
+from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
 from .tombstone import Tombstone
@@ -184,6 +185,15 @@ class Schedule(PrimaryModel):
                 self.generation, self.effective_from, self.updated_at = before
                 raise
             self.refresh_from_db(using=using, fields=["generation", "effective_from"])
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Delete, also while it runs: nothing new starts of it, and Redis follows. See Note [Order of locks]."""
+        using = using or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=using):
+            lock_to_delete(Schedule._base_manager.using(using).filter(pk=self.pk))
+            return super().delete(using=using, keep_parents=keep_parents)
+
+    delete.alters_data = True  # type: ignore[attr-defined]
 
     @property
     def recurrence(self) -> Recurrence:

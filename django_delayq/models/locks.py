@@ -1,0 +1,35 @@
+"""Locks the rows that people write, in one order. Where a database has no row locks, nothing is asked.
+
+Note [Order of locks]
+Whoever writes several rows in one transaction locks them in this order, those of one table by primary key:
+declarations, schedules, then what belongs to schedules (runs, states). Edits, deletions, syncs and recordings then wait
+for each other, and never in a circle. Django's deletion alone begins with what belongs to a schedule, so the schedules
+are locked before it begins. Jobs stand alone. A deadlock that PostgreSQL resolves against a worker, as with somebody's own SQL, is an outage like any other:
+what was to be written is kept, and written again.
+"""
+
+from typing import Any, TypeVar
+
+from django.db import connections
+from django.db.models import Model, QuerySet
+
+Row = TypeVar("Row", bound=Model)
+
+
+def locked(rows: QuerySet[Row], *, skip: bool = False) -> QuerySet[Row]:
+    """Lock rows, to write them: by primary key, as far as the database can; `skip` those that others have locked."""
+    how: dict[str, Any] = {}
+    if skip and connections[rows.db].features.has_select_for_update_skip_locked:
+        how["skip_locked"] = True
+    if connections[rows.db].vendor == "postgresql":
+        how["no_key"] = True
+    return rows.order_by("pk").select_for_update(**how)
+
+
+def lock_to_delete(schedules: QuerySet[Any]) -> None:
+    """Lock schedules and their declarations, before what belongs to them is deleted. See Note [Order of locks]."""
+    if not connections[schedules.db].features.has_select_for_update:
+        return
+    declarations = schedules.model._meta.get_field("declaration").related_model._base_manager.using(schedules.db)
+    for rows in (declarations.filter(schedule__in=schedules), schedules):
+        list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
