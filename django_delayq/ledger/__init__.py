@@ -24,6 +24,7 @@ from .jobs import (
     undo_job_starts,
     unmirrored_jobs,
 )
+from .load import Load, read_load
 from .outcome import Outcome, Version, Won, version_of
 from .reading import find, load_abandoned, load_open_rows, load_runs, load_schedules, open_apart, open_chains
 from .recording import record, start
@@ -35,6 +36,7 @@ __all__ = [
     "DeadKey",
     "JobOutcome",
     "JobRow",
+    "Load",
     "Outcome",
     "Version",
     "Won",
@@ -62,6 +64,7 @@ __all__ = [
     "open_chains",
     "open_jobs",
     "prune_jobs",
+    "read_load",
     "record",
     "record_jobs",
     "revive_job",

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..ledger import Load
 from .snapshot import Comparison, JobsView, Named, Problem, RedisView, ServerView, ShardView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
+#: Where the next one waits for longer, the workers are busy.
+WAITING_SECONDS = 1.0
 
 
 def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
@@ -27,6 +30,7 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
         return [*problems, Problem("foreign_layout", compared.foreign)]
     if redis is not None:
         problems += _queues(redis, max_lag)
+        problems += _overload(redis, snapshot.load)
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
     if snapshot.database is not None and snapshot.database.refused is not None:
@@ -127,6 +131,19 @@ def _overdue(queue: str, shards: Sequence[ShardView], max_lag: float) -> Iterato
             "busy, start more of them or with more threads; else look at their log."
         )
         yield Problem("overdue", text % {"queue": queue, "seconds": oldest, "most": max_lag}, queue=queue)
+
+
+def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
+    """Points are missed, and others wait for a worker right now."""
+    waiting = any((shard.oldest_due or 0.0) > WAITING_SECONDS for shard in redis.shards)
+    if load is not None and load.overloaded and waiting:
+        text = _(
+            "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
+            "came too late, and %(executed)d executed; the longest wait was %(wait)d s. Needed: %(needed).1f "
+            "executions/s, done: %(done).1f. Start more workers or threads, or let schedules fall due less often."
+        )
+        values = {"seconds": load.seconds, "missed": load.missed, "executed": load.executed, "wait": load.longest_wait}
+        yield Problem("overload", text % {**values, "needed": load.needed, "done": load.done})
 
 
 def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError
 from django.utils.translation import gettext as _
 
-from .. import conf, mirror
+from .. import conf, ledger, mirror
 from ..broker import Broker
 from ..exceptions import BrokerError, DamagedKeys, MissingTables
 from ..redaction import redact_text
@@ -41,10 +41,11 @@ def look(*, seconds: float) -> Snapshot:
     snapshot.redis = _answer(snapshot, redis, deadline, partial(_no_redis, snapshot.alias))
     snapshot.database = _answer(snapshot, database, deadline, _no_database)
     if snapshot.database is not None:
-        counting = Asked(partial(count_all, snapshot.database))
+        counting, loading = Asked(partial(count_all, snapshot.database)), Asked(ledger.read_load)
         if snapshot.redis is not None:
             question = partial(_compare, broker, snapshot.redis, deadline)
             snapshot.comparison = _answer(snapshot, Asked(question), deadline, partial(_not_compared, snapshot.alias))
+        snapshot.load = _answer(snapshot, loading, deadline, _no_database)
         try:
             counting.get(deadline)
         except TimeoutError:  # what was not counted by now is not told
@@ -65,6 +66,7 @@ def look_quickly() -> Snapshot:
     try:
         snapshot.redis = mirror.ask(partial(read_redis, server=False))
         snapshot.comparison = mirror.ask(compare)
+        snapshot.load = ledger.read_load()
     except BrokerError as error:
         _note(snapshot, _no_redis(config.redis, error))
     return snapshot

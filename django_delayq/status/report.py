@@ -37,6 +37,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
             "failing": _named(database.failing),
             "refused": _named(database.refused),
         },
+        "load": None if snapshot.load is None else snapshot.load._asdict(),
         "open_runs": None if database is None else database.open_runs,
         "dead_durable_jobs": None if database is None else database.dead_jobs,
     }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..ledger import Load
 from ..mirror import Drift
 
 #: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
@@ -166,4 +167,6 @@ class Snapshot:
     redis: RedisView | None = None
     database: DatabaseView | None = None
     comparison: Comparison | None = None
+    #: What was recorded of late.
+    load: Load | None = None
     blind: list[Problem] = field(default_factory=list)

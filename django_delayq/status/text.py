@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from ..ledger import Load
 from .snapshot import DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
 
 #: So many shards and silent workers are listed; the JSON has all of them.
@@ -40,6 +41,8 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if compared is not None and compared.moving:
         yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
     yield "Drift", _drift(snapshot)
+    if snapshot.load is not None and snapshot.load.executed + snapshot.load.missed:
+        yield "Load", _load(snapshot.load)
     if database is not None:
         yield "Parked", _named(database.parked)
         yield "Failing", _named(database.failing)
@@ -62,6 +65,11 @@ def _server(server: ServerView) -> str:
 
 def _mib(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"
+
+
+def _load(load: Load) -> str:
+    missed = f", {load.missed} missed" if load.missed else ""
+    return f"{load.executed} executed in {load.seconds:.0f} s{missed}, longest wait {load.longest_wait:.1f} s"
 
 
 def _drift(snapshot: Snapshot) -> str:

@@ -195,6 +195,17 @@ class Upkeep:
             )
             for line in report.lines[:20] if report else ():
                 logger.info("Mirror mended: %s", line)
+            self._tell_overload()
+
+    def _tell_overload(self) -> None:
+        load = ledger.read_load()
+        if load.overloaded:
+            logger.warning(
+                "More falls due than the workers can do: in %.0f s %d due points were skipped because they came too "
+                "late, and %d executed; the longest wait was %.0f s. Needed: %.1f executions/s, done: %.1f. Start more "
+                "workers or threads, or let schedules fall due less often.",
+                load.seconds, load.missed, load.executed, load.longest_wait, load.needed, load.done,
+            )  # fmt: skip
 
     def _small_chores(self) -> None:
         """Say that this worker lives, and mirror what the fast path missed, where it is time."""

@@ -10,6 +10,8 @@ from django_delayq import mirror, status
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.status import comparing
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
+from django_delayq.worker import Worker, WorkerOptions
+from tests.acceptance.support import wait_until
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ALIVE, SHARD, ask, beat, codes, key, text, well
@@ -93,6 +95,31 @@ def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
     assert codes("--max-lag", "100000") == (0, [])
     well.claim(well.place_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
     assert codes("--max-lag", "0") == (0, [])
+
+
+def skipped(row, count, *, ago):
+    """Record so many stretches of one missed point, which fell due so many seconds ago."""
+    now = datetime.now(UTC)
+    Run.objects.bulk_create(
+        Run.of(
+            row, now - timedelta(seconds=ago, milliseconds=number), status="skipped", reason="missed", claimed_at=now,
+            finished_at=now,
+        )
+        for number in range(count)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("ago", "wrong"), [(5, True), (3600, False)], ids=["overload", "after an outage"])
+def test_more_missed_points_than_workers_can_do_are_told_with_what_to_do(well, ago, wrong, caplog):
+    row = schedule("s")
+    make_due(well, row)
+    wait_until(lambda: (ask()[1]["shards"][0]["oldest_due"] or 0) > 1)
+    skipped(row, 20, ago=ago)
+    problems = [problem for problem in ask()[1]["problems"] if problem["code"] == "overload"]
+    assert [("20 due points were skipped" in item["message"]) for item in problems] == [True] * wrong
+    worker = Worker(WorkerOptions(queues=("default",)))
+    worker.upkeep.round()
+    assert ("More falls due than the workers can do" in caplog.text) is wrong
 
 
 @pytest.mark.parametrize("old", [True, False])
