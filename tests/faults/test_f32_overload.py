@@ -1,0 +1,42 @@
+"""F32: more falls due than the workers can do. Each schedule has its turn, whatever its policies, and it is told."""
+
+from collections import Counter
+
+import pytest
+
+from django_delayq import status
+from django_delayq.models import Run, Status
+from tests.acceptance.support import wait_until
+from tests.faults.harness.load import schedules
+from tests.faults.live import live_worker
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+#: Points a second, of which one thread executes half at most.
+COUNT, SECONDS = 100, 0.02
+TURNS = 2
+
+
+@pytest.mark.parametrize(
+    ("overlap", "missed", "told"),
+    [
+        pytest.param("skip", "latest", True, marks=pytest.mark.smoke),
+        ("queue_one", "latest", True),
+        ("queue_all", "latest", True),
+        ("queue_all", "all", False),
+    ],
+)
+def test_f32_under_overload_each_schedule_has_its_turn_and_it_is_told(overlap, missed, told, server, trace, report):
+    histories = schedules(COUNT, trace, seconds=SECONDS, overlap=overlap, missed=missed)
+    with live_worker("slow", threads=1):
+        wait_until(lambda: len(turns()) == COUNT and min(turns().values()) >= TURNS, what="turns of all")
+        if told:
+            wait_until(
+                lambda: "overload" in [item.code for item in status.judge(status.look(seconds=5))], what="a word"
+            )
+    with live_worker("fast", threads=16):
+        report(f"F32 {overlap}, {missed}", histories)
+
+
+def turns():
+    """Return how often each schedule was executed."""
+    return Counter(Run.objects.filter(status=Status.SUCCEEDED).values_list("schedule", flat=True))
