@@ -109,7 +109,7 @@ def tell(error: BaseException, call: Schedule | Call, *, timeout: float | None =
 
 
 def _title(error: BaseException, timeout: float | None) -> str:
-    if isinstance(error, TaskTimeout) and not error.args and timeout is not None:
+    if issubclass(type(error), TaskTimeout) and not error.args and timeout is not None:
         return f"TaskTimeout: stopped after its timeout of {timeout:g} s"
     return f"{type(error).__name__}: {error}"
 
