@@ -114,12 +114,15 @@ def _in_a_pool() -> object:
     return found
 
 
-def _child_told_to_end() -> object:
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
-    child.start()
-    child.terminate()
-    child.join()
-    return child.exitcode
+def _children_told_to_end() -> object:
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=time.sleep, args=(600,)) for _ in range(50)]
+    for child in children:
+        child.start()
+        child.terminate()  # each at another moment of its start
+    for child in children:
+        child.join()
+    return [child.exitcode for child in children]
 
 
 def _come_back_twice() -> object:
@@ -155,7 +158,7 @@ def _add_a_handler(emit: Callable[[logging.LogRecord], object]) -> None:
 
 _DEEDS: dict[str, Callable[[], object]] = {
     "pool": _in_a_pool,
-    "child told to end": _child_told_to_end,
+    "children told to end": _children_told_to_end,
     "child that comes back": _come_back_twice,
     "child that exits": _exit_in_a_fork,
     "thread": _leave_a_thread,

@@ -45,7 +45,7 @@ def row(request, note_row):
     ("what", "result"),
     [
         pytest.param("pool", [1, 2], marks=pytest.mark.smoke),
-        ("child told to end", -signal.SIGTERM),
+        ("children told to end", [-signal.SIGTERM] * 50),
         ("child that exits", 7),
     ],
 )

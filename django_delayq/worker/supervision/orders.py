@@ -10,11 +10,12 @@ ignored, as nohup does, wants it to stay.
 
 Note [Not for children]
 A child that a task forks inherits these handlers, and would swallow the SIGTERM by which `multiprocessing` ends it. So
-it gets back what stood before.
+it gets back what stood before. What is sent to it before that waits, or the handlers would have swallowed it already.
 """
 
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Protocol
 
@@ -39,6 +40,7 @@ class Orders:
         self.to_stop = False
         self._exit_status: int | None = None  # once all is drained
         self._before: dict[int, signal._HANDLER] = {}
+        self._forking = threading.local()
 
     def obey(self) -> None:
         """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
@@ -47,7 +49,7 @@ class Orders:
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue
             self._before[number] = signal.signal(number, handler)
-        os.register_at_fork(after_in_child=self._leave_children_alone)  # Note [Not for children]
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def hold_back(self) -> bool:
@@ -82,6 +84,15 @@ class Orders:
     def _ignore(self, number: int, frame: FrameType | None) -> None:
         """Do nothing. SIG_IGN would be inherited by the programs that tasks start."""
 
-    def _leave_children_alone(self) -> None:
+    # -- a task forks: see Note [Not for children]
+
+    def _before_fork(self) -> None:
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _in_child(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+        self._after_fork()
