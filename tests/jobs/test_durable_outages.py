@@ -20,6 +20,7 @@ from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.live import live_worker
 from tests.faults.simulated_time import SimulatedTime
 from tests.jobs.durable_support import backend, built, counts, durable, row_of, rows_of, started, view
+from tests.jobs.support import Stored
 from tests.support import run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -204,6 +205,23 @@ def test_a_full_sweep_puts_back_what_was_lost_of_a_shard_that_still_looks_built(
     assert mirror.full_sweep(broker).lines == [f"job {result.id}: put back"]
     run_burst()
     assert started(path) == 1
+
+
+@pytest.mark.parametrize("left", ["payload", "holder", "dead"])
+def test_a_full_sweep_puts_back_a_job_of_which_redis_has_kept_a_part(broker, tmp_path, left):
+    """What is left of it must not keep it out."""
+    built(broker)
+    result = durable(tasks.note).enqueue(str(tmp_path / "ran"))
+    stored = Stored(result)
+    stored.client.zrem(stored.names["ready"], stored.member)
+    if left == "holder":
+        stored.client.hset(stored.names["held"], stored.member, "1.e somebody")
+    if left == "dead":
+        stored.client.zadd(stored.names["dead"], {stored.member: 1})
+    assert mirror.full_sweep(broker).lines == [f"job {result.id}: put back"]
+    assert mirror.full_sweep(broker).lines == []
+    run_burst()
+    assert (row_of(result).status, started(tmp_path / "ran")) == ("SUCCESSFUL", 1)
 
 
 def test_a_payload_that_somebody_else_wrote_is_dropped_and_the_jobs_own_is_put_back(broker, tmp_path):
