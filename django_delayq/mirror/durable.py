@@ -138,26 +138,23 @@ def put_back_jobs(broker: Broker, jobs: Sequence[WaitingJob], *, dry_run: bool =
     if missing and not dry_run:
         still = _read(ledger.open_jobs().filter(pk__in=[job.pk for job in missing]))
         put_jobs(broker, [job.as_new() for job in still])
+        kept_out = _find_missing(broker, still)  # by what is left of them
+        _clear_away(JobBroker(broker), kept_out)
+        put_jobs(broker, [job.as_new() for job in kept_out])
     return [f"job {result_id(job.queue, job.member)}: put back" for job in missing]
+
+
+def _clear_away(own: JobBroker, jobs: Sequence[WaitingJob]) -> None:
+    """Remove what is left of jobs that nothing stands for, unless a worker has one by now."""
+    for job in jobs:
+        place = own.place_of(job.member, job.queue)
+        if own.change(place, job.member, "leave") == "DEAD":
+            own.change(place, job.member, "bury")
 
 
 def _find_missing(broker: Broker, jobs: Sequence[WaitingJob]) -> list[WaitingJob]:
     """Return those that Redis has not, in a round trip a place."""
     own = JobBroker(broker)
-    missing = _missing(own, jobs)
-    if missing and not dry_run:
-        still = _read(ledger.open_jobs().filter(pk__in=[job.pk for job in missing]))
-        put_jobs(broker, [job.as_new() for job in still])
-        kept_out = _missing(own, still)  # by what is left of them
-        for job in kept_out:
-            place = own.place_of(job.member, job.queue)
-            if own.change(place, job.member, "leave") == "DEAD":
-                own.change(place, job.member, "bury")
-        put_jobs(broker, [job.as_new() for job in kept_out])
-    return [f"job {result_id(job.queue, job.member)}: put back" for job in missing]
-
-
-def _missing(own: JobBroker, jobs: Sequence[WaitingJob]) -> list[WaitingJob]:
     groups: dict[Place, list[WaitingJob]] = {}
     for job in jobs:
         groups.setdefault(own.place_of(job.member, job.queue), []).append(job)
