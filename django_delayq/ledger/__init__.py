@@ -25,6 +25,7 @@ from .jobs import (
     unmirrored_jobs,
 )
 from .load import Load, read_load
+from .locks import leave_locked, lock_free, owner_of_locks, writing
 from .outcome import Outcome, Version, Won, version_of
 from .reading import find, load_abandoned, load_open_rows, load_runs, load_schedules, open_apart, open_chains
 from .recording import record, start
@@ -53,16 +54,19 @@ __all__ = [
     "find",
     "find_job",
     "give_up_keys",
+    "leave_locked",
     "load_abandoned",
     "load_dead",
     "load_jobs",
     "load_open_rows",
     "load_runs",
     "load_schedules",
+    "lock_free",
     "note_mirrored",
     "open_apart",
     "open_chains",
     "open_jobs",
+    "owner_of_locks",
     "prune_jobs",
     "read_load",
     "record",
@@ -78,4 +82,5 @@ __all__ = [
     "undo_start",
     "unmirrored_jobs",
     "version_of",
+    "writing",
 ]

@@ -6,15 +6,19 @@ from ..fields import utcnow
 from ..models import Run, Status
 from ..models.run import OPEN
 from .database import database
+from .locks import leave_locked, writing
 from .outcome import Outcome, version_of
 from .reading import load_schedules
 from .recording import left_behind, record
 
 
 def close_orphan(run: Run, reason: str) -> None:
-    """Close an open run whose schedule is gone: nobody is left to execute it for."""
-    rows = Run._base_manager.using(database()).filter(pk=run.pk, status__in=sorted(OPEN))
-    rows.update(status=Status.LOST, reason=reason, finished_at=utcnow())
+    """Close an open run whose schedule is gone: nobody is left to execute it for. The sweeps find what is locked."""
+    using = database()
+    with writing(using):
+        if not leave_locked(Run, [run.pk], using):
+            rows = Run._base_manager.using(using).filter(pk=run.pk, status__in=sorted(OPEN))
+            rows.update(status=Status.LOST, reason=reason, finished_at=utcnow())
 
 
 def close_abandoned(runs: Sequence[Run]) -> None:

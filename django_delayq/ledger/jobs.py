@@ -27,6 +27,7 @@ from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..models.locks import locked
 from .database import database
+from .locks import leave_locked, lock_free, writing
 from .outcome import Won
 
 #: As in the index of open jobs, see `reading._OPEN`.
@@ -154,7 +155,7 @@ def give_up_keys(members: Iterable[str]) -> set[str]:
     See Note [Unique keys in the database].
     """
     using = database()
-    with transaction.atomic(using=using):
+    with writing(using):
         rows = locked(_jobs(using).filter(member__in=list(members)), skip=True)
         mine = dict(rows.values_list("member", "pk"))
         _jobs(using).filter(pk__in=mine.values()).update(unique="")
@@ -174,17 +175,18 @@ def change_job(job: Job, **values: Any) -> bool:
 
 
 def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
-    """Write outcomes in one transaction; GONE where the row is gone or has an outcome already.
+    """Write outcomes in one transaction; GONE where the row is gone or has an outcome already, LOCKED as in `record`.
 
     See Note [One row, one outcome]. After an exception nothing is written, and the same call may be repeated.
     """
     if not outcomes:
         return []
     using = database()
-    with transaction.atomic(using=using):
-        rows = locked(_jobs(using).filter(pk__in=[outcome.row.pk for outcome in outcomes]))
-        stand = {pk: rest for pk, *rest in rows.values_list("pk", "status", "attempt", "fence")}
-        won = [_compare(outcome, stand) for outcome in outcomes]
+    with writing(using):
+        pks = [outcome.row.pk for outcome in outcomes]
+        found, taken = lock_free(Job, pks, using, "status", "attempt", "fence")
+        stand = {pk: list(values) for pk, values in found.items()}
+        won = [Won.LOCKED if outcome.row.pk in taken else _compare(outcome, stand) for outcome in outcomes]
         changed = [_written(item) for item, result in zip(outcomes, won, strict=True) if result is Won.YES]
         _jobs(using).bulk_create(
             changed, batch_size=_BATCH, update_conflicts=True, unique_fields=["id"], update_fields=_OUTCOME_FIELDS
@@ -217,35 +219,43 @@ def _written(outcome: JobOutcome) -> Job:
     )
 
 
-def start_jobs(starting: Sequence[tuple[JobRow, str]]) -> list[JobRow | None]:
+def start_jobs(starting: Sequence[tuple[JobRow, str]]) -> list[JobRow | Won]:
     """Write `RUNNING` under these fences before executions that may be repetitions, in one transaction.
 
-    Return the rows as they stand now; None for each that is not as it was read any more.
+    Return the rows as they stand now; LOST for each that is not as it was read any more, LOCKED as in `record`.
     """
     using = database()
-    started: list[JobRow | None] = []
-    with transaction.atomic(using=using):
+    started: list[JobRow | Won] = []
+    with writing(using):
+        taken = leave_locked(Job, [row.pk for row, _ in starting], using)
         for row, fence in starting:
+            if row.pk in taken:
+                started.append(Won.LOCKED)
+                continue
             new = row._replace(status=JobStatus.RUNNING.value, fence=fence, reclaims=row.reclaims + 1)
             same = _jobs(using).filter(pk=row.pk, status=row.status, attempt=row.attempt, fence=row.fence)
             written = same.update(status=new.status, fence=fence, reclaims=new.reclaims)
-            started.append(new if written else None)
+            started.append(new if written else Won.LOST)
     return started
 
 
 def undo_job_starts(started: Iterable[tuple[JobRow, JobRow]]) -> None:
     """Take (started, before) back, so that what did not start counts no take-over."""
-    using = database()
-    with transaction.atomic(using=using):
-        for new, before in started:
+    using, pairs = database(), list(started)
+    with writing(using):
+        taken = leave_locked(Job, [new.pk for new, _ in pairs], using)
+        for new, before in pairs:
             rows = _jobs(using).filter(pk=new.pk, status=new.status, fence=new.fence)
-            rows.update(status=before.status, fence=before.fence, reclaims=before.reclaims)
+            if new.pk not in taken:
+                rows.update(status=before.status, fence=before.fence, reclaims=before.reclaims)
 
 
 def store_results(jobs: Sequence[Job]) -> None:
     """Insert the results of jobs that had no row. Where one stands already, it stays."""
     if jobs:
-        _jobs().bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
+        using = database()
+        with writing(using):
+            _jobs(using).bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
 
 
 def take_result(queue: str, member: str) -> Job | None:
@@ -266,16 +276,18 @@ def take_result(queue: str, member: str) -> Job | None:
 def note_mirrored(members: Sequence[str]) -> None:
     """Note that Redis has these; rows that somebody has locked are left to the next sweep."""
     using = database()
-    with transaction.atomic(using=using):
+    with writing(using):
         rows = locked(_jobs(using).filter(member__in=members), skip=True)
         _jobs(using).filter(pk__in=list(rows.values_list("pk", flat=True))).update(mirrored=True)
 
 
 def prune_jobs(limit: int) -> int:
-    """Delete up to so many expired rows; return how many there were."""
+    """Delete up to so many expired rows that nobody has locked; return how many there were."""
     using = database()
     rows = _jobs(using).filter(Q(expires_at__isnull=False) & Q(expires_at__lt=utcnow())).order_by("expires_at")
-    pks = list(rows.values_list("pk", flat=True)[:limit])
+    pks = set(rows.values_list("pk", flat=True)[:limit])
     if pks:
-        _jobs(using).filter(pk__in=pks).delete()
+        with writing(using):
+            pks -= leave_locked(Job, pks, using)
+            _jobs(using).filter(pk__in=pks).delete()
     return len(pks)

@@ -12,6 +12,7 @@ class Won(Enum):
 
     YES = "yes"
     LOST = "lost"  # somebody else decided this point: do not touch Redis
+    LOCKED = "locked"  # somebody else's transaction has locked a row of it: nothing is written, try again later
     GONE = "gone"  # the schedule was deleted or made anew: nothing to record, drop the member
 
 

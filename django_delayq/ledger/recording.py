@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
-
 from .. import chain
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
 from ..models.locks import locked
 from .database import database
+from .locks import lock_free, locked_by_others, writing
 from .outcome import Outcome, Won
 from .reading import load_schedules
 from .rows import write
@@ -30,43 +29,69 @@ from .states import STATE_FIELDS, advance, decides, save_states, settle_state
 def record(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write rows and states in one transaction; say per outcome whether it was won. See Note [Compare and set].
 
-    After an exception nothing is written, and the same call may be repeated.
+    After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
+    `locks.py`, Note [Nobody's row is waited for].
 
     Raises:
         IntegrityError: The table refuses a row, and not because of another one: it is of another release.
     """
-    using = database()
-    with transaction.atomic(using=using):
-        won = write(outcomes, using)
-        _advance(outcomes, won, using)
-    return won
+    return _write(outcomes, {outcome.schedule.pk for outcome in outcomes})
 
 
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
 
-    See Note [Compare and set]. A row that the table refuses is lost: what cannot be recorded is not executed again.
+    As `record`, but a row that the table refuses is lost: what cannot be recorded is not executed again. A `running`
+    row alone moves no state.
     """
+    moving = {outcome.schedule.pk for outcome in outcomes if outcome.run.status != Status.RUNNING}
+    return _write(outcomes, moving, refused=Won.LOST)
+
+
+def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None = None) -> list[Won]:
+    """Write rows, and the states of the schedules that move on."""
     using = database()
-    with transaction.atomic(using=using):
-        won = write(outcomes, using, refused=Won.LOST)
-        _advance(outcomes, won, using)
+    won = [Won.LOCKED] * len(outcomes)
+    with writing(using):
+        generations, states, taken = _lock(moving, using) if moving else ({}, {}, set())
+        free = [index for index, outcome in enumerate(outcomes) if outcome.schedule.pk not in taken]
+        writable = [outcomes[index] for index in free]
+        written = write(writable, using, refused=refused)
+        _advance(writable, written, moving, generations, states, using)
+    for index, result in zip(free, written, strict=True):
+        won[index] = result
     return won
 
 
-def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
-    """Move the states of the won outcomes on. The schedules are locked, so that a deletion or a second worker waits.
+def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, ScheduleState], set[int]]:
+    """Lock schedules and states, so that a deletion or a second worker waits: see Note [Order of locks].
 
-    A `running` row alone moves nothing, and its definition stays the one that it was claimed with.
+    Return the generations of those that are there, their states, and the keys that others have locked.
     """
-    yes = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
-    pks = {outcome.schedule.pk for outcome in yes if outcome.run.status != Status.RUNNING}
-    if not pks:
-        return
-    current = _lock_schedules(sorted(pks), outcomes, using)
-    states = ScheduleState._base_manager.using(using).in_bulk(pks)
+    schedules, taken = lock_free(Schedule, pks, using, "generation")
+    states = ScheduleState._base_manager.using(using).filter(pk__in=list(schedules))
+    found = {row.pk: row for row in locked(states, skip=True)}
+    taken |= locked_by_others(ScheduleState, schedules.keys() - found.keys(), using)
+    return {pk: generation for pk, (generation,) in schedules.items()}, found, taken
+
+
+def _advance(
+    outcomes: Sequence[Outcome],
+    won: list[Won],
+    moving: set[int],
+    generations: dict[int, int],
+    states: dict[int, ScheduleState],
+    using: str,
+) -> None:
+    """Move the states of the won outcomes on; their schedules and states are locked.
+
+    The definition of a point that runs stays the one that it was claimed with.
+    """
+    winners = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
+    current = _as_they_stand(winners, generations)
+    moved: dict[int, ScheduleState] = {}
     for index, outcome in enumerate(outcomes):
-        if won[index] is not Won.YES or outcome.schedule.pk not in pks:
+        if won[index] is not Won.YES or outcome.schedule.pk not in moving:
             continue
         row = current.get(outcome.schedule.pk)
         if row is None or row.created_at != outcome.schedule.created_at:
@@ -77,7 +102,7 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
         if outcome.run.status == Status.RUNNING:
             continue
         claimed, outcome.schedule = outcome.schedule, row
-        state = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
+        state = moved[row.pk] = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
         if outcome.repeated:
             outcome.next_point = state.next_due_at
             continue
@@ -88,7 +113,8 @@ def _advance(outcomes: Sequence[Outcome], won: list[Won], using: str) -> None:
             outcome.next_point = settle_state(row, state)
             if outcome.owner is not None:
                 outcome.owner.next_point = outcome.next_point
-    save_states([states[pk] for pk in sorted(pks) if pk in states and pk in current], STATE_FIELDS)
+    if moved:
+        save_states([moved[pk] for pk in sorted(moved)], STATE_FIELDS)
 
 
 def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, using: str) -> None:
@@ -118,14 +144,13 @@ def left_behind(schedule: Schedule, decided: datetime, **values: Any) -> Run:
     )
 
 
-def _lock_schedules(pks: list[int], outcomes: Sequence[Outcome], using: str) -> dict[int, Schedule]:
-    """Lock these schedules and return them as they stand now; those that were not edited are not read again."""
-    rows = locked(Schedule._base_manager.using(using).filter(pk__in=pks))
-    generations = dict(rows.values_list("pk", "generation"))
+def _as_they_stand(outcomes: Sequence[Outcome], generations: dict[int, int]) -> dict[int, Schedule]:
+    """Return the schedules of these outcomes, of which these generations stand; those not edited are not read again."""
+    pks = {outcome.schedule.pk for outcome in outcomes} & generations.keys()
     current = {
         outcome.schedule.pk: outcome.schedule
         for outcome in outcomes
         if generations.get(outcome.schedule.pk) == outcome.schedule.generation
     }
-    edited = generations.keys() - current.keys()
+    edited = pks - current.keys()
     return current | load_schedules(edited) if edited else current

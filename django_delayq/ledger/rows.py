@@ -17,9 +17,9 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from ..models import Run, Status
-from ..models.locks import locked
 from .database import database
-from .outcome import Outcome, Version, Won
+from .locks import leave_locked, lock_free, writing
+from .outcome import Outcome, Version, Won, version_of
 
 ROW_FIELDS = [
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
@@ -81,15 +81,23 @@ def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], u
     """Update the rows of these indexes, as far as they are as they were read; note in `won` what became of each."""
     if not begun:
         return
-    rows = locked(Run._base_manager.using(using).filter(pk__in=[outcomes[index].run.pk for index in begun]))
-    read = rows.values_list("pk", "status", "attempt", "fence")
-    stand = {pk: Version(status, attempt, fence) for pk, status, attempt, fence in read}
-    same = {index: None for index in begun if stand.get(outcomes[index].run.pk) == outcomes[index].seen}
+    pks = [outcomes[index].run.pk for index in begun]
+    found, taken = lock_free(Run, pks, using, "status", "attempt", "fence")
+    stand = {pk: Version(*values) for pk, values in found.items()}
+    same: dict[int, None] = {}
+    for index in begun:
+        run = outcomes[index].run
+        if stand.get(run.pk) == outcomes[index].seen:
+            same[index] = None
+            stand[run.pk] = version_of(run)  # one worker may have executed a point twice
     Run._base_manager.using(using).bulk_create(
         [outcomes[index].run for index in same], update_conflicts=True, unique_fields=["id"], update_fields=ROW_FIELDS
     )
     for index in begun:
-        won[index] = Won.YES if index in same else _mine(outcomes[index], {"pk": outcomes[index].run.pk}, using)
+        pk = outcomes[index].run.pk
+        won[index] = (
+            Won.YES if index in same else Won.LOCKED if pk in taken else _mine(outcomes[index], {"pk": pk}, using)
+        )
 
 
 def _mine(outcome: Outcome, key: dict[str, object], using: str) -> Won:
@@ -106,8 +114,11 @@ def _mine(outcome: Outcome, key: dict[str, object], using: str) -> Won:
 def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
     """Take `running` rows of executions that did not begin back to what they were, so that no reclaim is counted."""
     using = database()
-    with transaction.atomic(using=using):
+    with writing(using):
+        taken = leave_locked(Run, [outcome.run.pk for outcome in outcomes if outcome.run.pk], using)
         for outcome, values in zip(outcomes, before, strict=True):
             run = outcome.run
+            if run.pk in taken:
+                continue
             rows = Run._base_manager.using(using).filter(pk=run.pk, status=Status.RUNNING, fence=run.fence)
             rows.update(**values)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import transaction
-
 from .. import chain, conf, ledger
 from ..broker import Definition
 from ..models import Condition, Schedule, ScheduleState, Tombstone
@@ -21,7 +19,8 @@ class Wanted:
     """What Redis should hold of a schedule: a point and its wake-up, or nothing.
 
     `awaited`: the point has a row of the ledger that is not finished, so it may wait for a retry. `past_django`: SQL
-    edited the row since it was mirrored; see Note [Digest].
+    edited the row since it was mirrored; see Note [Digest]. `noted`: its state is as this says; else somebody else has
+    locked it, and it must not be called mirrored.
     """
 
     schedule: Schedule
@@ -31,6 +30,7 @@ class Wanted:
     wake_ms: int
     awaited: bool
     past_django: bool
+    noted: bool = True
 
     def definition(self, expected: str = "") -> Definition:
         """Return the definition to upsert, where there is a point."""
@@ -42,13 +42,14 @@ def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
 
     Needs no Redis, so that a state tells what a definition left undecided even where Redis was never reached. What was
     edited past Django becomes a new version here: it gets a generation, and an `effective_from` where its timing
-    changed. `range(a, b)` stands for all keys between.
+    changed. What others have locked is left to the next sweep. `range(a, b)` stands for all keys between.
     """
     schedules = rows.load(pks)
     marks = {schedule.pk: digest_of(schedule) for schedule in schedules}
     edited = _edited(schedules, marks)
+    left: set[int] = set()
     if edited and note:
-        _begin_versions(schedules, edited)
+        left = _begin_versions(schedules, edited)
         fresh = {row.pk: row for row in rows.load(list(edited))}
         schedules = [fresh.get(row.pk, row) for row in schedules]
         marks |= {pk: digest_of(row) for pk, row in fresh.items()}
@@ -56,7 +57,9 @@ def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
     notes = _Notes()
     wanted = [_work_out(row, marks[row.pk], oldest.get(row.pk), row.pk in edited, notes) for row in schedules]
     if note:
-        notes.write()
+        noted = {item.schedule.pk: item for item in wanted}
+        for pk in notes.write(left):
+            noted[pk].noted = False
     return wanted
 
 
@@ -112,14 +115,29 @@ class _Notes:
             self.mirrored.append(state)
         return point, owed
 
-    def write(self) -> None:
-        """Write them, and tell of schedules that are parked since now."""
-        if self.changed:
-            ledger.save_states(self.changed, ["next_due_at", "condition", "condition_reason", "mirrored_digest"])
-        if self.mirrored:
-            ledger.save_states(self.mirrored, ["mirrored_digest"])
+    def write(self, left: set[int]) -> set[int]:
+        """Write them but for those `left` out, and tell of schedules that are parked since now.
+
+        Return which were left out: others have locked them. See `models/locks.py`, Note [Order of locks].
+        """
+        pks = [state.pk for state in (*self.changed, *self.mirrored) if state.pk not in left]
+        if pks:
+            using = ledger.database()
+            with ledger.writing(using):
+                left = left | ledger.leave_locked(Schedule, pks, using)
+                left |= ledger.leave_locked(ScheduleState, [pk for pk in pks if pk not in left], using)
+                self._save(self.changed, ["next_due_at", "condition", "condition_reason", "mirrored_digest"], left)
+                self._save(self.mirrored, ["mirrored_digest"], left)
         for schedule, reason in self.parked:
-            schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
+            if schedule.pk not in left:
+                schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
+        return left
+
+    @staticmethod
+    def _save(states: Sequence[ScheduleState], fields: list[str], left: set[int]) -> None:
+        states = [state for state in states if state.pk not in left]
+        if states:
+            ledger.save_states(states, fields)
 
 
 def _owed(schedule: Schedule, state: ScheduleState) -> bool:
@@ -143,17 +161,20 @@ def _edited(schedules: Sequence[Schedule], marks: dict[int, str]) -> dict[int, P
     return found
 
 
-def _begin_versions(schedules: Sequence[Schedule], edited: dict[int, PastDjango]) -> None:
-    """Make new versions of rows that SQL has edited, as `Schedule.save` would have done."""
+def _begin_versions(schedules: Sequence[Schedule], edited: dict[int, PastDjango]) -> set[int]:
+    """Make new versions of rows that SQL has edited, as `Schedule.save` would have done; return which are locked."""
     using = ledger.database()
     written = Schedule._base_manager.using(using)
     queues = conf.get_config().queues
-    moved = [row for row in schedules if row.pk in edited and edited[row.pk].moved]
-    with transaction.atomic(using=using):
-        retimed = [pk for pk, what in edited.items() if what.retimed]
+    with ledger.writing(using):
+        left = ledger.leave_locked(Schedule, list(edited), using)
+        free = {pk: what for pk, what in edited.items() if pk not in left}
+        moved = [row for row in schedules if row.pk in free and free[row.pk].moved]
+        retimed = [pk for pk, what in free.items() if what.retimed]
         written.filter(pk__in=retimed).update(effective_from=moved_effective_from())
-        written.filter(pk__in=list(edited)).update(generation=next_generation())
+        written.filter(pk__in=list(free)).update(generation=next_generation())
         # Where they were before is not known: they leave every other place before they enter the new one.
         Tombstone.bury(
             [(row.pk, queue, row.generation) for row in moved for queue in queues if queue != row.queue], using=using
         )
+    return left

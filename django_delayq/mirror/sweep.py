@@ -61,7 +61,9 @@ def delta_sweep(broker: Broker) -> int:
     compare(broker, rows.load_homes_of(newer))
     for runs in pages_of(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
         enqueue_runs(broker, runs)
-    return max(len(pks), len(jobs))
+    with ledger.writing(using):  # what others have locked stays marked: asking for more at once would not end
+        left = ledger.leave_locked(Schedule, pks, using) if pks else ()
+    return max(len(pks) - len(left), len(jobs))
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], bool] = lambda: True) -> Report:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.db import transaction
 from django.db.models import F
 
 from .. import ledger
 from ..broker import Broker, Definition, Place
 from ..chain import member_of
 from ..models import Schedule, Tombstone
-from ..models.locks import locked
 from ..timing import to_ms, wake_at
 from .read import Wanted, read_wanted
 from .rows import Settled
@@ -59,7 +57,7 @@ def write_wanted(
     for place, items in removals.items():
         members = [(item.member, item.schedule.generation, expected.get(item.member, "")) for item in items]
         newer += _answered_old(items, broker.remove(place, members))
-    _note_synced(item.schedule for item in wanted if not newer or item.schedule.pk not in newer)
+    _note_synced(item.schedule for item in wanted if item.noted and (not newer or item.schedule.pk not in newer))
     return newer
 
 
@@ -106,18 +104,18 @@ def remove_tombstones(broker: Broker, members: set[str] | None = None, *, limit:
             else:
                 done.append(stone.pk)
     if done:
-        rows.filter(pk__in=done).delete()
+        with ledger.writing(rows.db):
+            rows.filter(pk__in=done).delete()
     return held
 
 
 def _note_synced(schedules: Iterable[Schedule]) -> None:
-    """Note which generation Redis has seen. A row that moved on meanwhile stays marked: its generation differs."""
+    """Note which generation Redis has seen. A row that moved on meanwhile, or is locked, stays marked."""
     seen = {row.pk: row.generation for row in schedules if row.synced_generation != row.generation}
     if not seen:
         return
     using = ledger.database()
-    rows = Schedule._base_manager.using(using)
-    with transaction.atomic(using=using):
-        stand = locked(rows.filter(pk__in=list(seen))).values_list("pk", "generation")
-        same = [pk for pk, generation in stand if generation == seen[pk]]
-        rows.filter(pk__in=same).update(synced_generation=F("generation"))
+    with ledger.writing(using):
+        free, _ = ledger.lock_free(Schedule, list(seen), using, "generation")
+        same = [pk for pk, (generation,) in free.items() if generation == seen[pk]]
+        Schedule._base_manager.using(using).filter(pk__in=same).update(synced_generation=F("generation"))

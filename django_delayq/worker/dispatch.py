@@ -35,6 +35,8 @@ OFFER_SECONDS = 10.0
 MOVING_MS = 1_000
 #: After a failure of the database, its entries come back after so long.
 DATABASE_MS = 1_000
+#: What cannot begin while somebody else has locked its row comes back after so long.
+LOCKED_MS = 1_000
 
 
 class Dispatcher:
@@ -60,7 +62,9 @@ class Dispatcher:
         self.due_in_ms, self.stand_back = due_in_ms, stand_back
         max_reclaims = broker.config.max_reclaims
         self.starter = Starter(keeper, recorder, slots, name=name, max_reclaims=max_reclaims)
-        self.isolation = Isolation(keeper, max_reclaims=max_reclaims)
+        self.isolation = Isolation(
+            keeper, max_reclaims=max_reclaims, locked=lambda: [*recorder.locked.held, *job_recorder.locked.held]
+        )
         self.jobs = JobDispatcher(
             jobs, keeper, job_recorder, slots, trouble,
             due_in_ms=due_in_ms, refuse=self._refuse, suspect=self._suspect, isolated=lambda: self.isolation.active,
@@ -142,9 +146,14 @@ class Dispatcher:
     def _note(self, verdicts: Verdicts) -> None:
         """Write what belongs into the database before anything is started or settled."""
         if verdicts.stretches:
+            locked = set()
             for outcome, won in zip(verdicts.stretches, ledger.record(verdicts.stretches), strict=True):
                 if won is Won.YES:
                     announce(outcome)
+                elif won is Won.LOCKED:
+                    locked.add(chain.member_of(outcome.schedule.pk))
+            if locked:
+                self.release(verdicts.take_out(locked), LOCKED_MS)
         for run in verdicts.orphans:
             ledger.close_orphan(run, "the schedule was deleted")
         if verdicts.park:
@@ -244,8 +253,8 @@ class Dispatcher:
             try:
                 if jobs:
                     self.jobs.start(place, group)
-                else:
-                    self.starter.start(group)
+                elif locked := self.starter.start(group):
+                    self.release(locked, LOCKED_MS)
             except DatabaseError as error:
                 self.trouble.database_failed(error, writing=True)
                 self.release([held for held, _ in group], DATABASE_MS)

@@ -74,3 +74,12 @@ class Finished:
     started: bool = True
     executed: bool = False
     hung: bool = False
+    #: See `locked.py`.
+    locked_at: float = 0.0
+    told: bool = False
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        outcome = self.held.outcome
+        return self.held.member if outcome is None else f"{outcome.run.schedule_name} due {outcome.run.due_at}"

@@ -15,6 +15,7 @@ or a later try, with a delay that grows, because this process claims nothing mea
 """
 
 import time
+from collections.abc import Callable, Sequence
 
 from ..models import Run, Status
 from .delays import Delays
@@ -35,8 +36,9 @@ def take_overs(run: Run) -> int:
 class Isolation:
     """Who waits for its turn to run alone, and who does. Used by the loop's thread only."""
 
-    def __init__(self, keeper: LeaseKeeper, *, max_reclaims: int) -> None:
-        self._keeper = keeper
+    def __init__(self, keeper: LeaseKeeper, *, max_reclaims: int, locked: Callable[[], Sequence[AnyHeld]]) -> None:
+        """`locked`: what has ended, and waits for somebody else's lock to be recorded; it is not waited for."""
+        self._keeper, self._locked = keeper, locked
         self._alone_from = min(ALONE_FROM, max(1, max_reclaims))
         self._waiting: list[AnyHeld] = []
         self._since = 0.0
@@ -55,7 +57,7 @@ class Isolation:
 
     @property
     def _running(self) -> bool:
-        return self._alone is not None and self._alone in self._keeper
+        return self._alone is not None and self._alone in self._keeper and self._alone not in self._locked()
 
     def concerns(self, take_overs: int) -> bool:
         """Say whether the execution that would begin now, the so-manieth take-over, has to run alone."""
@@ -68,11 +70,11 @@ class Isolation:
         self._waiting.append(held)
 
     def next(self) -> AnyHeld | None:
-        """Return whose turn it is, once nothing else of this process is unfinished or unrecorded."""
+        """Return whose turn it is, once all else of this process has ended and is recorded, or waits for a lock."""
         lost = [held for held in self._waiting if held.lost.is_set()]
         self._keeper.discard(lost)
         self._waiting = [held for held in self._waiting if held not in lost]
-        if not self._waiting or self._running or len(self._keeper) > len(self._waiting):
+        if not self._waiting or self._running or len(self._keeper) > len(self._waiting) + len(self._locked()):
             return None
         self._alone = self._waiting.pop(0)
         self._delays.forget(self._alone.member)

@@ -41,7 +41,7 @@ unknown length. `ScheduleState.next_due_at`, written with the edit, says whether
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -83,6 +83,17 @@ class Verdicts:
     unknown: list[Held] = field(default_factory=list)
     #: The next point cannot be computed: park.
     park: list[Held] = field(default_factory=list)
+
+    def take_out(self, members: Collection[str]) -> list[Held]:
+        """Take these members out of all that would be executed, recorded, handed back or parked; return them."""
+        out: list[Held] = []
+        for group in (self.record, self.unknown, self.park):
+            out += [held for held in group if held.member in members]
+            group[:] = [held for held in group if held.member not in members]
+        for pairs in (self.execute, self.suspects):
+            out += [held for held, _ in pairs if held.member in members]
+            pairs[:] = [pair for pair in pairs if pair[0].member not in members]
+        return out
 
 
 def judge(entries: Sequence[Held], worker: str) -> Verdicts:

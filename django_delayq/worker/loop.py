@@ -263,6 +263,8 @@ class Worker:
         return True
 
     def _room(self) -> int:
+        if self.recorder.locked.full or self.job_recorder.locked.full:
+            return 0
         room = min(self.dispatcher.capacity(), self.config.batch_size)
         if self.options.max_runs is not None:
             room = min(room, self.options.max_runs - self.runs - len(self.keeper))
@@ -270,8 +272,10 @@ class Worker:
 
     def _until_next(self) -> float:
         now = time.monotonic()
-        if not self._recorded:
-            return max(0.0, self.trouble.until - now)
+        again = min(self.recorder.again, self.job_recorder.again)
+        return min(self._until_claims(now), max(0.0, max(again, self.trouble.until) - now))
+
+    def _until_claims(self, now: float) -> float:
         cap = self.config.idle_cap_seconds
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             return min(cap, self.dispatcher.isolation.seconds_left())

@@ -21,6 +21,7 @@ database takes them: thrown away, what has succeeded would be executed again, an
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TypeVar
@@ -31,11 +32,12 @@ from .. import chain, failpoints, ledger, mirror
 from ..broker import Broker, Lease, Place, Settlement
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won
-from ..models import Run, Schedule, Status
+from ..models import Run, Schedule, ScheduleState, Status
 from ..signals import run_finished, run_skipped
 from .entry import Finished, Held
 from .jobs.entry import FinishedJob
 from .leases import LeaseKeeper
+from .locked import Locked
 from .logs import log_run
 
 logger = logging.getLogger("django_delayq.worker")
@@ -58,6 +60,7 @@ class Recorder:
         self._due_in_ms = due_in_ms
         self.keeper = keeper
         self.unrecorded: list[Finished] = []
+        self.locked: Locked[Finished] = Locked(Schedule, ScheduleState, Run, most=broker.config.batch_size)
         self.unsettled: dict[Place, list[tuple[Held, Settlement]]] = {}
         self.unretried: dict[Place, list[tuple[Held, Lease]]] = {}
         self.unqueued: list[Run] = []
@@ -66,7 +69,14 @@ class Recorder:
     @property
     def idle(self) -> bool:
         """True while nothing waits to be written."""
-        return not (self.unrecorded or self.unsettled or self.unretried or self.unqueued)
+        return self.again == math.inf
+
+    @property
+    def again(self) -> float:
+        """The monotonic second from which on `flush` has something to write: 0 for now, infinite for nothing at all."""
+        if self.unrecorded or self.unsettled or self.unretried or self.unqueued:
+            return 0.0
+        return self.locked.until
 
     def add(self, finished: Iterable[Finished]) -> None:
         """Take finished entries, to be written by `flush`; what never started is let go."""
@@ -92,6 +102,7 @@ class Recorder:
             django.db.Error: What was not written is kept. See Note [Whose fault].
             BrokerError: The ledger was written; what was not settled is kept.
         """
+        self.unrecorded += self.locked.take()
         write_all(self.unrecorded, self.broker.config.batch_size, self._record, self.keeper)
         self._settle_all()
 
@@ -111,12 +122,17 @@ class Recorder:
         failpoints.reach("before_ledger")
         won = ledger.record([outcome for _, outcome, _ in entries])
         failpoints.reach("after_ledger")
+        locked = []
         in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
                 announce(outcome)
-            if owner is not None:
+            if owner is not None and result is Won.LOCKED:
+                locked.append(owner)
+            elif owner is not None:
                 self._after(owner, outcome, result)
+        if locked:
+            self.locked.keep(locked)
 
     def _after(self, finished: Finished, outcome: Outcome, result: Won) -> None:
         held, run = finished.held, outcome.run

@@ -36,8 +36,10 @@ class Starter:
         """Say whether the point has killed its workers too often to be executed once more (rule R6)."""
         return take_overs(run) > self.max_reclaims
 
-    def start(self, suspects: Sequence[Startable]) -> None:
+    def start(self, suspects: Sequence[Startable]) -> list[Held]:
         """Count and submit entries; what is lost(poison) goes to the recorder. Note [Take-over].
+
+        Return those to be handed back, because somebody else has locked their rows.
 
         Raises:
             DatabaseError: None of them was submitted.
@@ -54,14 +56,19 @@ class Starter:
         for outcome, result in zip(skipped, won[len(outcomes) :], strict=True):
             if result is Won.YES:
                 announce(outcome)
+        locked = []
         for held, outcome, result in zip(starting, outcomes, won, strict=False):
-            if result is not Won.YES:
+            if result is Won.YES:
+                outcome.seen = version_of(outcome.run)
+                if outcome.owner is not None:  # what is skipped for it stands
+                    outcome.owner, held.beside = None, []
+                self.slots.submit(held, tasks[held])
+            elif result is Won.LOCKED:
+                held.before = None  # nothing was written
+                locked.append(held)
+            else:
                 self.recorder.lost(held, outcome.run)
-                continue
-            outcome.seen = version_of(outcome.run)
-            if outcome.owner is not None:  # what is skipped for it stands
-                outcome.owner, held.beside = None, []
-            self.slots.submit(held, tasks[held])
+        return locked
 
     def _take_over(self, held: Held) -> bool:
         """Fill in the running row; True where the point is poison."""

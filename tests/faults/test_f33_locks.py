@@ -5,26 +5,44 @@ deadlock with a worker.
 """
 
 import time
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
 
-from django_delayq import ledger
+from django_delayq import ledger, mirror
 from django_delayq.fields import utcnow
 from django_delayq.ledger import Outcome, Won, recording
-from django_delayq.models import Declaration, Run, Schedule, ScheduleState
+from django_delayq.mirror import fast
+from django_delayq.models import Declaration, Job, Run, Schedule, ScheduleState
+from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import wait_until
-from tests.faults.harness.load import schedules
-from tests.faults.harness.workers import Fleet
-from tests.integration.mirroring import schedule
-from tests.jobs.durable_support import in_thread
+from tests.app import tasks
+from tests.databases.test_threads import known, ordered
+from tests.faults.harness.load import SECOND, schedules, soon
+from tests.faults.harness.workers import Fleet, WorkerProcess
+from tests.faults.live import live_worker
+from tests.integration.mirroring import mirrored, schedule
+from tests.jobs.durable_support import built, claim, durable, in_thread, row_of, rows_of, started
+from tests.support import OTHER_DAILY_CRON, make_due
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(connection.vendor != "postgresql", reason="needs PostgreSQL: set DATABASE_URL"),
 ]
 DELETIONS = {"bulk": lambda rows: rows.delete(), "each": lambda rows: [row.delete() for row in rows]}
+
+
+def hold_and_wait():
+    """Lock the schedule `ticking`, and wait for another job of the same worker when a point of that one has run."""
+    with transaction.atomic():
+        assert Schedule._base_manager.select_for_update().get(name="ticking")
+        before = len(tasks.CALLS)
+        wait_until(lambda: len(tasks.CALLS) > before, 20, "a point whose outcome cannot be recorded")
+        tasks.add.enqueue(99)
+        wait_until(lambda: (99, 1) in tasks.CALLS, 20, "the other job")
 
 
 def keeps_somebody_waiting():
@@ -65,6 +83,183 @@ def test_f33_a_bulk_write_locks_by_primary_key_wherever_the_rows_lie(broker, bul
         wait_until(keeps_somebody_waiting, what="the bulk write to wait for the first row")
         assert rows.get(pk=second.pk)
     assert not Schedule.objects.filter(description__startswith="now it lies").exists()
+
+
+@contextmanager
+def locking(rows):
+    """Lock these rows by a transaction of somebody else's, until the end of the `with`."""
+    holder = connection.copy()
+    holder.settings_dict["OPTIONS"] = {**holder.settings_dict["OPTIONS"], "application_name": "the nightly import"}
+    holder.set_autocommit(False)
+    text, params = rows.query.sql_with_params()
+    try:
+        with holder.cursor() as cursor:
+            cursor.execute(f"{text} FOR UPDATE", params)
+            assert cursor.fetchall(), "nothing was locked"
+        yield
+    finally:
+        holder.rollback()
+        holder.close()
+
+
+def go_on(trace, histories):
+    """Wait until each of these has begun twice from now on."""
+    since = time.time()
+
+    def ran_twice():
+        began = Counter(item.schedule for item in trace.executions() if item.began > since)
+        return all(began[history.pk] >= 2 for history in histories)
+
+    return wait_until(ran_twice, 20, "all others to go on")
+
+
+@pytest.mark.parametrize("table", [Schedule, ScheduleState])
+def test_f33_a_row_that_somebody_locks_holds_up_its_schedule_only(server, trace, tmp_path, report, table):
+    histories = schedules(30, trace)
+    first, *others = histories
+    with WorkerProcess("--threads", "4", folder=tmp_path) as worker:
+        wait_until(lambda: len(trace.executions()) > 60, 30, "a load")
+        with locking(table._base_manager.filter(pk=first.pk)):
+            since = time.time()
+            recovery = go_on(trace, others)
+            wait_until(lambda: "the nightly import" in worker.log(), 20, "that it says whose lock it is")
+            go_on(trace, others)
+            assert sum(item.schedule == first.pk for item in trace.executions() if item.began > since) <= 1
+        go_on(trace, histories)
+        report(f"F33 {table._meta.model_name} locked", histories, recovery=recovery)
+        log = worker.log()
+    assert log.count("the nightly import") == 1
+    assert "idle in transaction" in log
+    assert "cannot be used" not in log
+
+
+def test_f33_a_retry_whose_row_is_locked_begins_once_it_is_free(server, trace, tmp_path, report):
+    values = {"task": "tests.faults.tasks.fail_first", "max_attempts": 2, "backoff": timedelta(seconds=0.5)}
+    retrying, others = schedules(1, trace, name="retries", **values, **soon(1)), schedules(10, trace)
+    with WorkerProcess(folder=tmp_path):
+        open_rows = Run.objects.filter(status="retrying")
+        wait_until(open_rows.exists, 20, "a retry")
+        with locking(open_rows):
+            go_on(trace, others)
+            go_on(trace, others)
+            assert open_rows.exists()
+        wait_until(lambda: not Run.objects.filter(schedule_id=retrying[0].pk).open().exists(), 20, "the retry")
+        report("F33 run locked", [*retrying, *others])
+    assert Run.objects.get(schedule_id=retrying[0].pk).status == "succeeded"
+
+
+def test_f33_where_too_many_rows_are_locked_nothing_more_is_claimed_and_it_says_so(server, trace, tmp_path, report):
+    histories = schedules(10, trace)
+    with WorkerProcess(folder=tmp_path, BATCH_SIZE=5) as worker:
+        go_on(trace, histories)
+        with locking(Schedule._base_manager.filter(pk__in=[history.pk for history in histories])):
+            wait_until(lambda: "Nothing more is claimed" in worker.log(), 20, "that it says so")
+            assert worker.alive
+        go_on(trace, histories)
+        report("F33 all rows locked", histories)
+        log = worker.log()
+    assert log.count("Nothing more is claimed") == 1
+
+
+def test_f33_a_durable_job_whose_row_is_locked_holds_up_no_other(broker, tmp_path):
+    path, gate = tmp_path / "ran", tmp_path / "gate"
+    with live_worker(threads=2):
+        first = durable(tasks.note).enqueue(str(path), gate=str(gate))
+        wait_until(lambda: started(path) == 1, 20, "its start")
+        with locking(rows_of(first)):
+            gate.touch()
+            for _ in range(3):
+                other = durable(tasks.note).enqueue(str(path))
+                wait_until(lambda other=other: row_of(other).status == "SUCCESSFUL", 20, "the others")
+            assert row_of(first).status == "READY"
+        wait_until(lambda: row_of(first).status == "SUCCESSFUL", 20, "its outcome")
+    assert started(path) == 4
+
+
+def test_f33_what_has_to_run_alone_does_not_wait_for_an_outcome_whose_row_is_locked(broker, tmp_path):
+    path, gate = tmp_path / "ran", tmp_path / "gate"
+    with live_worker(threads=2) as live:
+        first = durable(tasks.note).enqueue(str(path), gate=str(gate))
+        wait_until(lambda: started(path) == 1, 20, "its start")
+        with locking(rows_of(first)):
+            gate.touch()
+            wait_until(lambda: len(live.worker.job_recorder.locked), 20, "an outcome that cannot be recorded")
+            with transaction.atomic():
+                suspect = durable(tasks.noop).enqueue()
+                rows_of(suspect).update(status="RUNNING", fence="1.x dead", reclaims=1)
+            wait_until(lambda: row_of(suspect).status == "SUCCESSFUL", 20, "its turn")
+        wait_until(lambda: row_of(first).status == "SUCCESSFUL", 20, "its outcome")
+
+
+def test_f33_a_take_over_of_a_durable_job_whose_row_is_locked_begins_once_it_is_free(broker, tmp_path):
+    path = tmp_path / "ran"
+    built(broker)
+    first = durable(tasks.note).enqueue(str(path))
+    claim(broker, first, lease_ms=1)
+    with ExitStack() as until_the_end:
+        with locking(rows_of(first)):
+            until_the_end.enter_context(live_worker(threads=2))
+            for number in range(3):
+                durable(tasks.note).enqueue(str(path))
+                wait_until(lambda number=number: started(path) == number + 1, 20, "the others")
+        wait_until(lambda: row_of(first).status == "SUCCESSFUL", 20, "its outcome")
+    assert started(path) == 4
+
+
+def test_f33_a_task_that_has_locked_a_schedule_may_wait_for_another_job_of_its_worker(broker, monkeypatch):
+    tasks.CALLS.clear()
+    schedule("ticking", task="tests.app.tasks.add", args=[1], kind="every", cron="", every=SECOND)
+    holding = schedule("holding", task=known(monkeypatch, hold_and_wait))
+    with live_worker(threads=4):
+        assert ordered(holding).status == "succeeded"
+
+
+def test_f33_a_point_behind_what_an_edit_left_is_handed_back_while_its_schedule_is_locked(broker):
+    edited, other = schedule("edited"), schedule("other")
+    point = make_due(broker, edited)
+    make_due(broker, other)
+    Schedule.objects.filter(pk=edited.pk).update(effective_from=point - 0.5 * SECOND)
+    ScheduleState.objects.filter(pk=edited.pk).update(next_due_at=point - 0.7 * SECOND)
+    worker = Worker(WorkerOptions(queues=("default",), threads=2))  # alone: no sweep is to find the difference first
+    worker.slots.start()
+
+    def runs(row):
+        worker.round(0.05)
+        return list(Run.objects.filter(schedule_id=row.pk).order_by("due_at").values_list("status", "reason"))
+
+    with locking(Schedule._base_manager.filter(pk=edited.pk)):
+        wait_until(lambda: runs(other) == [("succeeded", "")], 20, "the other")
+        assert runs(edited) == []
+    wait_until(lambda: len(runs(edited)) == 2, 20, "what the edit left, and the point")
+    wait_until(lambda: runs(edited) == [("skipped", "edited"), ("succeeded", "")], 20, "its outcome")
+    worker.drain()
+    worker.broker.close()
+
+
+def test_f33_a_sweep_leaves_out_what_is_locked(broker, monkeypatch):
+    built(broker)
+    first, second = schedule("first"), schedule("second")
+    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+    Schedule.objects.update(cron=OTHER_DAILY_CRON)
+    with locking(Schedule._base_manager.filter(pk=first.pk)), in_thread(lambda: mirror.delta_sweep(broker)):
+        pass
+    assert list(Schedule.objects.unmirrored()) == [first]
+    assert mirrored(broker, second)
+    assert mirror.delta_sweep(broker) == 1
+    assert mirrored(broker, first)
+    assert not Schedule.objects.unmirrored().exists()
+
+
+def test_f33_a_sweep_deletes_expired_results_but_for_those_that_are_locked(broker):
+    built(broker)
+    first, second = (durable(tasks.noop).enqueue() for _ in range(2))
+    for result in (first, second):
+        rows_of(result).update(status="SUCCESSFUL", expires_at=utcnow())
+    with locking(rows_of(first)), in_thread(lambda: mirror.full_sweep(broker)):
+        pass
+    assert Job.objects.get().member == row_of(first).member
+    mirror.full_sweep(broker)
+    assert not Job.objects.exists()
 
 
 def test_f33_schedules_deleted_in_bulk_while_they_run(server, trace, tmp_path, report):

@@ -66,7 +66,7 @@ def test_the_outcome_of_a_deleted_job_is_gone_and_makes_no_row(result):
 def test_only_one_of_two_takes_a_job_over(result):
     row = read(result)
     assert ledger.start_jobs([(row, "2.x me")])[0].reclaims == 1
-    assert ledger.start_jobs([(row, "3.x other")]) == [None]
+    assert ledger.start_jobs([(row, "3.x other")]) == [Won.LOST]
     assert (row_of(result).status, row_of(result).fence, row_of(result).reclaims) == ("RUNNING", "2.x me", 1)
 
 

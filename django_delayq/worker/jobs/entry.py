@@ -98,3 +98,11 @@ class FinishedJob:
     settlement: JobSettlement | None = None
     executed: bool = False
     hung: bool = False
+    #: See `worker/locked.py`.
+    locked_at: float = 0.0
+    told: bool = False
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.held.title

@@ -7,12 +7,15 @@ to keep another one's failure must not delete. A system check tells of it.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 
 from ...broker import JobBroker, Place
 from ...jobs import Options
 from ...jobs.aliases import keepers_of
+from ...models import Job
 from ..leases import LeaseKeeper
+from ..locked import Locked
 from ..recorder import Due, write_all
 from . import rows
 from .entry import FinishedJob
@@ -32,12 +35,18 @@ class JobRecorder:
         self._due_in_ms = due_in_ms
         self._unsettled: dict[Place, list[FinishedJob]] = {}
         self.unrecorded: list[FinishedJob] = []
+        self.locked: Locked[FinishedJob] = Locked(Job, most=jobs.broker.config.batch_size)
         self.runs = 0
 
     @property
     def idle(self) -> bool:
         """True while nothing waits to be settled."""
-        return not (self._unsettled or self.unrecorded)
+        return self.again == math.inf
+
+    @property
+    def again(self) -> float:
+        """The monotonic second from which on `flush` has something to do: 0 for now, infinite for nothing at all."""
+        return 0.0 if self._unsettled or self.unrecorded else self.locked.until
 
     def add(self, finished: FinishedJob) -> None:
         """Take a finished job, to be settled by `flush`; one that never started is let go."""
@@ -55,16 +64,19 @@ class JobRecorder:
             django.db.Error: What was not written is kept; the rest is settled. See `..recorder`, Note [Whose fault].
             BrokerError: What was not settled is kept.
         """
+        self.unrecorded += self.locked.take()
         try:
             write_all(self.unrecorded, self.jobs.broker.config.batch_size, self._record, self.keeper)
         finally:
             self._settle_all()
 
     def _record(self, batch: Sequence[FinishedJob]) -> None:
-        settling = rows.record(batch)
+        settling, locked = rows.record(batch)
         for item in settling:
             self._unsettled.setdefault(item.held.place, []).append(item)
-        self.keeper.discard({item.held for item in batch} - {item.held for item in settling})
+        if locked:
+            self.locked.keep(locked)
+        self.keeper.discard({item.held for item in batch} - {item.held for item in (*settling, *locked)})
 
     def _settle_all(self) -> None:
         size = self.jobs.broker.config.batch_size

@@ -101,8 +101,9 @@ class JobRows:
                 self._drop(job)
             elif job.row is None:
                 going.append(job)
-            elif (row := started[job]) is None:
-                logger.warning("%s was changed by somebody else; it is looked up again.", job.title)
+            elif isinstance(row := started[job], Won):
+                if row is Won.LOST:
+                    logger.warning("%s was changed by somebody else; it is looked up again.", job.title)
                 self._release([job], AGAIN_MS)
             else:
                 job.before, job.row = job.row, row
@@ -159,8 +160,10 @@ def _adopt(job: HeldJob, row: JobRow) -> None:
     job.entry = job.entry._replace(lapsed=lapsed, reclaims=row.reclaims)
 
 
-def record(batch: Sequence[FinishedJob]) -> list[FinishedJob]:
-    """Write what has become of these, in one transaction for all with a row; return those to be settled in Redis.
+def record(batch: Sequence[FinishedJob]) -> tuple[list[FinishedJob], list[FinishedJob]]:
+    """Write what has become of these, in one transaction for all with a row.
+
+    Return those to be settled in Redis, and those whose rows somebody else has locked.
 
     Raises:
         DatabaseError: The same call may be repeated.
@@ -171,8 +174,11 @@ def record(batch: Sequence[FinishedJob]) -> list[FinishedJob]:
     won = ledger.record_jobs([_outcome(item, row) for item, row in durable])
     ledger.store_results([_result(item) for item in others if _settled(item).what != "retry"])
     failpoints.reach("after_ledger")
-    settling = []
+    settling, locked = [], []
     for (item, _), result in zip(durable, won, strict=True):
+        if result is Won.LOCKED:
+            locked.append(item)
+            continue
         if result is Won.LOST:  # its lease ends, and who claims it then looks it up
             logger.warning("%s was decided by another worker.", item.held.title)
             continue
@@ -187,7 +193,7 @@ def record(batch: Sequence[FinishedJob]) -> list[FinishedJob]:
         if old.what == "done" and old.text:
             item.settlement = old._replace(ms=min(old.ms, MARK_MS), text=IN_DATABASE)
         settling.append(item)
-    return settling
+    return settling, locked
 
 
 def _settled(item: FinishedJob) -> JobSettlement:

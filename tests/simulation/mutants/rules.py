@@ -94,7 +94,7 @@ RULES = (
     ),
     mutant(
         "nocas", "R3 a row is updated only as it was read", "ledger.rows:_update",
-        "if stand.get(outcomes[index].run.pk) == outcomes[index].seen", "if outcomes[index].run.pk in stand",
+        "if stand.get(run.pk) == outcomes[index].seen:", "if run.pk in stand:",
         hl.overtaken_after_a_retry, "I",
     ),
     mutant(

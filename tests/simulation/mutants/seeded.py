@@ -79,7 +79,7 @@ SEEDED = (
     ),
     code(
         "jobnostart", "a repetition of a durable job is written before it begins", "ledger.jobs:start_jobs",
-        "started.append(new if written else None)", "started.append(new)",
+        "started.append(new if written else Won.LOST)", "started.append(new)",
     ),
     code(
         "jobnoput", "durable jobs that Redis lost are put back", "mirror.durable:put_back_jobs",
