@@ -3,11 +3,12 @@
 import argparse
 import json
 import os
+import signal
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 CHUNK = 100
@@ -22,9 +23,17 @@ def main() -> int:
     parser.add_argument("--mutants", action="store_true")
     options = parser.parse_args()
     first, end = map(int, options.seeds.split("-"))
+    signal.signal(signal.SIGTERM, _end)
     how = {"max_workers": options.processes, "mp_context": get_context("spawn"), "initializer": _prepare}
     with ProcessPoolExecutor(**how) as pool:
         return _mutants(pool, end) if options.mutants else _seeds(pool, first, end, options.notes)
+
+
+def _end(*_: object) -> None:
+    """End with the processes that play: they would play on what they were given."""
+    for child in active_children():
+        child.kill()
+    os._exit(1)
 
 
 def _seeds(pool, first: int, end: int, notes: Path) -> int:
