@@ -85,8 +85,9 @@ def _advance(
 ) -> None:
     """Move the states of the won outcomes on; their schedules and states are locked.
 
-    The definition of a point that runs stays the one that it was claimed with.
+    The definition of a point that runs stays the one that it was claimed with: what that leaves is recorded with it.
     """
+    begun = {outcome.schedule.pk for outcome in outcomes if outcome.run.status == Status.RUNNING}
     winners = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
     current = _as_they_stand(winners, generations)
     moved: dict[int, ScheduleState] = {}
@@ -108,7 +109,7 @@ def _advance(
             continue
         advance(state, outcome.run)
         if decides(outcome.run):
-            if claimed.effective_from < row.effective_from:
+            if claimed.effective_from < row.effective_from and row.pk not in begun:
                 _record_left(outcome, claimed, state, using)
             outcome.next_point = settle_state(row, state)
             if outcome.owner is not None:

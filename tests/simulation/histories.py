@@ -264,6 +264,16 @@ def newest_fails(world):
     world.work(1, ok=False)
 
 
+def newest_taken_over_and_edited(world):
+    """The newest of missed points is taken over, and waits for a slot; an edit comes before it begins."""
+    due(world, ms=60_000)
+    world.claim(0)
+    world.advance(LEASE_MS)
+    world.take(0)
+    world.edit("a", start_in=3)
+    world.flush(0)
+
+
 def newest_handed_back(world):
     """The newest of missed points waits for a slot, and is handed back."""
     for name in "abc":

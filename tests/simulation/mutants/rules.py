@@ -162,6 +162,11 @@ RULES = (
         hl.newest_of_points_that_another_one_has, "I2 two outcomes",
     ),
     mutant(
+        "newestleft", "R9 what an edit left begins behind the point that runs", "ledger.recording:_advance",
+        "and row.pk not in begun", "",
+        h.newest_taken_over_and_edited, "I2 two outcomes for one point",
+    ),
+    mutant(
         "skipsedit", "R8 what an edit left is explained once", "worker.judge:_decide_at",
         "[replace(skips[0], last=point, points=1)], None", "skips[:1], None",
         h.late_after_an_edit, "I2 two outcomes for one point",
