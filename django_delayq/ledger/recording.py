@@ -85,9 +85,10 @@ def _advance(
 ) -> None:
     """Move the states of the won outcomes on; their schedules and states are locked.
 
-    The definition of a point that runs stays the one that it was claimed with: what that leaves is recorded with it.
+    The definition of a point that runs stays the one that it was claimed with; and what an edit left behind one that
+    has no outcome yet is recorded with that, not with what is skipped for it.
     """
-    begun = {outcome.schedule.pk for outcome in outcomes if outcome.run.status == Status.RUNNING}
+    begun = {outcome.schedule.pk for outcome in outcomes if not decides(outcome.run)}
     winners = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
     current = _as_they_stand(winners, generations)
     moved: dict[int, ScheduleState] = {}

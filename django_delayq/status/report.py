@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..ledger import Load
 from ..mirror import Drift
 from .judge import exit_status
 from .snapshot import Named, Problem, Snapshot, WorkerView
@@ -37,7 +38,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
             "failing": _named(database.failing),
             "refused": _named(database.refused),
         },
-        "load": None if snapshot.load is None else snapshot.load._asdict(),
+        "load": None if snapshot.load is None else _load(snapshot.load),
         "open_runs": None if database is None else database.open_runs,
         "dead_durable_jobs": None if database is None else database.dead_jobs,
     }
@@ -45,6 +46,12 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
 
 def _worker(worker: WorkerView) -> dict[str, Any]:
     return {**asdict(worker), "live": worker.live}
+
+
+def _load(load: Load) -> dict[str, Any]:
+    found = load._asdict()
+    del found["enough"]
+    return found
 
 
 def _drift(drift: Drift) -> dict[str, Any]:

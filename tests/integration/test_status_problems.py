@@ -98,8 +98,10 @@ def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
 
 
 def skipped(row, count, *, ago):
-    """Record so many stretches of one missed point, which fell due so many seconds ago."""
+    """Record so many stretches of one missed point, which fell due so many seconds ago, after an outcome of before."""
     now = datetime.now(UTC)
+    before = now - timedelta(seconds=40)
+    Run.of(row, before, status="succeeded", claimed_at=before, started_at=before, finished_at=before).save()
     Run.objects.bulk_create(
         Run.of(
             row, now - timedelta(seconds=ago, milliseconds=number), status="skipped", reason="missed", claimed_at=now,

@@ -266,11 +266,20 @@ def newest_fails(world):
 
 def newest_taken_over_and_edited(world):
     """The newest of missed points is taken over, and waits for a slot; an edit comes before it begins."""
-    due(world, ms=60_000)
-    world.claim(0)
-    world.advance(LEASE_MS)
+    world.create("b", every=3600)
+    for _ in range(3):
+        world.order("b")
     world.take(0)
+    due(world, ms=28_000)
+    world.renew(0)
+    world.claim(1)
+    world.kill(1)
+    for ms in (28_000, 5000):
+        world.advance(ms)
+        world.renew(0)
+    world.claim(0)
     world.edit("a", start_in=3)
+    world.end(0)
     world.flush(0)
 
 

@@ -148,7 +148,7 @@ RULES = (
     ),
     mutant(
         "noleft", "R8 whoever records explains what an edit ended meanwhile", "ledger.recording:_advance",
-        "if claimed.effective_from < row.effective_from:", "if False:",
+        "if claimed.effective_from < row.effective_from and", "if False and",
         h.edited_while_later_ones_fell_due, "I1 a due point without a row",
     ),
     mutant(
