@@ -163,6 +163,9 @@ def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verd
         return
     state = chain.state_of(schedule)
     row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == _point(held)), None)
+    if row is None and rows and held.entry.point_ms is not None and not _undecided(_point(held), state):
+        verdicts.settle.append((held, rows[0].due_at, schedule))  # its row came with the stretch that decided this one
+        return
     owed = _owed(schedule, state)
     if row is None and owed is not None and owed < _point(held) <= schedule.effective_from:
         # The edit came to Redis late, when a later point had fallen due there.

@@ -173,11 +173,11 @@ class Recorder:
             self.keeper.discard([held])
             return
         schedule = ledger.load_schedules([run.schedule_id]).get(run.schedule_id)
-        if schedule is None or not schedule.enabled:
+        rows = ledger.load_open_rows([run.schedule_id]).get(run.schedule_id)
+        if schedule is None or not (schedule.enabled or rows):
             self.drop(held)
             return
         held.generation = max(held.generation, schedule.generation)
-        rows = ledger.load_open_rows([schedule.pk]).get(schedule.pk)
         try:
             point = rows[0].due_at if rows else chain.next_point(schedule, chain.state_of(schedule))
         except InvalidRecurrence:

@@ -57,7 +57,12 @@ class People:
             if row.pk in self.blind and row.synced_generation != row.generation:
                 self.oracle.eras[row.pk][-1].unknown = True
             (self.blind.discard if seen else self.blind.add)(row.pk)
-            self.invariants.moved[row.pk] += values.get("queue", row.queue) != row.queue
+            moves = values.get("queue", row.queue) != row.queue
+            self.invariants.moved[row.pk] += moves
+            # An open row of one that is switched off has no entry in its new place: only a full sweep closes it.
+            self.unseen = self.unseen or (
+                moves and not row.enabled and Run.objects.filter(schedule=row, status__in=OPEN).exists()
+            )
             if row.kind == "every":
                 values |= {} if every is None else {"every": seconds(every)}
                 values |= {} if start_in is None else {"start_at": self._soon(start_in)}
