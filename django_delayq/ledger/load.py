@@ -62,7 +62,9 @@ def read_load() -> Load:
     found = list(late.values_list("status", "reason", "points", "due_at", "claimed_at", "finished_at"))
     first: datetime = found[0][-1] or now if found else now
     seconds = max(1.0, (now - first).total_seconds())
-    waits = [(claimed_at or now) - due_at for status, _, _, due_at, claimed_at, _ in found if status != Status.SKIPPED]
-    missed = sum(points for _, reason, points, due_at, _, _ in found if reason in REASONS and due_at >= first)
+    executed = [row for row in found if row[0] != Status.SKIPPED]
+    skipped = [row for row in found if row[0] == Status.SKIPPED and row[1] in REASONS]  # a task's error may say so too
+    waits = [(claimed_at or now) - due_at for _, _, _, due_at, claimed_at, _ in executed]
+    missed = sum(points for _, _, points, due_at, _, _ in skipped if due_at >= first)
     enough = seconds >= LEAST_SECONDS or len(found) > MOST_ROWS // 2
     return Load(seconds, len(waits), missed, max(waits, default=timedelta(0)).total_seconds(), enough)

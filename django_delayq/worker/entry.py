@@ -43,11 +43,6 @@ class Held:
         """The member's name."""
         return self.entry.member
 
-    @property
-    def title(self) -> str:
-        """What people call it."""
-        return self.entry.member
-
     def lease(self, delay_ms: int = 0) -> Lease:
         """Return this lease, to be renewed or handed back."""
         return Lease(self.member, self.fence, delay_ms)

@@ -238,7 +238,7 @@ def write_all(
                 logger.error("A batch was refused (%r); its %d rows are written one by one.", error, len(batch))
                 singly = len(batch)
                 continue
-            logger.exception("%s cannot be recorded; it comes due again.", batch[0].held.title)
+            logger.exception("%s cannot be recorded; it comes due again.", batch[0].title)
             keeper.discard([batch[0].held])
         singly = max(0, singly - 1)
         del items[: len(batch)]

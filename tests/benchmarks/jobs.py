@@ -11,13 +11,14 @@ the figures of one round differ by a factor of two: `taskset -c 0` in front make
 
 import argparse
 import cProfile
-import os
 import pstats
 import queue
 import statistics
 import threading
 import time
 from typing import Any
+
+from tests.benchmarks import set_up
 
 CLAIM = """
 local members = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[3])
@@ -107,17 +108,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
 
-    from django_delayq.embedded import redis_url
-
-    os.environ.setdefault("DELAYQ_REDIS_URL", redis_url())
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-    os.environ["DELAYQ_TEST_PREFIX"] = prefix = f"bench{os.getpid()}"
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0)
+    prefix = set_up()
     from django_delayq.broker import Broker
     from tests.app.tasks import noop
 

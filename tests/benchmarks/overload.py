@@ -6,11 +6,12 @@ and DATABASE_URL. Prints a table, with the executions as a share of those of `mi
 """
 
 import argparse
-import os
 import threading
 import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+
+from tests.benchmarks import set_up
 
 #: overlap and missed; the first one is what the others are compared with.
 POLICIES = (
@@ -80,18 +81,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8)
     options = parser.parse_args()
 
-    from django_delayq.embedded import redis_url
-
-    redis_url()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-    os.environ["DELAYQ_TEST_PREFIX"] = f"bench{os.getpid()}"
-    import django
-
-    django.setup()
-    from django.core.management import call_command
+    set_up()
     from django.db import connection
 
-    call_command("migrate", verbosity=0)
     from django_delayq.broker import Broker
     from django_delayq.worker.collector import calm_collector
 

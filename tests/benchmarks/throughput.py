@@ -7,13 +7,14 @@ Prints a table; asserts nothing about time.
 
 import argparse
 import cProfile
-import os
 import pstats
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from tests.benchmarks import set_up
 
 PREPARING = "preparing"
 SPENT: dict[str, float] = defaultdict(float)
@@ -58,17 +59,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
 
-    from django_delayq.embedded import redis_url
-
-    redis_url()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-    os.environ["DELAYQ_TEST_PREFIX"] = f"bench{os.getpid()}"
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0)
+    set_up()
     from django_delayq import ledger
     from django_delayq.broker import Broker
     from django_delayq.models import Run

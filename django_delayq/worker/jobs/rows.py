@@ -207,9 +207,8 @@ def _outcome(item: FinishedJob, row: JobRow) -> JobOutcome:
     retry = settlement.what == "retry"
     finished = None if retry else from_ms(state.finished or to_ms(utcnow()))
     seconds = options.result_ttl if settlement.what == "done" else options.dead_ttl
-    ended_ms = (claimed_ms(held.fence) or 0) + int(
-        item.seconds * 1000
-    )  # by the server's clock, as its claimer compares
+    # By the server's clock, as whoever claims it compares it.
+    ended_ms = (claimed_ms(held.fence) or 0) + int(item.seconds * 1000)
     return JobOutcome(
         row=row,
         fence=held.fence,
