@@ -135,6 +135,7 @@ class Callers:
             item.revived += 1
             item.outcome, item.begun = None, 0
             told = self._ask(lambda: mirror.ask(lambda broker: operating.revive(broker, item.id)))
+            item.outcome = None  # others may have looked meanwhile
             self.stage.seen["job revived"] += told == operating.Outcome.DONE
 
     def _chosen(self, index):
