@@ -9,7 +9,7 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class JobStatus(models.TextChoices):
-    """In the words of Django's tasks. `READY` waits, also for another attempt; `RUNNING` is written for take-overs."""
+    """In the words of Django's tasks. `READY` waits, also for another attempt, or has only just begun."""
 
     READY = "READY", _("waiting")
     RUNNING = "RUNNING", _("running")
@@ -38,6 +38,9 @@ class Job(PrimaryModel):
     #: Take-overs since the last recorded attempt.
     reclaims = models.PositiveIntegerField(_("reclaims"), default=0)
     fence = models.CharField(_("fence"), max_length=255, blank=True, default="")
+    #: Who executes it and since when, as far as it was written that it runs: of a take-over, and of what takes long.
+    worker = models.CharField(max_length=128, blank=True, default="", db_default="")
+    started_at = UTCDateTimeField(null=True)
     #: The hash of its unique key, until a worker takes it for the first time.
     unique = models.CharField(max_length=22, blank=True, default="")
     #: False until a sweep has seen to it that Redis has it; the fast path writes no row for that.

@@ -95,6 +95,8 @@ class Run(PrimaryModel):
     worker = models.CharField(_("worker"), max_length=128, blank=True, default="")
     error = models.TextField(_("error"), blank=True, default="")
     result = models.JSONField(_("result"), null=True)
+    #: Those before the last one; see `history.py`. None where there is none.
+    attempts = models.JSONField(null=True, editable=False)
     #: For a skipped stretch: its last point.
     last_due_at = UTCDateTimeField(_("last due"), null=True)
     #: Due points this row stands for; 0 = not known (left by a definition that was edited away).
