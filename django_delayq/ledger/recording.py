@@ -88,7 +88,8 @@ def _advance(
     The definition of a point that runs stays the one that it was claimed with; and what an edit left behind one that
     has no outcome yet is recorded with that, not with what is skipped for it.
     """
-    begun = {outcome.schedule.pk for outcome in outcomes if not decides(outcome.run)}
+    open_points = [outcome for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)]
+    begun = {outcome.schedule.pk for outcome in open_points}
     winners = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
     current = _as_they_stand(winners, generations)
     moved: dict[int, ScheduleState] = {}
