@@ -60,6 +60,7 @@ class Config:
     idle_cap_seconds: float = 5
     drain_seconds: float = 25
     timeout_grace_seconds: float = 10
+    running_after_seconds: float = 1
     batch_size: int = 100
     max_result_bytes: int = 64 * 1024
     task_modules: tuple[str, ...] = ("tasks",)
@@ -265,6 +266,7 @@ _VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
     "IDLE_CAP_SECONDS": _number(0.05, 60),
     "DRAIN_SECONDS": _number(0, 3600),
     "TIMEOUT_GRACE_SECONDS": _number(0, 3600),
+    "RUNNING_AFTER_SECONDS": _number(0, 3600),
     "BATCH_SIZE": _number(1, MAX_BATCH_SIZE, whole=True),
     "MAX_RESULT_BYTES": _number(1024, 64 * 1024 * 1024, whole=True),
     "TASK_MODULES": _names(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']"),

@@ -4,7 +4,7 @@ import django_delayq.fields
 
 
 class Migration(migrations.Migration):
-    """Earlier attempts of a run; who executes a durable job, and since when. Older versions leave these columns alone."""
+    """Earlier attempts of a run; who executes a durable job, and since when. Older versions leave these alone."""
 
     dependencies = [("django_delayq", "0004_job_dead")]
 

@@ -33,6 +33,7 @@ from .leases import LeaseKeeper
 from .options import WorkerOptions
 from .recorder import Recorder
 from .recycling import Recycling
+from .showing import Showing
 from .slots import PATIENCE_SECONDS, Slots
 from .timeouts import Timeouts, Watch
 from .trouble import Trouble
@@ -86,6 +87,9 @@ class Worker:
             name=options.name,
             due_in_ms=self.agenda.due_in_ms,
             stand_back=self.agenda.stand_back,
+        )
+        self.showing = Showing(
+            self.slots, self.keeper, self.trouble, name=options.name, after_seconds=self.config.running_after_seconds
         )
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
         self.claims = Claims(
@@ -220,6 +224,7 @@ class Worker:
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
         self._flush()
+        self.showing.round()
         now = time.monotonic()
         if self._finished_enough():
             self.stopping = True
@@ -272,7 +277,7 @@ class Worker:
 
     def _until_next(self) -> float:
         now = time.monotonic()
-        again = min(self.recorder.again, self.job_recorder.again)
+        again = min(self.recorder.again, self.job_recorder.again, self.showing.again)
         return min(self._until_claims(now), max(0.0, max(again, self.trouble.until) - now))
 
     def _until_claims(self, now: float) -> float:
@@ -329,6 +334,7 @@ class Worker:
         while (len(self.keeper) or not self._recorded) and not self.aborted and time.monotonic() < end:
             self._wait(0.1)
             self._flush()
+            self.showing.round()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

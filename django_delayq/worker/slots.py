@@ -65,6 +65,7 @@ class Slots:
         self._long = 1.0  # the share of tasks that were not short: none is known to be yet
         self._last_end = 0.0
         self._ended = [0.0] * threads  # when each thread has ended an entry and gone on with another; 0: it sleeps
+        self._begun: list[tuple[Held | HeldJob, float] | None] = [None] * threads  # what each thread executes
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
         ]
@@ -109,6 +110,10 @@ class Slots:
     def free(self) -> int:
         """Slots that would start another entry at once."""
         return max(0, self.threads - self._busy)
+
+    def executing(self) -> list[tuple[Held | HeldJob, float]]:
+        """Return what runs now, each with the monotonic second at which it began."""
+        return [item for item in self._begun if item is not None]
 
     def stalled(self) -> bool:
         """Say whether all slots are busy and nothing has ended for a while. See Note [Claim ahead]."""
@@ -172,7 +177,9 @@ class Slots:
         while self._alarms.get():
             item = self._first()
             while item is not None:
+                self._begun[number] = item[0], time.monotonic()
                 finished, executed = self._execute(*item)
+                self._begun[number] = None
                 item = self._after(number, finished if executed else None)
                 if finished is not None:  # the loop, which this wakes, is to find the slot free
                     self._report(finished)

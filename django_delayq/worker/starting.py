@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .. import ledger
 from ..compat import AnyTask
-from ..ledger import Won, version_of
+from ..ledger import Outcome, Won, version_of
 from ..models import Run, Status
 from .entry import Finished, Held
 from .isolation import take_overs
@@ -49,25 +49,19 @@ class Starter:
         self.keeper.discard(set(tasks) - set(kept))
         poisoned = [held for held in kept if self._take_over(held)]
         starting = [held for held in kept if held not in poisoned]
-        outcomes = [held.outcome for held in starting if held.outcome is not None]
-        skipped = [item for held in starting if held.outcome and held.outcome.owner for item in held.beside]
-        won = ledger.start([*outcomes, *skipped])
+        won = begin([(held, held.outcome) for held in starting if held.outcome is not None])
         self.recorder.add(Finished(held, 0.0) for held in poisoned)
-        for outcome, result in zip(skipped, won[len(outcomes) :], strict=True):
-            if result is Won.YES:
-                announce(outcome)
         locked = []
-        for held, outcome, result in zip(starting, outcomes, won, strict=False):
+        for held, result in zip(starting, won, strict=True):
+            assert held.outcome is not None  # noqa: S101 - suspects are judged
             if result is Won.YES:
-                outcome.seen = version_of(outcome.run)
-                if outcome.owner is not None:  # what is skipped for it stands
-                    outcome.owner, held.beside = None, []
+                held.outcome.seen = version_of(held.outcome.run)
                 self.slots.submit(held, tasks[held])
             elif result is Won.LOCKED:
                 held.before = None  # nothing was written
                 locked.append(held)
             else:
-                self.recorder.lost(held, outcome.run)
+                self.recorder.lost(held, held.outcome.run)
         return locked
 
     def _take_over(self, held: Held) -> bool:
@@ -85,3 +79,20 @@ class Starter:
         else:
             run.status, run.started_at = Status.RUNNING, held.claimed_at
         return poison
+
+
+def begin(starting: Sequence[tuple[Held, Outcome]]) -> list[Won]:
+    """Write the `running` rows of these entries, with what is skipped for them (rule R9); return what became of each.
+
+    Raises:
+        DatabaseError: Nothing was written.
+    """
+    skipped = [item for held, outcome in starting if outcome.owner for item in held.beside]
+    won = ledger.start([*(outcome for _, outcome in starting), *skipped])
+    for outcome, result in zip(skipped, won[len(starting) :], strict=True):
+        if result is Won.YES:
+            announce(outcome)
+    for (held, outcome), result in zip(starting, won, strict=False):
+        if result is Won.YES and outcome.owner is not None:  # what is skipped for it stands
+            outcome.owner, held.beside = None, []
+    return won[: len(starting)]

@@ -23,6 +23,8 @@ class Hand(Slots):
     def __init__(self, threads, call, report):
         self.threads, self.call, self.report = threads, call, report
         self.entries, self.begun = [], []
+        #: The monotonic second at which each began that runs.
+        self.since = {}
         #: What was taken back and may not be handed back yet.
         self.leaving = []
         #: The most to be claimed now; whether what waits is to be handed back.
@@ -39,6 +41,10 @@ class Hand(Slots):
     def running(self):
         """How many have begun."""
         return len(self.begun)
+
+    def executing(self):
+        """Return what runs, and since when."""
+        return [(held, self.since[held]) for held, _ in self.begun]
 
     @property
     def free(self):
@@ -154,6 +160,7 @@ class Stepped:
             return
         self.world.invariants.at_begin(self, held)
         self.slots.begun.append((held, task))
+        self.slots.since[held] = self.world.clock.monotonic()
         self.begun.append(held)
         if dies:
             self.world.killed(self)
