@@ -1,0 +1,198 @@
+"""What has run for a while has a row that says so, written once, and by nobody's leave but the database's."""
+
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError
+
+from django_delayq import ledger
+from django_delayq.ledger import Won
+from django_delayq.models import Job, Run, Schedule, Status
+from django_delayq.worker import Worker, WorkerOptions, showing
+from tests.acceptance.support import lines, wait_until
+from tests.app import tasks
+from tests.jobs.durable_support import durable
+from tests.support import make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def at_once(settings, monkeypatch):
+    """A row for everything that runs, however short a time, at the next look."""
+    settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 0}
+    monkeypatch.setattr(showing, "LOOK_SECONDS", 0.0)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+def schedule(broker, gate, ago=None, **values):
+    kwargs = {"path": str(gate.parent / "ran"), "gate": str(gate)}
+    values = {"kind": "every", "every": timedelta(hours=1), "task": "tests.app.tasks.note", "kwargs": kwargs, **values}
+    row = Schedule.objects.create(name="s", **values)
+    make_due(broker, row, ago)
+    return row
+
+
+@contextmanager
+def a_worker(gate, name="w1"):
+    """A worker whose slots run, and whose loop is played by hand; what it runs ends with the gate's opening."""
+    worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2, name=name))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    worker.slots.start()
+    try:
+        yield worker
+    finally:
+        gate.touch()
+        worker.slots.stop(10)
+        worker.broker.close()
+
+
+def begin(worker, gate):
+    """Have a worker claim and begin one task."""
+    until(worker, lambda: lines(gate.parent / "ran"))
+
+
+def until(worker, condition):
+    def met():
+        worker.round(0.01)
+        return condition()
+
+    wait_until(met)
+
+
+def finish(worker, gate):
+    """Have the task end and be recorded."""
+    gate.touch()
+    until(worker, lambda: not len(worker.keeper))
+
+
+def test_a_point_that_runs_has_a_row_that_says_where_and_since_when(broker, gate):
+    schedule(broker, gate)
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        until(worker, Run.objects.exists)
+        row = Run.objects.get()
+        assert (row.status, row.worker, row.attempt, row.reclaims) == (Status.RUNNING, "w1", 0, 0)
+        assert row.claimed_at <= row.started_at
+        assert row.finished_at is None
+        finish(worker, gate)
+    ended = Run.objects.get()
+    assert (ended.pk, ended.status, ended.attempt, ended.reclaims) == (row.pk, Status.SUCCEEDED, 1, 0)
+    assert ended.started_at == row.started_at
+
+
+def test_it_is_written_once(broker, gate, monkeypatch):
+    schedule(broker, gate)
+    written = []
+    start = ledger.start
+    monkeypatch.setattr(ledger, "start", lambda outcomes: written.append(len(outcomes)) or start(outcomes))
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        until(worker, Run.objects.exists)
+        for _ in range(5):
+            worker.round(0.01)
+        finish(worker, gate)
+    assert written == [1]
+
+
+def test_what_somebody_else_has_decided_is_not_tried_again(broker, gate, monkeypatch):
+    schedule(broker, gate)
+    tried = []
+    monkeypatch.setattr(ledger, "start", lambda outcomes: tried.append(outcomes) or [Won.LOST] * len(outcomes))
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        until(worker, lambda: tried)
+        for _ in range(5):
+            worker.round(0.01)
+        finish(worker, gate)
+    assert len(tried) == 1
+
+
+def test_a_task_that_ends_before_costs_no_write(broker, gate, settings, monkeypatch):
+    settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 300}
+    monkeypatch.setattr(ledger, "start", lambda outcomes: pytest.fail("written"))
+    schedule(broker, gate)
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        for _ in range(5):
+            worker.round(0.01)
+        assert not Run.objects.exists()
+        finish(worker, gate)
+    assert Run.objects.get().status == Status.SUCCEEDED
+
+
+def test_what_is_skipped_for_it_stands_beside_it(broker, gate):
+    row = schedule(broker, gate, missed="latest", every=timedelta(seconds=10), ago=timedelta(seconds=55))
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        until(worker, Run.objects.exists)
+        stretch, running = Run.objects.order_by("due_at")
+        assert (stretch.status, running.status) == (Status.SKIPPED, Status.RUNNING)
+        assert stretch.last_due_at + row.every == running.due_at
+        finish(worker, gate)
+    assert list(Run.objects.order_by("due_at").values_list("pk", "status")[:2]) == [
+        (stretch.pk, "skipped"), (running.pk, "succeeded"),
+    ]  # fmt: skip
+
+
+def test_a_database_that_does_not_take_it_ends_no_task(broker, gate, monkeypatch, caplog):
+    schedule(broker, gate)
+    tried = []
+
+    def refuse(outcomes):
+        tried.append(outcomes)
+        raise OperationalError("no")
+
+    with a_worker(gate) as worker, monkeypatch.context() as patch:
+        patch.setattr(ledger, "start", refuse)
+        begin(worker, gate)
+        until(worker, lambda: tried)
+        patch.undo()
+        until(worker, Run.objects.exists)
+        finish(worker, gate)
+    assert Run.objects.get().status == Status.SUCCEEDED
+    assert "The database cannot be used now: no." in caplog.text
+    assert len([line for line in lines(gate.parent / "ran") if line[0] == "start"]) == 1
+
+
+def test_who_takes_over_counts_one_take_over_and_the_first_holder_is_refused(broker, gate, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
+    schedule(broker, gate)
+    with a_worker(gate) as first, a_worker(gate, "w2") as second:
+        begin(first, gate)  # and nobody renews its lease
+        until(first, Run.objects.exists)
+        until(second, lambda: Run.objects.get().worker == "w2")
+        assert (Run.objects.get().status, Run.objects.get().reclaims) == (Status.RUNNING, 1)
+        gate.touch()
+        until(first, lambda: not first.slots.running and first.recorder.idle)
+        finish(second, gate)
+    row = Run.objects.get()
+    assert (row.status, row.worker, row.reclaims, row.attempt) == (Status.SUCCEEDED, "w2", 1, 1)
+
+
+def test_a_schedule_that_is_deleted_meanwhile_leaves_no_open_row(broker, gate):
+    row = schedule(broker, gate)
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        until(worker, Run.objects.exists)
+        row.delete()
+        finish(worker, gate)
+    assert not Run.objects.open().exists()
+
+
+def test_a_durable_job_that_runs_says_so_without_counting_a_take_over(broker, gate):
+    durable(tasks.note).enqueue(str(gate.parent / "ran"), gate=str(gate))
+    with a_worker(gate) as worker:
+        begin(worker, gate)
+        until(worker, lambda: Job.objects.get().status == "RUNNING")
+        row = Job.objects.get()
+        assert (row.worker, row.attempt, row.reclaims) == ("w1", 0, 0)
+        assert row.started_at is not None
+        finish(worker, gate)
+    ended = Job.objects.get()
+    assert (ended.status, ended.attempt, ended.reclaims) == ("SUCCESSFUL", 1, 0)
