@@ -1,7 +1,7 @@
 """A job in words and small pieces of HTML, without the secrets that it was called with. Reads nothing."""
 
 import inspect
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.utils.html import format_html, format_html_join
@@ -10,10 +10,11 @@ from django.utils.translation import gettext as _
 
 from .. import registry
 from ..backend.listing import Flaw, JobState, SeenJob
-from ..jobs import Call
+from ..history import Attempt, followed_by
+from ..jobs import Call, attempts_of
 from ..plain import plain
 from ..redaction import redact, redact_arguments, redact_text, secret_texts
-from ..timing import from_ms
+from .attempts import moment, table
 from .display import badge, block, breakable, instant, pretty_json, relative, utcnow
 from .job_list import state_label
 
@@ -24,14 +25,6 @@ LINE_SHOWN = 150
 #: So many errors of one job are shown.
 ERRORS_SHOWN = 10
 _TONES = {JobState.WAITING: "quiet", JobState.READY: "busy", JobState.RUNNING: "good", JobState.DEAD: "bad"}
-
-
-def moment(value_ms: int | None) -> datetime | None:
-    """Return ms since the epoch as an instant; None also for what lies beyond the calendar."""
-    try:
-        return None if value_ms is None else from_ms(value_ms)
-    except (OverflowError, ValueError):  # garbage under our keys
-        return None
 
 
 def shown_instant(value_ms: int | None, *, millis: bool = True) -> SafeString | str:
@@ -121,6 +114,22 @@ def errors(seen: SeenJob) -> SafeString | str:
             '<p class="delayq-note">{}</p>', _("%(count)d earlier errors are not shown.") % {"count": more}
         )
     return format_html("<div>{}</div>", text)
+
+
+def history(seen: SeenJob) -> list[Attempt]:
+    """Return the attempts, also those of before it was revived, and the one that is being made."""
+    if seen.record is None:
+        return []
+    found = attempts_of(seen.record)
+    return followed_by(found, seen.at_ms, None, seen.worker, "") if seen.worker else found
+
+
+def attempts_table(seen: SeenJob) -> SafeString | str:
+    """Return all attempts with their tracebacks."""
+    if seen.call is None:
+        return "–"
+    secrets = _secrets(seen.call)
+    return table(history(seen), lambda text: redact_text(text, secrets))
 
 
 def arguments(seen: SeenJob) -> tuple[SafeString | str, SafeString | str]:

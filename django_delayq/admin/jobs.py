@@ -54,7 +54,7 @@ class RedisJobAdmin(StorableQuestions, JobActions, Base):
     readonly_fields = (
         "state", "task_path", "queue", "priority", "job_id", "args", "kwargs", "errors", "result", "enqueued",
         "run_after", "about_state", "lease", "started", "attempted", "finished", "backend", "attempts", "workers",
-        "options", "size",
+        "options", "size", "history",
     )  # fmt: skip
 
     class Media:
@@ -187,6 +187,7 @@ class RedisJobAdmin(StorableQuestions, JobActions, Base):
         return [
             (None, {"fields": ("state", "task_path", ("queue", "priority"), "job_id")}),
             *([(gettext_lazy("Outcome"), {"fields": outcome})] if outcome else []),
+            *([(gettext_lazy("Attempts"), {"fields": ("history",)})] if len(shown.history(seen)) > 1 else []),
             (gettext_lazy("Arguments"), {"fields": ("args", "kwargs")}),
             (gettext_lazy("Time"), {"fields": times}),
             (gettext_lazy("Execution"), {"fields": (("attempts", "options"), "workers", ("backend", "size"))}),
@@ -293,6 +294,11 @@ class RedisJobAdmin(StorableQuestions, JobActions, Base):
     def attempts(self, row: RedisJob) -> str:
         """Return how many attempts were made."""
         return shown.attempts(seen_of(row))
+
+    @admin.display(description=gettext_lazy("all attempts"))
+    def history(self, row: RedisJob) -> SafeString | str:
+        """Return all attempts, also those of before it was retried by somebody."""
+        return shown.attempts_table(seen_of(row))
 
     @admin.display(description=gettext_lazy("options of its own"))
     def options(self, row: RedisJob) -> str:

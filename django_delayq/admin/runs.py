@@ -1,8 +1,9 @@
 """The ledger in the admin: to be searched and read, never to be written. A run's schedule may be gone."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -10,9 +11,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import ledger
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
 from .asked import StorableQuestions
+from .attempts import table
 from .changelist import CappedPaginator
 from .display import block, instant, milliseconds, pretty_json, reason_words, status_badge
 from .filters import RecentFilter, ScheduleFilter
@@ -35,7 +38,7 @@ class RunAdmin(StorableQuestions, NoGuessing, Base):
     list_filter = ("status", "origin", RecentFilter, ScheduleFilter)
     search_fields = ("schedule_name", "task")
     search_help_text = gettext_lazy("Schedule or task")
-    hidden_columns = ("result",)
+    hidden_columns = ("result", "attempts")
     ordering = ("-due_at", "-pk")
     sortable_by = ("shown_due",)
     list_per_page = 50
@@ -63,10 +66,22 @@ class RunAdmin(StorableQuestions, NoGuessing, Base):
     readonly_fields = (
         "shown_schedule", "shown_status", "shown_reason", "shown_origin", "shown_points", "due", "claimed", "started",
         "finished", "shown_lag", "shown_duration", "shown_result", "shown_error",
+        "shown_attempts",
     )  # fmt: skip
 
     class Media:
         css = {"all": ("django_delayq/admin.css",)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        """Return runs; what may be long and is on one page only is read for that."""
+        return super().get_queryset(request).defer("attempts")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
+        """Add the attempts where there was more than one."""
+        fieldsets = [*super().get_fieldsets(request, obj)]
+        if obj is not None and len(ledger.attempts_of(obj)) > 1:
+            fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
+        return fieldsets
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody writes the ledger."""
@@ -152,6 +167,11 @@ class RunAdmin(StorableQuestions, NoGuessing, Base):
     def shown_result(self, run: Run) -> SafeString | str:
         """Return what the task returned; what is named like a secret is hidden."""
         return "–" if run.result is None else block(pretty_json(redact(run.result)))
+
+    @admin.display(description=gettext_lazy("all attempts"))
+    def shown_attempts(self, run: Run) -> SafeString:
+        """Return all attempts with their tracebacks."""
+        return table(ledger.attempts_of(run), redact_text)
 
     @admin.display(description=gettext_lazy("error"))
     def shown_error(self, run: Run) -> SafeString | str:

@@ -161,11 +161,11 @@ class DelayQBackend(BaseTaskBackend):
             BrokerUnavailable: Redis does not answer.
         """
         if self.settings.durable and (row := durable().find(result_id, self.alias)) is not None:
-            return bool(durable().cancel(row, _cancelled, self.settings.result_ttl))
+            return bool(durable().cancel(row, note_cancelled, self.settings.result_ttl))
         member, place, line, state = self._waiting(result_id)
         if line is None:
             return False
-        _cancelled(state)
+        note_cancelled(state)
         text = encode(place.queue, member, line, state)
         return self._changed(result_id, shared().jobs.change(place, member, "cancel", self.result_ms, text))
 
@@ -235,7 +235,7 @@ class DelayQBackend(BaseTaskBackend):
         return reply == "OK"
 
 
-def _cancelled(state: State) -> None:
+def note_cancelled(state: State) -> None:
     """Note in a state that the job was cancelled now."""
     state.status, state.finished = "FAILED", to_ms(utcnow())
     when = "between two attempts" if state.workers else "before it started"

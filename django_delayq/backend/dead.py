@@ -6,7 +6,7 @@ from .. import ledger, mirror
 from ..broker import NewJob
 from ..exceptions import UnreadableJob
 from ..fields import utcnow
-from ..jobs import decode_lines, encode
+from ..jobs import decode_lines, decode_state, encode, encode_state, revived
 from ..models import OPEN_JOBS, Job
 from ..timing import from_ms, to_ms
 from .outcome import Outcome
@@ -16,7 +16,8 @@ from .stored import find_row
 def revive(wanted: str) -> Outcome | None:
     """Let a dead durable job wait again, in the caller's transaction; after its commit it is put into Redis.
 
-    It is as it was enqueued, with all its attempts and its unique key, and its result keeps its id. Returns None where
+    It is as it was enqueued, with all its attempts and its unique key, and its result keeps its id; of what has become
+    of it before, only its history is left, and nothing where that cannot be read. Returns None where
     no durable job that is dead or open has this id: then Redis has to say what is to be done.
     """
     row = _find(wanted)
@@ -29,13 +30,22 @@ def revive(wanted: str) -> Outcome | None:
     using = ledger.database()
     with transaction.atomic(using=using):
         try:
-            if not ledger.revive_job(row, unique=call.unique, now=from_ms(to_ms(utcnow()))):
+            now = from_ms(to_ms(utcnow()))
+            if not ledger.revive_job(row, unique=call.unique, now=now, state=_anew(row)):
                 return _changed(wanted)
         except IntegrityError:
             return Outcome.KEY_TAKEN
         entry = NewJob(row.member, 0, row.priority, "", encode(row.queue, row.member, row.call))
         mirror.put_after_commit([(row.queue, entry)], lambda: None, using=using)
     return Outcome.DONE
+
+
+def _anew(row: Job) -> str:
+    try:
+        state = revived(decode_state(row.member, row.state))
+    except UnreadableJob:
+        return ""
+    return "" if state is None else encode_state(state)
 
 
 def delete(wanted: str) -> Outcome | None:

@@ -14,12 +14,11 @@ from typing import Any
 from .. import ledger
 from ..broker import Broker, JobBroker, JobView, Place
 from ..compat import TaskResultDoesNotExist, task_backends
-from ..exceptions import ForgedJob, JobCancelled, JobHeld, UnreadableJob
-from ..fields import utcnow
-from ..jobs import Call, Options, State, decode, encode
+from ..exceptions import ForgedJob, JobHeld, UnreadableJob
+from ..jobs import Call, Options, State, decode, encode, revived
 from ..timing import from_ms, to_ms
 from . import dead
-from .backend import DelayQBackend
+from .backend import DelayQBackend, note_cancelled
 from .listing import locate
 from .outcome import Outcome
 
@@ -47,15 +46,13 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
     jobs, place, member, view = found
     if view.died_ms is not None:
         return Outcome.DEAD
-    line, call = _line(place, member, view)
+    line, call, state = _text(place, member, view)
     told = _by_backend(call, wanted, lambda backend: backend.cancel(wanted))
     if told is not None:
         return told
     text = ""
     if call is not None:
-        error = f"{JobCancelled.__module__}.{JobCancelled.__qualname__}"
-        now = to_ms(utcnow())
-        state = State("FAILED", finished=now, errors=[(error, "Cancelled before it started.")])
+        note_cancelled(state)
         text = encode(place.queue, member, line, state)
     return _told(jobs.change(place, member, "cancel", int(Options().result_ttl * 1000), text))
 
@@ -73,12 +70,12 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
     now = from_ms(broker.clocks_ms([place])[0])  # by the clock of this process it might have to wait
     if view.waits_until_ms is None or view.waits_until_ms <= to_ms(now):
         return Outcome.READY  # moving it would put it behind all others
-    told = _by_backend(_line(place, member, view)[1], wanted, lambda backend: backend.reschedule(wanted, now))
+    told = _by_backend(_text(place, member, view)[1], wanted, lambda backend: backend.reschedule(wanted, now))
     return _told(jobs.change(place, member, "move", 0)) if told is None else told
 
 
 def revive(broker: Broker, wanted: str) -> Outcome:
-    """Let a dead job start anew, as it was enqueued: with all its attempts, and its unique key.
+    """Let a dead job start anew, as it was enqueued: with all its attempts, and its unique key. It keeps its history.
 
     While another job that waits has this key it is refused: that one does the same, and no two of a key shall wait.
     A durable one is revived in the database, in the caller's transaction, with or without Redis. Raises what `cancel`
@@ -91,11 +88,11 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     if isinstance(found, Outcome):
         return found
     jobs, place, member, view = found
-    line, call = _line(place, member, view)
+    line, call, state = _text(place, member, view)
     if call is None:
         return Outcome.UNREADABLE
     result = ledger.take_result(place.queue, member)  # see Note [A result gives way]
-    text = encode(place.queue, member, line)
+    text = encode(place.queue, member, line, revived(state))
     told = _told(jobs.change(place, member, "revive", call.priority, text, unique=call.unique))
     if result is not None and told != Outcome.DONE:
         ledger.store_results([result])
@@ -134,13 +131,12 @@ def _look_at_dead(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Pla
     return Outcome.NOT_DEAD if not isinstance(found, Outcome) and found[3].died_ms is None else found
 
 
-def _line(place: Place, member: str, view: JobView) -> tuple[str, Call | None]:
-    """Return the line of a job's call and what it says; None where it is not of this project, or of a later version."""
+def _text(place: Place, member: str, view: JobView) -> tuple[str, Call | None, State]:
+    """Return what `decode` does of a job; no call where it is not of this project, or of a later version."""
     try:
-        line, call, _ = decode(place.queue, member, view.payload)
+        return decode(place.queue, member, view.payload)
     except (ForgedJob, UnreadableJob):
-        return "", None
-    return line, call
+        return "", None, State()
 
 
 def _by_backend(call: Call | None, wanted: str, order: Callable[[DelayQBackend], bool]) -> Outcome | None:

@@ -2,7 +2,7 @@
 
 from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
-from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, in_parts
+from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, held_by, in_parts
 from .keys import Place, member_place
 from .replies import claimed_ms
 from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
@@ -28,6 +28,7 @@ __all__ = [
     "Stats",
     "claimed_ms",
     "connector",
+    "held_by",
     "in_parts",
     "member_place",
 ]

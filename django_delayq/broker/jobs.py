@@ -25,12 +25,16 @@ class NewJob(NamedTuple):
 
 
 class JobEntry(NamedTuple):
-    """A claimed job. `reclaims` counts the executions that were begun after somebody else's lease had run out."""
+    """A claimed job. `reclaims` counts the executions that were begun after somebody else's lease had run out.
+
+    `former`: the holder of the lease that ran out, '' where there is none, or it is not known any more.
+    """
 
     member: str
     payload: str
     lapsed: bool
     reclaims: int
+    former: str = ""
 
 
 class JobClaim(NamedTuple):
@@ -65,8 +69,13 @@ class JobView(NamedTuple):
     @property
     def held_by(self) -> tuple[str, int | None]:
         """The worker that has it, and the ms of its claim, None for garbage; where the holder has a space."""
-        fence, _, worker = self.holder.partition(" ")
-        return worker, claimed_ms(fence)
+        return held_by(self.holder)
+
+
+def held_by(holder: str) -> tuple[str, int | None]:
+    """Return a holder's worker, '' where it has none, and the ms of its claim, None for garbage."""
+    fence, _, worker = holder.partition(" ")
+    return worker, claimed_ms(fence)
 
 
 class JobCounts(NamedTuple):
@@ -260,10 +269,7 @@ class JobBroker:
         worker = self.broker.worker
         args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
         now, head, epoch, fence, *rest = self._run("job_claim", place, args, worker=worker)
-        entries = tuple(
-            JobEntry(text(rest[at]), text(rest[at + 1]), rest[at + 2] in (b"1", "1"), number(rest[at + 3]) or 0)
-            for at in range(0, len(rest), 4)
-        )
+        entries = tuple(_claimed(*rest[at : at + 4]) for at in range(0, len(rest), 4))
         return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", entries)
 
     def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
@@ -304,6 +310,13 @@ class JobBroker:
     def _run(self, name: str, place: Place, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
         with translated():
             return self.broker.scripts.run(name, Call(self._keys(place, worker), args, more))
+
+
+def _claimed(member: Any, payload: Any, lapsed: Any, reclaims: Any) -> JobEntry:
+    if lapsed in (b"0", "0"):
+        return JobEntry(text(member), text(payload), False, number(reclaims) or 0)
+    former = text(lapsed)
+    return JobEntry(text(member), text(payload), True, number(reclaims) or 0, former if " " in former else "")
 
 
 def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:

@@ -1,5 +1,6 @@
 """What a job is: its name, its task, its options, and its text in Redis. Reads no server and no database."""
 
+from .attempts import attempts_of, note_failed, note_lost, revived
 from .context import JobContext
 from .ids import MAX_QUEUE, is_member, key_hash, new_members, parse_id, result_id
 from .options import Options, Retries
@@ -30,6 +31,7 @@ __all__ = [
     "Retries",
     "State",
     "as_result",
+    "attempts_of",
     "bare",
     "decode",
     "decode_lines",
@@ -39,7 +41,10 @@ __all__ = [
     "is_member",
     "key_hash",
     "new_members",
+    "note_failed",
+    "note_lost",
     "parse_id",
     "result_id",
+    "revived",
     "sign_anew",
 ]

@@ -9,16 +9,23 @@ names a key twice, Python takes the last. So workers of before this rule, which 
 the same call, and what they sign anew still begins like this. The shard is no part of it, as a job moves where their
 number changes. A line in the database says nothing of it: there the row has the queue.
 What was signed before the rule does not say its queue. It counts while ACCEPT_JOBS_WITHOUT_QUEUE lets it.
+
+Note [Past]
+When its attempts began and ended, and what they were before the job was revived, stands in the state's line as a first
+`value`, before the real one, for the same reason: workers of before it read the same state. They leave it out of what
+they sign anew, so that there may be more errors than times. Most jobs succeed at once and have no past: their lines are
+as they were, and are read as they were.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from .. import conf
+from .. import conf, history
 from ..exceptions import ForgedJob, InvalidArguments, ResultTooLarge, UnreadableJob
+from ..history import Attempt
 from ..validators import MAX_ARGUMENT_BYTES
 from .signing import sign, verify
 
@@ -29,8 +36,11 @@ TOO_LARGE = f"{ResultTooLarge.__module__}.{ResultTooLarge.__qualname__}"
 
 #: How a line begins that says for which queue it is. See Note [Signed for a queue].
 _MARK = '{"backend":"'
+#: How a line begins that tells of earlier attempts. See Note [Past].
+_PAST = '{"value":{"times":'
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_first_value = json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +61,25 @@ class Call:
     durable: bool = False
 
 
+class Span(NamedTuple):
+    """When an attempt began and ended, None where that is not known. `worker` is there where it did not end."""
+
+    started: int | None
+    finished: int | None
+    worker: str | None = None
+
+    @property
+    def lost(self) -> bool:
+        """True where its worker died."""
+        return self.worker is not None
+
+
 @dataclass(slots=True, eq=False)
 class State:
-    """What has become of a job. `errors` are (exception class path, traceback); `status` is empty until it ended."""
+    """What has become of a job. `errors` are (exception class path, traceback); `status` is empty until it ended.
+
+    `times` and `earlier` are for `attempts.py`: attempts of this time and of before the job was revived.
+    """
 
     status: str = ""
     started: int | None = None
@@ -62,6 +88,8 @@ class State:
     errors: list[tuple[str, str]] = field(default_factory=list)
     workers: list[str] = field(default_factory=list)
     value: Any = None
+    times: Sequence[Span] = field(default=(), init=False)
+    earlier: Sequence[Attempt] = field(default=(), init=False)
 
     def leave_out(self, error: ResultTooLarge) -> None:
         """Note that there was a value, and why it is not kept."""
@@ -174,7 +202,25 @@ def encode_state(state: State) -> str:
     }
     if state.errors:
         values["errors"] = state.errors
-    return _dumps(values)
+    text = _dumps(values)
+    return f"{_past(state)}{text[1:]}" if state.times or state.earlier else text
+
+
+def _past(state: State) -> str:
+    times = [span if span.lost else span[:2] for span in state.times]
+    return f'{_PAST}{_dumps(times)},"earlier":{_dumps(history.to_json(state.earlier))}}},'
+
+
+def _read_past(state: State, line: str) -> None:
+    """Take the past from the line of a state, as far as it can be read: no job waits for its sake. See Note [Past]."""
+    past, _ = _first_value(line, line.index(":") + 1)
+    times = past["times"]
+    state.times = [_span(*span[:3]) for span in times if isinstance(span, list)] if isinstance(times, list) else ()
+    state.earlier = history.from_json(past.get("earlier"))
+
+
+def _span(started: Any = None, finished: Any = None, worker: Any = None) -> Span:
+    return Span(history.as_ms(started), history.as_ms(finished), worker if isinstance(worker, str) else None)
 
 
 def decode(queue: str, member: str, payload: str) -> tuple[str, Call, State]:
@@ -227,6 +273,8 @@ def decode_state(member: str, rest: str) -> State:
     try:
         state = State(**json.loads(rest)) if rest else State()
         state.errors = [(str(path), str(trace)) for path, trace in state.errors]
+        if rest.startswith(_PAST):
+            _read_past(state, rest)
     except (ValueError, TypeError, RecursionError) as error:
         raise _unreadable(member, error) from error
     return state

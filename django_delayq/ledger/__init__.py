@@ -3,6 +3,7 @@
 See `rows.py`, Note [Compare and set].
 """
 
+from .attempts import attempts_of, keep_former
 from .closing import close_abandoned, close_orphan
 from .database import check_tables, database
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
@@ -45,6 +46,7 @@ __all__ = [
     "Won",
     "add_jobs",
     "advance",
+    "attempts_of",
     "change_job",
     "check_tables",
     "close_abandoned",
@@ -56,6 +58,7 @@ __all__ = [
     "find",
     "find_job",
     "give_up_keys",
+    "keep_former",
     "leave_locked",
     "load_abandoned",
     "load_dead",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ..fields import utcnow
 from ..models import Run, Status
 from ..models.run import OPEN
+from .attempts import keep_former
 from .database import database
 from .locks import leave_locked, writing
 from .outcome import Outcome, version_of
@@ -17,8 +18,11 @@ def close_orphan(run: Run, reason: str) -> None:
     using = database()
     with writing(using):
         if not leave_locked(Run, [run.pk], using):
-            rows = Run._base_manager.using(using).filter(pk=run.pk, status__in=sorted(OPEN))
-            rows.update(status=Status.LOST, reason=reason, finished_at=utcnow())
+            row = Run._base_manager.using(using).filter(pk=run.pk, status__in=sorted(OPEN)).first()
+            if row is not None:
+                keep_former(row)
+                row.status, row.reason, row.finished_at = Status.LOST, reason, utcnow()
+                row.save(using=using, update_fields=["status", "reason", "finished_at", "attempts"])
 
 
 def close_abandoned(runs: Sequence[Run]) -> None:
@@ -30,6 +34,7 @@ def close_abandoned(runs: Sequence[Run]) -> None:
             close_orphan(run, "the schedule was deleted")
             continue
         seen = version_of(run)
+        keep_former(run)
         run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
         run.reason, run.finished_at = "paused", utcnow()
         outcomes = [Outcome(run, schedule, seen)]

@@ -62,8 +62,8 @@ def _as_read(job: Job) -> QuerySet[Job]:
     return _jobs(job._state.db).filter(pk=job.pk, died_at=job.died_at, fence=job.fence)
 
 
-def revive_job(job: Job, *, unique: str, now: datetime) -> bool:
-    """Let a dead job wait again, as it was enqueued, if it stands as it was read.
+def revive_job(job: Job, *, unique: str, now: datetime, state: str = "") -> bool:
+    """Let a dead job wait again, as it was enqueued but for its state, if it stands as it was read.
 
     Its fence stays: so no outcome of an attempt from before its death is taken for one of the new attempts.
 
@@ -73,7 +73,7 @@ def revive_job(job: Job, *, unique: str, now: datetime) -> bool:
     with transaction.atomic(using=job._state.db):
         return bool(
             _as_read(job).update(
-                status=JobStatus.READY, attempt=0, reclaims=0, unique=unique, mirrored=False, state="",
+                status=JobStatus.READY, attempt=0, reclaims=0, unique=unique, mirrored=False, state=state,
                 wakes_at=now, finished_at=None, died_at=None, expires_at=None,
             )
         )  # fmt: skip

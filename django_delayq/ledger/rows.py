@@ -23,7 +23,7 @@ from .outcome import Outcome, Version, Won, version_of
 
 ROW_FIELDS = [
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
-    "result", "generation", "task",
+    "result", "generation", "task", "attempts",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..broker import Entry, Lease, Place, Settlement
 from ..ledger import Outcome
-from ..timing import to_ms
+from ..timing import from_ms, to_ms
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +37,11 @@ class Held:
     def lapsed(self) -> bool:
         """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
         return self.lost.is_set() or time.monotonic() >= self.deadline
+
+    @property
+    def lapsed_at(self) -> datetime | None:
+        """When the one had claimed it who let his lease run out before; None where none has, or that is not known."""
+        return None if self.entry.lapsed_ms is None else from_ms(self.entry.lapsed_ms)
 
     @property
     def member(self) -> str:

@@ -337,6 +337,7 @@ def _skipped(held: Held, schedule: Schedule, skip: Skip, worker: str) -> Run:
 
 
 def _close(run: Run, held: Held, worker: str, status: Status, reason: str) -> None:
+    ledger.keep_former(run, held.lapsed_at)
     run.status, run.reason, run.fence, run.worker = status, reason, held.fence, worker
     run.claimed_at = run.claimed_at or held.claimed_at
     run.finished_at = held.claimed_at

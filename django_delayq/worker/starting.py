@@ -23,6 +23,11 @@ from .slots import Slots
 
 Startable = tuple[Held, AnyTask]
 
+#: What a row gets back where the execution that it tells of did not begin.
+_RESTORED = (
+    "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts",
+)  # fmt: skip
+
 
 class Starter:
     """Used by the loop's thread only."""
@@ -69,7 +74,10 @@ class Starter:
         outcome = held.outcome
         assert outcome is not None  # noqa: S101 - suspects are judged
         run: Run = outcome.run
-        held.before = {"status": run.status, "reclaims": run.reclaims, "fence": run.fence, "worker": run.worker}
+        held.before = {name: getattr(run, name) for name in _RESTORED}
+        if run._state.adding:  # it is written for somebody of whom nothing else is known
+            held.before |= {"worker": "", "started_at": held.lapsed_at}
+        ledger.keep_former(run, held.lapsed_at)
         poison = self.is_poison(run)
         run.reclaims = take_overs(run)
         run.fence, run.worker = held.fence, self.name
@@ -78,6 +86,7 @@ class Starter:
             run.status, run.reason, run.finished_at = Status.LOST, "poison", held.claimed_at
         else:
             run.status, run.started_at = Status.RUNNING, held.claimed_at
+            run.finished_at, run.reason, run.error = None, "", ""
         return poison
 
 

@@ -15,6 +15,7 @@ from django.urls import reverse
 
 from django_delayq import registry
 from django_delayq.admin import job_actions
+from django_delayq.backend import operating
 from django_delayq.broker import Broker, keys
 from django_delayq.compat import TaskResultStatus
 from django_delayq.mirror.fast import forget_broker
@@ -265,7 +266,53 @@ def test_many_errors_are_cut(viewer, broker):
     wanted = dead(broker, error="x" * 20_000, attempts=40)
     page = page_of(viewer, url(wanted))
     assert "30 earlier errors are not shown." in page
-    assert len(page) < 300_000
+    assert len(page) < 500_000, "as errors, and in the table of attempts"
+
+
+def attempts_on(page):
+    """Return the table of attempts, '' where there is none."""
+    return page[page.index("delayq-attempts") :].partition("</table>")[0] if "delayq-attempts" in page else ""
+
+
+def test_where_there_was_one_attempt_there_is_no_table_of_them(viewer, broker):
+    for wanted in (waiting(), ready(), dead(broker)):
+        assert attempts_on(page_of(viewer, url(wanted))) == ""
+
+
+@pytest.mark.parametrize("alias", ["default", "durable"])
+def test_all_attempts_of_a_job_are_shown_also_those_of_before_it_was_revived(viewer, broker, tmp_path, alias):
+    task = tasks.flaky.using(backend=alias, max_attempts=2, backoff=0.001)
+    wanted = task.enqueue(str(tmp_path / "tries"), 9).id
+    run_burst()
+    assert operating.revive(broker, wanted) == operating.Outcome.DONE
+    run_burst()
+    table = attempts_on(page_of(viewer, url(wanted)))
+    places = [table.index(f"attempt {number} fails") for number in (1, 2, 3, 4)]
+    assert places == sorted(places)
+    assert (table.count("<details>"), table.count("<tr>")) == (4, 5)
+
+
+def test_a_revived_job_that_a_worker_has_shows_what_it_is_at(viewer, broker):
+    wanted = dead(broker)
+    assert operating.revive(broker, wanted) == operating.Outcome.DONE
+    claim(broker, wanted)
+    table = attempts_on(page_of(viewer, url(wanted)))
+    assert table.count("<tr>") == 3 and "RuntimeError: no luck" in table and "test</td>" in table
+
+
+def test_hostile_and_secret_texts_of_attempts_are_escaped_and_hidden(viewer, broker):
+    error = f"{HOSTILE}\x1b\nRuntimeError: {HOSTILE} {SECRET}"
+    wanted = dead(broker, tasks.add, 1, error=error, attempts=2, password=SECRET)
+    page = page_of(viewer, url(wanted))
+    table = attempts_on(page)
+    assert table.count("&lt;script&gt;") == 6, "title, and twice in the traceback, of both"
+    assert HOSTILE not in page and SECRET not in page and "\x1b" not in page
+
+
+def test_of_many_attempts_as_many_are_shown_as_are_kept(viewer, broker):
+    page = page_of(viewer, url(dead(broker, error="x" * 20_000, attempts=300)))
+    assert attempts_on(page).count("<tr>") == 101
+    assert len(page) < 600_000
 
 
 def test_a_job_that_is_gone_leads_back_with_a_word(boss):

@@ -9,6 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq.admin import changelist
+from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run, Schedule
 
 pytestmark = pytest.mark.django_db
@@ -139,6 +140,52 @@ def test_hostile_texts_are_escaped_and_long_ones_cut(viewer):
     page = page_of(viewer, f"{LIST}{run.pk}/change/")
     assert "characters left out" in page and "the end" in page
     assert len(page) < 200_000
+
+
+def attempt(number: int, **values: object) -> dict[str, object]:
+    began = int(NOON.timestamp() * 1000) - 60_000 + number * 1000
+    return {
+        "number": number, "started": began, "finished": began + 250, "worker": "web-1:1", "title": "", "trace": "",
+        **values,
+    }  # fmt: skip
+
+
+def test_all_attempts_are_shown_with_times_workers_and_tracebacks(viewer):
+    run = make_run(
+        attempt=2, result="done",
+        attempts=[
+            attempt(1, title="ValueError: no luck", trace="Traceback\nValueError: no luck"),
+            attempt(2, finished=None, worker="web-9:9", title=NOT_ENDED),
+        ],
+    )  # fmt: skip
+    page = page_of(viewer, f"{LIST}{run.pk}/change/")
+    table = page[page.index("delayq-attempts") :].partition("</table>")[0]
+    for text in ("11:59:01.000", "11:59:01.250", "250 ms", "web-1:1", "ValueError: no luck", "web-9:9", "did not end"):
+        assert text in table, text
+    assert "12:00:00.013" in table and "2.00 s" in table and "web-1:4711" in table, "the last one, of the row"
+    assert table.count("<details>") == 1 and table.count("<tr>") == 4
+
+
+def test_where_there_was_one_attempt_there_is_no_table_of_them(viewer):
+    page = page_of(viewer, f"{LIST}{make_run().pk}/change/")
+    assert "delayq-attempts" not in page and "Attempts" not in page
+
+
+def test_hostile_and_secret_texts_of_attempts_are_escaped_and_hidden(viewer):
+    secret = "password=hunter2hunter2"
+    bad = attempt(1, worker=HOSTILE, title=f"{HOSTILE} {secret}", trace=f"{HOSTILE}\x1b {secret} {'x' * 300_000}")
+    run = make_run(attempts=[bad, {"number": 2, "started": 10**30, "worker": HOSTILE}, "garbage"], error=HOSTILE)
+    page = page_of(viewer, f"{LIST}{run.pk}/change/")
+    assert HOSTILE not in page and "&lt;script&gt;" in page
+    assert "hunter2" not in page and "\x1b" not in page
+    assert len(page) < 100_000
+
+
+def test_the_list_reads_no_attempts(viewer):
+    make_run(attempts=[attempt(1)])
+    with CaptureQueriesContext(connection) as captured:
+        page_of(viewer, LIST)
+    assert not any('"attempts"' in query["sql"] for query in captured)
 
 
 def test_nobody_can_write_the_ledger(viewer):

@@ -278,6 +278,7 @@ def test_a_lapsed_lease_is_told_and_has_another_holder(shard):
     first = shard.claim(lease_ms=0, limit=1)
     second = shard.claim(request=2)
     assert {e.member: e.lapsed for e in second.entries} == {"j1": True, "j2": False}
+    assert {e.member: e.former for e in second.entries} == {"j1": first.holder, "j2": ""}
     assert second.holder != first.holder
     assert set(shard.hash("held").values()) == {second.holder}
 
@@ -289,7 +290,8 @@ def test_the_same_request_gets_the_same_jobs_and_their_leases_anew(shard):
     shard.set_times(j1=shard.now + 5, j2=shard.now + 6)
     shard.add(new("j3"))
     again = shard.claim(request=2)
-    assert (again.entries, again.holder) == (first.entries, first.holder)
+    forgotten = tuple(entry._replace(former="") for entry in first.entries)
+    assert (again.entries, again.holder) == (forgotten, first.holder)
     assert {entry.member: entry.lapsed for entry in again.entries} == {"j1": True, "j2": False}
     assert shard.state()["jobs"] == {"j1": about(LEASE_MS), "j2": about(LEASE_MS)}
 
@@ -461,7 +463,7 @@ def test_what_was_claimed_after_a_lapsed_lease_is_handed_back_as_such(shard, tex
     assert shard.settle(("j1", holder, "release", 0, text)) == [True]
     assert shard.renew(("j1", holder)) == {"j1"}, "its lease is over"
     (entry,) = shard.claim(request=10**15).entries
-    assert (entry.lapsed, entry.reclaims) == (True, counted)
+    assert (entry.lapsed, entry.reclaims, entry.former) == (True, counted, "")
 
 
 def test_a_start_taken_back_is_never_less_than_none(shard):

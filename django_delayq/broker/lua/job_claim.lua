@@ -2,7 +2,8 @@
 -- KEYS     the constant list of jobs (TAKEN is the calling process' own)
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', then per job:
---          member, payload | '', lapsed (1: an earlier lease ran out), reclaims
+--          member, payload | '', lapsed ('0'; else an earlier lease ran out: of this holder, '1' or '-' where that is
+--          not known any more), reclaims
 -- COST     O((limit + what came due) · log N)
 -- ATOMIC BECAUSE two workers must never hold a lease on one job, and the journal must tell exactly what was leased.
 -- Note [Due first, then its turn]
@@ -60,10 +61,10 @@ if not replay then
   local holders, list = {}, {}
   local unique = call('HLEN', UNIQUE) > 0
   for i, holder in ipairs(call('HMGET', HELD, unpack(members))) do
-    lapsed[i] = holder and '1' or '0'
+    lapsed[i] = holder or '0'
     holders[2 * i - 1], holders[2 * i] = members[i], fence .. ' ' .. ARGV[5]
     -- A garbage member could read like several: it is not repeated.
-    if not string.find(members[i], '%s') then list[#list + 1] = lapsed[i] .. members[i] end
+    if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
     if unique then give_up_key(members[i]) end
   end
   call('SET', FENCE, int(number))

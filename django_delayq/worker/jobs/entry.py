@@ -4,10 +4,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...broker import JobEntry, JobSettlement, Place
+from ...broker import JobEntry, JobSettlement, Place, held_by
 from ...compat import AnyTask
 from ...jobs import Call, Retries, State, result_id
 from ...ledger import JobRow
+from ...models import JobStatus
 
 #: Until a job's text is read.
 BLANK, DEFAULT = State(), Retries()
@@ -72,6 +73,12 @@ class HeldJob:
     def member(self) -> str:
         """The member's name."""
         return self.entry.member
+
+    @property
+    def former(self) -> tuple[str, int | None]:
+        """Who began to execute it before, without an end, and the ms of that claim; ('', None) where not known."""
+        running = self.before is not None and self.before.status == JobStatus.RUNNING
+        return held_by(self.before.fence if running and self.before else self.entry.former)
 
     @property
     def title(self) -> str:

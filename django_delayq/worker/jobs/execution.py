@@ -17,7 +17,7 @@ from asgiref.sync import iscoroutinefunction
 from ...broker import JobSettlement
 from ...compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ...exceptions import ResultTooLarge, TaskTimeout
-from ...jobs import JobContext, as_result, encode
+from ...jobs import JobContext, as_result, encode, note_failed, note_lost
 from ...jobs.results import instant
 from ...jobs.task import as_enqueued
 from ..children import end_as_child
@@ -49,6 +49,8 @@ def execute_job(held: HeldJob, task: AnyTask, worker: str, timeouts: Timeouts) -
     """
     call, state = held.call, held.state
     assert call is not None  # noqa: S101 - it was read
+    if held.begun:
+        _note_lost(held)
     now = time.time()
     state.attempted = int(now * 1000)
     state.started = state.started or state.attempted
@@ -116,8 +118,11 @@ def failed(
     assert call is not None  # noqa: S101 - it was read
     attempts, backoff, timeout = held.retries
     told = tell(error, call, timeout=timeout or None, trace=trace)
+    if final:
+        _note_lost(held)
     state.errors.append((told.path, told.text))
     if not final and len(state.workers) < (attempts or 1):
+        note_failed(state, int(time.time() * 1000))
         delay_ms = backoff_ms(timedelta(seconds=backoff or 0), len(state.workers))
         logger.warning("%s failed, the next attempt is in %.1f s: %s", held.title, delay_ms / 1000, told.title)
         return FinishedJob(
@@ -134,6 +139,12 @@ def failed(
         _finish(held, result, TaskResultStatus.FAILED)
     text = _text(held)
     return FinishedJob(held, seconds, JobSettlement(held.member, held.fence, "dead", 0, text))
+
+
+def _note_lost(held: HeldJob) -> None:
+    """Note the executions that others have begun since the last recorded attempt, and that did not end."""
+    worker, claimed = held.former
+    note_lost(held.state, held.entry.reclaims + 1, worker, claimed)
 
 
 def _text(held: HeldJob) -> str:

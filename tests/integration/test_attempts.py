@@ -1,0 +1,248 @@
+"""The attempts of a due point are kept: failures, what its workers did not end, and whatever closes it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_delayq import ledger, mirror
+from django_delayq.broker import Broker
+from django_delayq.history import MOST_ATTEMPTS, NOT_ENDED
+from django_delayq.ledger import attempts_of
+from django_delayq.models import Run, Schedule, Status
+from django_delayq.timing import to_ms
+from django_delayq.worker import Worker, WorkerOptions
+from tests.support import DAILY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BEGAN = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def schedule(task="noop", **values):
+    return Schedule.objects.create(
+        **{"name": "s", "task": f"tests.app.tasks.{task}", "kind": "cron", "cron": DAILY_CRON, **values}
+    )
+
+
+def open_run(broker, row, status, **values):
+    """Insert the open row of a point that is due, as a worker leaves it."""
+    point = make_due(broker, row)
+    return Run.of(
+        row, point,
+        **{
+            "status": status, "fence": "old", "worker": "w-old", "claimed_at": BEGAN, "started_at": BEGAN, **values,
+        },
+    )  # fmt: skip
+
+
+def retrying(broker, row, **values):
+    run = open_run(
+        broker, row, Status.RETRYING, attempt=1, finished_at=BEGAN + timedelta(seconds=2), error="Traceback\nX: y",
+        reason="X: y", **values,
+    )  # fmt: skip
+    run.save()
+    return run
+
+
+def running(broker, row, **values):
+    run = open_run(broker, row, Status.RUNNING, **values)
+    run.save()
+    return run
+
+
+def idle_worker():
+    """A worker whose slots never start: what it submits waits."""
+    worker = Worker(WorkerOptions(queues=("default", "mail"), threads=1, burst=True))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    return worker
+
+
+def kept(run):
+    run.refresh_from_db()
+    return attempts_of(run)
+
+
+FORMER = (1, to_ms(BEGAN), to_ms(BEGAN) + 2000, "w-old", "X: y", "Traceback\nX: y")
+LOST = (1, to_ms(BEGAN), None, "w-old", NOT_ENDED, "")
+
+
+def test_a_point_that_succeeds_at_once_keeps_nothing_beside_its_row(broker):
+    make_due(broker, schedule())
+    run_burst()
+    run = Run.objects.get()
+    assert (run.attempts, len(attempts_of(run))) == (None, 1)
+    assert list(Run.objects.filter(attempts__isnull=True)) == [run], "no value at all, so that old versions see none"
+
+
+def test_each_attempt_of_a_point_is_kept_with_its_times_its_worker_and_its_traceback(broker, tmp_path):
+    make_due(broker, schedule("flaky", args=[str(tmp_path / "f"), 2], max_attempts=5, backoff=timedelta(0)))
+    run_burst(name="w-new")
+    run = Run.objects.get()
+    assert (run.status, run.attempt, run.error, len(run.attempts)) == (Status.SUCCEEDED, 3, "", 2)
+    found = attempts_of(run)
+    assert [(each.number, each.title) for each in found] == [
+        (1, "RuntimeError: attempt 1 fails"), (2, "RuntimeError: attempt 2 fails"), (3, ""),
+    ]  # fmt: skip
+    for each in found[:2]:
+        assert "in flaky" in each.trace and each.title in each.trace
+    assert {each.worker for each in found} == {run.worker} != {""}
+    times = [time for each in found for time in (each.started, each.finished)]
+    assert times == sorted(times)
+    assert (found[-1].started, found[-1].finished) == (to_ms(run.started_at), to_ms(run.finished_at))
+
+
+def test_a_point_that_fails_for_good_has_its_last_attempt_in_its_row(broker, tmp_path):
+    make_due(broker, schedule("flaky", args=[str(tmp_path / "f"), 9], max_attempts=2, backoff=timedelta(0)))
+    run_burst()
+    run = Run.objects.get()
+    assert (run.status, len(run.attempts)) == (Status.FAILED, 1)
+    assert [each.title for each in attempts_of(run)] == [f"RuntimeError: attempt {n} fails" for n in (1, 2)]
+    assert "attempt 2 fails" in run.error
+
+
+def test_secrets_are_hidden_in_the_attempts_that_are_kept(broker):
+    row = schedule("fail", kwargs={"message": "password=hunter2hunter2"}, max_attempts=2, backoff=timedelta(0))
+    make_due(broker, row)
+    run_burst()
+    (former,) = Run.objects.get().attempts
+    assert "hunter2" not in f"{former}"
+    assert "password=" in former["trace"]
+
+
+def test_a_point_that_fails_for_ever_does_not_grow_for_ever(broker):
+    before = [
+        {"number": n, "started": n, "finished": n, "worker": "w", "title": "t", "trace": "x"} for n in range(1, 101)
+    ]
+    run = retrying(broker, schedule(max_attempts=500), attempts=before)
+    run_burst()
+    assert [each["number"] for each in Run.objects.get(pk=run.pk).attempts] == [1, *range(3, 102)]
+    assert len(Run.objects.get(pk=run.pk).attempts) == MOST_ATTEMPTS
+
+
+# -- take-overs
+
+
+def test_an_execution_that_did_not_end_is_kept_with_its_worker_and_its_start(broker):
+    run = running(broker, schedule())
+    run_burst()
+    lost, last = kept(run)
+    assert (tuple(lost), last.title, last.started > lost.started) == (LOST, "", True)
+
+
+def test_a_take_over_of_a_retry_is_kept_behind_the_attempt_that_failed(broker):
+    run = retrying(broker, schedule(max_attempts=3))
+    worker = idle_worker()
+    worker.tick()  # writes that it runs, and dies
+    run.refresh_from_db()
+    assert (run.status, run.error, run.reason, run.finished_at) == (Status.RUNNING, "", "", None)
+    assert [tuple(each) for each in attempts_of(run)][:1] == [FORMER]
+    assert attempts_of(run)[-1][2:] == (None, worker.options.name, "", ""), "it runs"
+    worker.broker.close()
+    place = broker.place_of(f"s{run.schedule_id}", "default")
+    broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {f"s{run.schedule_id}": 1})
+    run_burst()
+    former, lost, last = kept(run)
+    assert tuple(former) == FORMER
+    assert (lost.number, lost.worker, lost.finished, lost.title) == (2, worker.options.name, None, NOT_ENDED)
+    assert (last.number, last.title, run.status, run.reclaims) == (3, "", "succeeded", 1)
+
+
+def test_of_a_worker_that_died_before_it_wrote_anything_its_claim_is_kept(broker):
+    row = schedule()
+    make_due(broker, row)
+    dead = Broker(timeout_seconds=5, worker="dead")
+    claim = dead.claim(dead.places()[0], limit=10, lease_ms=0, request=1)
+    dead.close()
+    run_burst()
+    lost, last = attempts_of(Run.objects.get())
+    assert (lost.worker, lost.finished, lost.title, last.title) == ("", None, NOT_ENDED, "")
+    assert abs(lost.started - claim.now_ms) <= 1
+
+
+def test_poison_has_an_entry_for_its_last_execution_and_none_for_its_end(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_RECLAIMS": 1}
+    run = running(broker, schedule(), reclaims=1)
+    run_burst()
+    assert [tuple(each) for each in kept(run)] == [LOST]
+    assert (run.status, run.reason) == (Status.LOST, "poison")
+
+
+# -- handed back
+
+
+@pytest.mark.parametrize("made", [retrying, running], ids=["retrying", "running"])
+def test_what_is_handed_back_unstarted_keeps_no_attempt_of_it(broker, made):
+    run = made(broker, schedule(max_attempts=3))
+    names = ("status", "reclaims", "worker", "started_at", "finished_at", "reason", "error", "attempts", "attempt")
+    before = {name: getattr(run, name) for name in names}
+    for _ in range(3):
+        worker = idle_worker()
+        worker.tick()
+        run.refresh_from_db()
+        assert (run.status, len(run.attempts)) == (Status.RUNNING, 1)
+        worker.dispatcher.release_waiting()
+        worker.recorder.flush()
+        worker.broker.close()
+        run.refresh_from_db()
+        assert {name: getattr(run, name) for name in names} == before
+    run_burst()
+    assert [each.number for each in kept(run)] == [1, 2]
+
+
+def test_what_was_inserted_and_handed_back_tells_of_the_one_who_died_not_of_the_one_who_handed_it_back(broker):
+    make_due(broker, schedule())
+    dead = Broker(timeout_seconds=5, worker="dead")
+    claim = dead.claim(dead.places()[0], limit=10, lease_ms=0, request=1)
+    dead.close()
+    worker = idle_worker()
+    worker.tick()
+    worker.dispatcher.release_waiting()
+    worker.recorder.flush()
+    worker.broker.close()
+    run = Run.objects.get()
+    assert (run.status, run.reclaims, run.attempts, run.worker) == (Status.RUNNING, 0, None, "")
+    run_burst()
+    lost, last = kept(run)
+    assert (lost.worker, abs(lost.started - claim.now_ms) <= 1, last.title) == ("", True, "")
+
+
+# -- closed by somebody
+
+
+def closed_by_pause(broker, run):
+    Schedule.objects.get().pause()
+    mirror.full_sweep(broker)
+    run_burst()
+
+
+def closed_by_catch_up_window(broker, run):
+    Schedule._base_manager.update(catch_up_window=timedelta(seconds=1))
+    run_burst()
+
+
+def closed_by_deletion(broker, run):
+    ledger.close_orphan(run, "the schedule was deleted")
+
+
+def closed_as_abandoned(broker, run):
+    Schedule._base_manager.update(enabled=False)
+    ledger.close_abandoned([Run.objects.get(pk=run.pk)])
+
+
+@pytest.mark.parametrize(("made", "entry"), [(retrying, FORMER), (running, LOST)], ids=["retrying", "running"])
+@pytest.mark.parametrize("close", [closed_by_pause, closed_by_catch_up_window, closed_by_deletion, closed_as_abandoned])
+def test_whoever_closes_a_row_keeps_its_last_attempt_as_it_was(broker, made, entry, close):
+    run = made(broker, schedule(max_attempts=3))
+    close(broker, run)
+    assert [tuple(each) for each in kept(run)] == [entry]
+    assert run.status in (Status.FAILED, Status.LOST)
+
+
+def test_a_point_that_was_never_executed_has_no_attempts(broker):
+    row = schedule()
+    point = make_due(broker, row)
+    for number, status in enumerate((Status.SKIPPED, Status.QUEUED)):
+        run = Run.of(row, point + timedelta(seconds=number), status=status, started_at=None)
+        assert attempts_of(run) == []
+        ledger.keep_former(run)
+        assert run.attempts is None

@@ -1,0 +1,80 @@
+"""Attempts as they are kept: how many, with how much text, and what is made of JSON that is none of ours."""
+
+import json
+
+import pytest
+
+from django_delayq import history
+from django_delayq.history import MOST_ATTEMPTS, MOST_LINE, MOST_TRACE, MOST_TRACES, NOT_ENDED, Attempt
+
+TRACE = "Traceback (most recent call last):\n  File …\n"
+
+
+def kept_of(count: int, trace: str = "trace") -> list[Attempt]:
+    kept: list[Attempt] = []
+    for number in range(1, count + 1):
+        kept = history.followed_by(kept, number, number + 1, "w-1", f"Error: {number}", f"{trace} {number}")
+    return kept
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST_TRACES, MOST_ATTEMPTS])
+def test_attempts_are_kept_in_their_order(count: int) -> None:
+    assert [(each.number, each.title) for each in kept_of(count)] == [(n, f"Error: {n}") for n in range(1, count + 1)]
+
+
+def test_of_too_many_attempts_the_first_and_the_newest_are_left_and_their_numbers_go_on() -> None:
+    numbers = [each.number for each in kept_of(1000)]
+    assert numbers == [1, *range(1000 - MOST_ATTEMPTS + 2, 1001)]
+    assert len(numbers) == MOST_ATTEMPTS
+
+
+@pytest.mark.parametrize("count", [MOST_TRACES, MOST_TRACES + 1, 50, 1000])
+def test_the_first_and_the_newest_keep_their_tracebacks(count: int) -> None:
+    traced = [each.number for each in kept_of(count) if each.trace]
+    assert traced == [1, *range(count - MOST_TRACES + 2, count + 1)]
+
+
+def test_no_history_is_longer_than_its_bounds_however_long_its_texts_are() -> None:
+    kept: list[Attempt] = []
+    for _ in range(300):
+        kept = history.followed_by(kept, 10**12, 10**12, "w" * 10**4, "t" * 10**4, "x" * 10**5)
+    size = len(json.dumps(history.to_json(kept)))
+    assert size < MOST_TRACES * MOST_TRACE + MOST_ATTEMPTS * (2 * MOST_LINE + 200)
+
+
+def test_of_a_long_traceback_the_end_is_kept_and_a_title_is_one_line() -> None:
+    (kept,) = history.followed_by([], 1, 2, "w", "ValueError: a\n\nb", "x" * MOST_TRACE + "the end")
+    assert (kept.title, len(kept.trace), kept.trace[-7:]) == ("ValueError: a b", MOST_TRACE, "the end")
+
+
+def test_an_attempt_comes_back_from_json_as_it_was() -> None:
+    kept = history.followed_by(kept_of(2), 7, None, "w-2", NOT_ENDED)
+    assert history.from_json(json.loads(json.dumps(history.to_json(kept)))) == kept
+    assert [each.ended for each in kept] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 5, "text", {}, {"number": 1}, [None, 5, "x", [], {}, {"number": "1"}]],
+)
+def test_what_is_no_history_is_an_empty_one(value: object) -> None:
+    assert history.from_json(value) == []
+
+
+def test_what_a_later_version_says_more_is_left_out_and_what_is_damaged_is_unknown() -> None:
+    later = {"number": 3, "started": "soon", "finished": [], "worker": None, "title": 5, "more": {}}
+    assert history.from_json([later]) == [Attempt(3, None, None, "", "5", "")]
+
+
+@pytest.mark.parametrize(
+    ("path", "trace", "title"),
+    [
+        ("builtins.RuntimeError", f"{TRACE}RuntimeError: no luck\n", "RuntimeError: no luck"),
+        ("shop.Closed", f"{TRACE}shop.Closed: until\nMonday\n", "shop.Closed: until"),
+        ("builtins.KeyError", f"{TRACE}KeyError: 1\n\nDuring …\n\n{TRACE}KeyError: 2", "KeyError: 2"),
+        ("django_delayq.exceptions.TaskTimeout", "Still running. Where it was:\n  x()", None),
+        ("builtins.ValueError", "", None),
+    ],
+)
+def test_the_title_is_the_line_that_names_the_error_or_its_class(path: str, trace: str, title: str | None) -> None:
+    assert history.title_of(path, trace) == (title or path)
