@@ -235,6 +235,7 @@ class Invariants:
         for outcome, result in zip(outcomes, results, strict=True):
             run, key = outcome.run, self.world.key_of(outcome.run)
             self.world.stage.seen["taken over"] += run.reclaims > 0
+            self.world.stage.seen["shown while it runs"] += run.status == "running" and run.reclaims == 0
             most = self.counted[key] + (not run.apart or key in self.waited or key in waiting)
             if result == "yes" and run.reclaims > most and not self.world.restores:
                 raise Broken("R6 more take-overs are counted than began", key, run.reclaims, most)

@@ -19,7 +19,7 @@ HALVES = 2
 SEEN = (
     "recorded", "refused", "taken over", "handed over", "late", "killed", "attempt failed", "rebuilt", "wound back",
     "restored", "edited under a lease", "stretch left by an edit", "job ended", "job taken over", "job cancelled",
-    "job revived",
+    "job revived", "shown while it runs",
 )  # fmt: skip
 MOST_SEEDS = 1000
 

@@ -53,7 +53,8 @@ RULES = (
     ),
     mutant(
         "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:Starter.start",
-        "won = ledger.start([*outcomes, *skipped])", "won = [Won.YES for _ in (*outcomes, *skipped)]",
+        "won = begin([(held, held.outcome) for held in starting if held.outcome is not None])",
+        "won = [Won.YES for _ in starting]",
         h.overtaken_in_the_task, "I",
     ),
     mutant(
