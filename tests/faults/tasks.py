@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from django_delayq import RunContext
 from django_delayq.compat import task
@@ -170,6 +171,29 @@ _DEEDS: dict[str, Callable[[], object]] = {
     "handler that raises": lambda: _add_a_handler(_raise),
     "handler that blocks": lambda: _add_a_handler(lambda record: threading.Event().wait()),
 }
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class _Untouchable(dict[str, object]):
+    def items(self) -> Any:
+        raise RuntimeError("do not look")
+
+
+@task(takes_context=True)
+def misbehave(context: RunContext, path: str) -> object:
+    """Leave a trace, and do what a task should better not do: at each point something else."""
+    _write(path, "start", context)
+    turn = to_ms(context.due_at) // 5000 % 5
+    if turn < 3:
+        _DEEDS[("pool", "child that exits", "folder")[turn]]()
+    _write(path, "end", context)
+    if turn == 3:
+        raise _Unspeakable
+    return _Untouchable(a=1)
 
 
 @task

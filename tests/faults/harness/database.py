@@ -35,6 +35,23 @@ def locked() -> Iterator[None]:
 
 
 @contextmanager
+def rows_locked(every: int) -> Iterator[None]:
+    """Hold locks of one in so many schedules, and of their states, as a long transaction of PostgreSQL does."""
+    holder: Any = connection.copy()
+    holder.set_autocommit(False)
+    try:
+        with holder.cursor() as cursor:
+            for model in (Schedule, ScheduleState):
+                table, key = model._meta.db_table, model._meta.pk.column
+                rows = f"SELECT 1 FROM {table} WHERE {key} %% %s = 0 ORDER BY {key} FOR UPDATE"  # noqa: S608 - our own
+                cursor.execute(rows, [every])
+        yield
+    finally:
+        holder.rollback()
+        holder.close()
+
+
+@contextmanager
 def gone() -> Iterator[None]:
     """Make every question an error. SQLite: the tables have other names; PostgreSQL: it ends and refuses connections.
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.harness import database
-from tests.faults.harness.load import mixture
+from tests.faults.harness.load import SECOND, mixture
+from tests.faults.harness.load import schedules as make
 from tests.faults.harness.oracle import History
 from tests.faults.harness.proxy import Proxy
 from tests.faults.harness.servers import Server, pointing_at
@@ -120,6 +121,8 @@ def arena(
         stack.enter_context(pointing_at(server.url))
         proxies = [stack.enter_context(Proxy(server.socket)) for _ in range(2)]
         histories = mixture(schedules, trace)
+        kinds = {"task": "tests.faults.tasks.misbehave", "every": 5 * SECOND}
+        histories += make(max(1, schedules // 50), trace, name="misbehaving-", **kinds)
         fleet = Fleet(
             workers, folder=folder, proxies=proxies, environment=database.LOCK_SECONDS, LEASE_SECONDS=lease_seconds
         )

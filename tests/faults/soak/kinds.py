@@ -2,9 +2,13 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+
+from django.db import connection
 
 from django_delayq.broker.scripts import NAMES
+from django_delayq.mirror import run_now
+from django_delayq.models import Schedule
 from tests.faults.harness import database
 
 from .arena import Arena
@@ -116,10 +120,26 @@ def refuse(arena: Arena) -> None:
 
 def lock_database(arena: Arena) -> None:
     """Nobody can write into the database."""
+    _for_a_while(arena, "database locked", database.locked)
+
+
+def lock_rows(arena: Arena) -> None:
+    """Somebody's transaction has locked a third of the schedules, and their states."""
+    if connection.vendor == "postgresql":
+        _for_a_while(arena, "rows locked", lambda: database.rows_locked(3))
+
+
+def only_read(arena: Arena) -> None:
+    """The database can be read, and refuses what is written."""
+    if connection.vendor == "postgresql":
+        _for_a_while(arena, "database read-only", lambda: database.told("default_transaction_read_only", "on"))
+
+
+def _for_a_while(arena: Arena, kind: str, trouble: Callable[[], AbstractContextManager[None]]) -> None:
     if arena.locked:
         return
-    event, lock = arena.note("database locked"), ExitStack()
-    lock.enter_context(database.locked())
+    event, lock = arena.note(kind), ExitStack()
+    lock.enter_context(trouble())
     arena.locked = True
 
     def unlock() -> None:
@@ -129,9 +149,18 @@ def lock_database(arena: Arena) -> None:
     arena.later(arena.chance.uniform(0.5, 5), event, unlock)
 
 
+def crowd(arena: Arena) -> None:
+    """More at once than the workers can do: each schedule is run now."""
+    if not arena.locked:
+        arena.note("crowd")
+        for row in Schedule.objects.all():
+            run_now(row)
+
+
 Fault = Callable[[Arena], None]
 #: Every fault, those that end a worker or Redis more often than the gentle ones.
 ALL: tuple[Fault, ...] = (
     kill_worker, kill_worker, kill_worker, drain_worker, drain_worker, stop_worker, stop_worker, flush, forget_scripts,
     kill_redis, kill_redis, cut, half_close, lose_replies, lose_replies, delay, silence, refuse, lock_database,
+    lock_rows, only_read, crowd,
 )  # fmt: skip
