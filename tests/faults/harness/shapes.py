@@ -1,10 +1,12 @@
 """Redis in the shapes of production: a master with replicas and Sentinels, and a cluster. All on loopback."""
 
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,13 +33,26 @@ WITNESS = "witness"
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports whose companions for the cluster's bus (10,000 above) are free too."""
+    """Return free ports whose companions for the cluster's bus (10,000 above) are free too.
+
+    Until this process ends no other one is given them. None of them is the companion of another one, or a port that
+    the system gives to a client.
+    """
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(20_000, 32_000)
-        if port not in found and _is_free(port) and _is_free(port + 10_000):
+        port = random.randrange(20_000, 22_768)
+        if _is_free(port) and _is_free(port + 10_000) and _reserved(port):
             found.append(port)
     return found
+
+
+def _reserved(port: int) -> bool:
+    descriptor = os.open(Path(tempfile.gettempdir(), f"delayq-port-{port}"), os.O_RDWR | os.O_CREAT, 0o666)
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True  # the lock ends with the process
+    os.close(descriptor)
+    return False
 
 
 def _is_free(port: int) -> bool:
