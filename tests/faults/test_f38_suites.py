@@ -59,10 +59,7 @@ def seen_of(client: Any) -> tuple[int, dict[bytes, bytes]]:
     ("suite", "prefix", "options"),
     [
         pytest.param("django", "fresh", {}, marks=pytest.mark.smoke),
-        ("django", "claimed", {}),
-        ("parallel", "fresh", {}),
         ("parallel", "claimed", {}),
-        ("pytest", "fresh", {}),
         ("pytest", "claimed", {}),
         ("django", "claimed", NOT_MIRRORED),
         ("pytest", "fresh", NOT_MIRRORED),
