@@ -137,7 +137,7 @@ def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts:
     if run is not None and run.queue != held.place.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.place, run.queue)
         run = None
-    if run is None or not Status(run.status).is_open:
+    if run is None or not run.apart or not Status(run.status).is_open:  # a restored database gives a key once more
         verdicts.drop.append(held)
     elif schedule is None:
         verdicts.orphans.append(run)

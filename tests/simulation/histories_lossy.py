@@ -455,3 +455,19 @@ def stretch_behind_a_lost_point(world):
     world.work(1)
     world.end(0)
     world.flush(0)
+
+
+def order_that_a_restore_took_back(world):
+    """The database is restored to before an order, whose primary key the row of a due point gets then."""
+    due(world, ms=30_001, queue="mail")
+    world.claim(2)
+    world.begin(2)
+    world.dump()
+    world.order("a")
+    world.restore()
+    world.edit("a", start_in=3)
+    world.advance(LEASE_MS)
+    world.claim(0)
+    world.begin(0, dies=True)
+    world.advance(LEASE_MS)
+    world.work(1)
