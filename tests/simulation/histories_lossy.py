@@ -471,3 +471,13 @@ def order_that_a_restore_took_back(world):
     world.begin(0, dies=True)
     world.advance(LEASE_MS)
     world.work(1)
+
+
+def skipped_late_by_an_old_holder(world):
+    """Somebody skips a point and stands still; the next one finds a newer point to run, and is not refused for that."""
+    due(world, ms=15_000, every=25, missed="skip", overlap="queue_all")
+    world.advance(30_000)
+    world.claim(0, fault=Fault("after_judge", "pause", steps=[("advance", {"ms": LEASE_MS}), ("take", {"w": 1})]))
+    world.flush(0)
+    world.end(1)
+    world.flush(1)
