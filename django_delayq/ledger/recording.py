@@ -94,6 +94,8 @@ def _advance(
     current = _as_they_stand(winners, generations)
     moved: dict[int, ScheduleState] = {}
     for index, outcome in enumerate(outcomes):
+        if won[index] is Won.LOST and outcome.schedule.pk in moving - generations.keys():
+            won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
         if won[index] is not Won.YES or outcome.schedule.pk not in moving:
             continue
         row = current.get(outcome.schedule.pk)

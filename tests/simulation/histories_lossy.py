@@ -481,3 +481,16 @@ def skipped_late_by_an_old_holder(world):
     world.flush(0)
     world.end(1)
     world.flush(1)
+
+
+def deleted_and_a_commit_without_a_reply(world):
+    """A schedule is deleted while it runs; its holder is told so, and not that somebody else has won, also twice."""
+    due(world)
+    world.claim(0)
+    world.advance(LEASE_MS)
+    world.take(1)
+    world.delete("a")
+    world.end(1)
+    world.flush(1, fault=Fault("after_ledger", "database"))
+    world.advance(1000)
+    world.flush(1)
