@@ -424,3 +424,14 @@ def edited_twice_while_it_is_handed_over(world):
     world.advance(4000)
     world.edit("a", enabled=False)
     world.flush(0)
+
+
+def paused_while_it_moves(world):
+    """A schedule is paused before it has left its former queue, where a point waits for another attempt."""
+    due(world, max_attempts=3, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.edit("a", queue="mail")
+    world.end(0, ok=False)
+    world.flush(0)
+    world.edit("a", enabled=False)
