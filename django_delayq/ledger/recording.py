@@ -3,7 +3,8 @@
 Note [Edited while it was held]
 While a point is executed, later ones may fall due, and then an edit ends the definition that had them. The next claimer
 sees only the new definition, whose points begin after the edit. So whoever records the point, and still has the
-definition that it was claimed with, records what that one left up to the edit, as one stretch (rule R8).
+definition that it was claimed with, records what that one left up to the edit, as one stretch (rule R8). What a second
+edit has replaced by then is not known any more: it is taken to have left something (`Schedule.replaced_from`).
 
 Note [Committed without a reply]
 Whoever records once more what was committed changes nothing: others may have gone on from it meanwhile, and be at the
@@ -94,6 +95,8 @@ def _advance(
     current = _as_they_stand(winners, generations)
     moved: dict[int, ScheduleState] = {}
     for index, outcome in enumerate(outcomes):
+        if won[index] is Won.LOST and outcome.schedule.pk in moving - generations.keys():
+            won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
         if won[index] is not Won.YES or outcome.schedule.pk not in moving:
             continue
         row = current.get(outcome.schedule.pk)
@@ -123,8 +126,11 @@ def _advance(
 def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, using: str) -> None:
     """Record what the definition before an edit left, and move the state on. See Note [Edited while it was held]."""
     run, schedule = outcome.run, outcome.schedule
+    if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
+        return
+    others = schedule.replaced_from is not None and schedule.replaced_from > claimed.effective_from
     first = chain.next_point(claimed, state)
-    if first is None or first > schedule.effective_from:
+    if not others and (first is None or first > schedule.effective_from):
         return
     # Not from `first` on: there may have been other definitions meanwhile.
     begin = max(run.last_due_at or run.due_at, claimed.effective_from)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from .. import chain, conf, ledger
 from ..broker import Definition
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from ..models.versions import moved_effective_from, next_generation
+from ..models.versions import moved, next_generation
 from ..signals import schedule_parked
 from ..timing import to_ms
 from . import rows
@@ -169,12 +169,12 @@ def _begin_versions(schedules: Sequence[Schedule], edited: dict[int, PastDjango]
     with ledger.writing(using):
         left = ledger.leave_locked(Schedule, list(edited), using)
         free = {pk: what for pk, what in edited.items() if pk not in left}
-        moved = [row for row in schedules if row.pk in free and free[row.pk].moved]
+        gone = [row for row in schedules if row.pk in free and free[row.pk].moved]
         retimed = [pk for pk, what in free.items() if what.retimed]
-        written.filter(pk__in=retimed).update(effective_from=moved_effective_from())
+        written.filter(pk__in=retimed).update(**moved())
         written.filter(pk__in=list(free)).update(generation=next_generation())
         # Where they were before is not known: they leave every other place before they enter the new one.
         Tombstone.bury(
-            [(row.pk, queue, row.generation) for row in moved for queue in queues if queue != row.queue], using=using
+            [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue], using=using
         )
     return left

@@ -17,8 +17,8 @@ from .versions import (
     BOOKKEEPING_FIELDS,
     TIMING_FIELDS,
     is_expression,
-    moved_effective_from,
-    next_effective_from,
+    moved,
+    moved_by,
     next_generation,
 )
 
@@ -68,7 +68,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             "updated_at": utcnow(),
             **kwargs,
             "generation": next_generation(),
-            "effective_from": next_effective_from(kwargs),
+            **moved_by(kwargs),
         }
         self._for_write = True
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
@@ -85,15 +85,15 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def _after_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
         """Follow what the update really changed, row by row: moves to another queue, timing set by expressions."""
         written = self.model._base_manager.using(self.db).filter(pk__in=list(rows))
-        moved, retimed = [], []
+        elsewhere, retimed = [], []
         for pk, _, queue, *timing in written.values_list(*columns):
             generation, old_queue, *old_timing = rows[pk]
             if queue != old_queue:
-                moved.append((pk, old_queue, generation))
+                elsewhere.append((pk, old_queue, generation))
             if timing != old_timing:
                 retimed.append(pk)
-        Tombstone.bury(moved, using=self.db)
-        written.filter(pk__in=retimed).update(effective_from=moved_effective_from())
+        Tombstone.bury(elsewhere, using=self.db)
+        written.filter(pk__in=retimed).update(**moved())
 
     update.alters_data = True  # type: ignore[attr-defined]
 
@@ -121,6 +121,6 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             pks = [row.pk for row in created if row.pk is not None]
             if kwargs.get("update_conflicts"):  # an edit of those that were there
                 written = self.model._base_manager.using(self.db).filter(pk__in=pks)
-                written.update(generation=next_generation(), effective_from=moved_effective_from())
+                written.update(generation=next_generation(), **moved())
             definitions_changed.send(sender=self.model, pks=pks, using=self.db)
         return created

@@ -17,7 +17,7 @@ from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
 from .tombstone import Tombstone
-from .versions import BOOKKEEPING_FIELDS, next_effective_from, next_generation, now_generation
+from .versions import BOOKKEEPING_FIELDS, moved_by, next_generation, now_generation
 
 
 def default_timezone() -> str:
@@ -103,6 +103,7 @@ class Schedule(PrimaryModel):
     updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
     generation = models.BigIntegerField(default=now_generation, editable=False)
     synced_generation = models.BigIntegerField(default=0, editable=False)
+    replaced_from = UTCDateTimeField(null=True, editable=False)
     effective_from = UTCDateTimeField(default=utcnow, editable=False)
 
     objects = ScheduleQuerySet.as_manager()
@@ -173,18 +174,17 @@ class Schedule(PrimaryModel):
                 self.clean()
             if "queue" in values and old.queue != self.queue:
                 Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
-            before = self.generation, self.effective_from, self.updated_at
-            self.generation = next_generation()
-            self.effective_from = next_effective_from(values)
-            self.updated_at = utcnow()
+            version = {"generation": next_generation(), **moved_by(values), "updated_at": utcnow()}
+            before = {name: getattr(self, name) for name in version}
+            self.__dict__.update(version)
             if fields is not None:
-                kwargs["update_fields"] = {*fields, "generation", "effective_from", "updated_at"}
+                kwargs["update_fields"] = {*fields, *version}
             try:
                 super().save(*args, **kwargs)
             except BaseException:  # leave no expressions behind in an instance that may be used again
-                self.generation, self.effective_from, self.updated_at = before
+                self.__dict__.update(before)
                 raise
-            self.refresh_from_db(using=using, fields=["generation", "effective_from"])
+            self.refresh_from_db(using=using, fields=["generation", "replaced_from", "effective_from"])
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete, also while it runs: nothing new starts of it, and Redis follows. See Note [Order of locks]."""
@@ -285,7 +285,7 @@ class Schedule(PrimaryModel):
         """Make this row a definition that begins now."""
         now = utcnow()
         self.generation = max(int(self.generation), now_generation())
-        self.effective_from = max(self.created_at, now)
+        self.replaced_from, self.effective_from = None, max(self.created_at, now)
         self.synced_generation = 0
         self.updated_at = now
 

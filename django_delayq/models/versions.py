@@ -9,6 +9,8 @@ Note [Effective from]
 An edit must not create a due point in the past. `effective_from` is the instant of the last change of the recurrence,
 the window or `enabled`; only points after it belong to the new definition. It is compared and set in the same UPDATE,
 against the row as the database has it, so that neither a stale instance nor a concurrent edit can slip by.
+`replaced_from`, set with it, is the `effective_from` of the last enabled definition that an edit has replaced: whoever
+held a point under an older one learns from it that there was another one in between, which may have had points too.
 """
 
 from typing import Any
@@ -34,7 +36,7 @@ TIMING_FIELDS = frozenset(
         "enabled",
     )
 )
-BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "updated_at"))
+BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "replaced_from", "updated_at"))
 
 
 def now_generation() -> int:
@@ -52,6 +54,11 @@ def moved_effective_from() -> Greatest:
     return Greatest(Value(utcnow(), UTCDateTimeField()), F("effective_from"), F("created_at"))
 
 
+def moved() -> dict[str, Any]:
+    """Return what a write sets in rows whose timing changes now. See Note [Effective from]."""
+    return {"replaced_from": F("effective_from"), "effective_from": moved_effective_from()}
+
+
 def is_expression(value: Any) -> bool:
     """Say whether a value is computed by the database."""
     return hasattr(value, "resolve_expression")
@@ -64,8 +71,8 @@ def moves_effective_from(old: Any, new: Any) -> bool:
     return bool(old.name != new.name and "h" in old.cron.lower())
 
 
-def next_effective_from(values: dict[str, Any]) -> Any:
-    """Return the expression for `effective_from` in a write of plain `values`. See Note [Effective from].
+def moved_by(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a write of plain `values` sets beside them. See Note [Effective from].
 
     Expressions among them are not looked at: their caller compares the rows before and after.
     """
@@ -76,5 +83,8 @@ def next_effective_from(values: dict[str, Any]) -> Any:
     if "name" in values and not is_expression(values["name"]):  # `H` in a cron expression is a hash of the name
         changed |= ~Q(name=values["name"]) & Q(cron__icontains="h")
     if not changed:
-        return F("effective_from")
-    return Case(When(changed, then=moved_effective_from()), default=F("effective_from"))
+        return {"replaced_from": F("replaced_from"), "effective_from": F("effective_from")}
+    return {
+        "replaced_from": Case(When(changed & Q(enabled=True), then=F("effective_from")), default=F("replaced_from")),
+        "effective_from": Case(When(changed, then=moved_effective_from()), default=F("effective_from")),
+    }

@@ -137,7 +137,7 @@ def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts:
     if run is not None and run.queue != held.place.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.place, run.queue)
         run = None
-    if run is None or not Status(run.status).is_open:
+    if run is None or not run.apart or not Status(run.status).is_open:  # a restored database gives a key once more
         verdicts.drop.append(held)
     elif schedule is None:
         verdicts.orphans.append(run)
@@ -302,7 +302,7 @@ def _decide(held: Held, schedule: Schedule, state: ScheduleState) -> tuple[list[
     """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
 
     Whoever let his lease run out decided when he claimed, by the same definition and state. See Note [The newest runs
-    at once].
+    at once]. Also where all that he had was to be skipped: he may record it yet, against nobody but a `running` row.
     """
     if held.entry.lapsed:
         point, lapsed_ms = _point(held), held.entry.lapsed_ms
@@ -311,7 +311,7 @@ def _decide(held: Held, schedule: Schedule, state: ScheduleState) -> tuple[list[
         skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule, state)
         if due_at is not None:
             return skips, due_at, True
-    return *_decide_at(held.claimed_at, held, schedule, state), False
+    return *_decide_at(held.claimed_at, held, schedule, state), held.entry.lapsed
 
 
 def _decide_at(

@@ -365,3 +365,23 @@ def test_a_save_inside_a_broken_transaction_is_not_swallowed():
         schedule("a")
         schedule("a")
     assert not Schedule.objects.exists()
+
+
+def test_replaced_from_is_where_the_last_enabled_definition_began_that_an_edit_replaced():
+    row = schedule(kind="every", every=MINUTE, cron="")
+    began = row.effective_from
+    assert row.replaced_from is None
+    row.pause()
+    row.resume()
+    assert row.replaced_from == began < row.effective_from  # nothing came due between the two
+    resumed = row.effective_from
+    Schedule.objects.filter(pk=row.pk).update(every=timedelta(hours=1))
+    row.refresh_from_db()
+    assert row.replaced_from == resumed < row.effective_from
+    retimed = row.effective_from
+    Schedule.objects.filter(pk=row.pk).update(every=F("every") * 2)
+    row.refresh_from_db()
+    assert row.replaced_from == retimed
+    row.description = "the same times"
+    row.save()
+    assert row.replaced_from == retimed

@@ -401,3 +401,37 @@ def an_old_removal_arrives(world):
     world.edit("a", queue="mail")
     world.edit("a", queue="default")
     world.late(1, script="remove")
+
+
+def edited_twice_while_it_runs(world):
+    """A task runs while its schedule gets a new recurrence, which has a point, and is switched off."""
+    due(world, ms=30_001, every=25, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.edit("a", start_in=3)
+    world.advance(10_000)
+    world.edit("a", enabled=False)
+    world.end(0)
+    world.flush(0)
+
+
+def edited_twice_while_it_is_handed_over(world):
+    """The same of points that overlap, of which the first definition had left something too."""
+    due(world, ms=30_001, every=7, missed="all", overlap="allow")
+    world.edit("a", every=10)
+    world.claim(0)
+    world.edit("a", start_in=3)
+    world.advance(4000)
+    world.edit("a", enabled=False)
+    world.flush(0)
+
+
+def paused_while_it_moves(world):
+    """A schedule is paused before it has left its former queue, where a point waits for another attempt."""
+    due(world, max_attempts=3, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.edit("a", queue="mail")
+    world.end(0, ok=False)
+    world.flush(0)
+    world.edit("a", enabled=False)

@@ -455,3 +455,42 @@ def stretch_behind_a_lost_point(world):
     world.work(1)
     world.end(0)
     world.flush(0)
+
+
+def order_that_a_restore_took_back(world):
+    """The database is restored to before an order, whose primary key the row of a due point gets then."""
+    due(world, ms=30_001, queue="mail")
+    world.claim(2)
+    world.begin(2)
+    world.dump()
+    world.order("a")
+    world.restore()
+    world.edit("a", start_in=3)
+    world.advance(LEASE_MS)
+    world.claim(0)
+    world.begin(0, dies=True)
+    world.advance(LEASE_MS)
+    world.work(1)
+
+
+def skipped_late_by_an_old_holder(world):
+    """Somebody skips a point and stands still; the next one finds a newer point to run, and is not refused for that."""
+    due(world, ms=15_000, every=25, missed="skip", overlap="queue_all")
+    world.advance(30_000)
+    world.claim(0, fault=Fault("after_judge", "pause", steps=[("advance", {"ms": LEASE_MS}), ("take", {"w": 1})]))
+    world.flush(0)
+    world.end(1)
+    world.flush(1)
+
+
+def deleted_and_a_commit_without_a_reply(world):
+    """A schedule is deleted while it runs; its holder is told so, and not that somebody else has won, also twice."""
+    due(world)
+    world.claim(0)
+    world.advance(LEASE_MS)
+    world.take(1)
+    world.delete("a")
+    world.end(1)
+    world.flush(1, fault=Fault("after_ledger", "database"))
+    world.advance(1000)
+    world.flush(1)

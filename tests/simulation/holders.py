@@ -79,13 +79,14 @@ class Holders:
         leased = {plain(reply[at]) for at in range(5, len(reply), 5)}
         identity = (request.owner, int(request.args[2]))
         if leased:
-            self.world.note_claim(request.owner, fence)
+            self.world.note_claim(request.owner, place, fence)
         if leased and self.given.setdefault(place, {}).setdefault(fence, identity) != identity:
             raise Broken("I3 one fence for two claims", place, fence, self.given[place][fence], identity)
         for member in leased - before.keys():
             early = self.world.clock.server_ms() < self.not_before.pop((place, member), 0)
             moved = member[0] == "s" and self.world.invariants.moved[int(member[1:])]  # which ends the delay
-            if early and not (moved or self.world.losses or self.world.strays):
+            gone = member[0] == "s" and int(member[1:]) not in self.world.oracle.eras  # put back late, to be dropped
+            if early and not (moved or gone or self.world.losses or self.world.strays):
                 raise Broken("another attempt comes before its delay is over", place, member)
         key = (request.owner, place)
         again = self.journaled.get(key, 0) >= identity[1]

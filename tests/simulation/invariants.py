@@ -133,10 +133,11 @@ class Invariants:
             return
         run, schedule, key = held.outcome.run, held.outcome.schedule, self.world.key_of(held.outcome.run)
         trusted = {(member, fence) for _, member, fence in stepped.valid()}
-        since_loss = stepped.claimed_since_loss(held.fence)
+        lease = self.world.tag(held.place), held.fence
+        since_loss = stepped.claimed_since_loss(*lease)
         if stepped.lapsed(held) or (since_loss and (held.member, held.fence) not in trusted):
             raise Broken("I4 started after its lease", stepped.name, held.member)
-        view, known = View(self.world), stepped.known.get(held.fence, {})
+        view, known = View(self.world), stepped.known.get(lease, {})
         if schedule.pk not in known and not self.world.restores:
             raise Broken("I8 started although it was deleted before the claim", held.member)
         if run.origin == "due" and not schedule.enabled:
@@ -145,12 +146,13 @@ class Invariants:
             raise Broken("R1 started with an older definition than at the claim", held.member)
         row = view.row_of(key)
         # A moved entry does not tell any more that its lease had run out: it may begin although an old holder records.
-        if row is not None and row.final and since_loss and not self.moved[schedule.pk]:
+        leased = since_loss and not self.moved[schedule.pk]
+        if row is not None and row.final and leased and not self._by_another(row, stepped, lease):
             raise Broken("R2 started after its outcome was recorded", stepped.name, row)
         if (
             run.origin == "due"
             and schedule.pk in self.world.oracle.eras
-            and not (self.world.losses or self.world.delayed)
+            and not (self.world.losses or self.world.delayed or self.world.strays)
             and not self.world.oracle.is_point(schedule.pk, key[2])
         ):
             raise Broken("I8 a point of no definition", key, self.world.oracle.eras.get(schedule.pk))
@@ -164,6 +166,11 @@ class Invariants:
         most = attempts + self.world.losses + self.moved[schedule.pk]
         if self.begun[key] > most:
             raise Broken("I7 executed too often", key, self.begun[key], most)
+
+    def _by_another(self, row, stepped, lease):
+        """Say whether this was recorded after the claim, by somebody who had it before Redis was rolled back."""
+        losses = self.world.losses
+        return row.pk not in stepped.ended[lease] and self.world.claims.get((lease[0], row.fence), losses) != losses
 
     def _alone(self, stepped, held):
         """Rule R6: from the second take-over on, nothing runs beside it."""

@@ -59,10 +59,8 @@ class People:
             (self.blind.discard if seen else self.blind.add)(row.pk)
             moves = values.get("queue", row.queue) != row.queue
             self.invariants.moved[row.pk] += moves
-            # An open row of one that is switched off has no entry in its new place: only a full sweep closes it.
-            self.unseen = self.unseen or (
-                moves and not row.enabled and Run.objects.filter(schedule=row, status__in=OPEN).exists()
-            )
+            if not values.get("enabled", row.enabled):
+                self._note_left_open(row, values.get("queue", row.queue))
             if row.kind == "every":
                 values |= {} if every is None else {"every": seconds(every)}
                 values |= {} if start_in is None else {"start_at": self._soon(start_in)}
@@ -71,6 +69,12 @@ class People:
                 setattr(row, field, value)
             with suppress(ValidationError), self._noted(name):  # such as an end before the first point
                 row.save()
+
+    def _note_left_open(self, row, queue):
+        """While it moves, one that is switched off has an entry nowhere: only a full sweep closes its open row."""
+        member = f"s{row.pk}"
+        absent = member not in read_shards(self)[self.tag_of(member, queue)].due
+        self.unseen = self.unseen or (absent and bool(self._claimed_points(row.pk)))
 
     def change(self, name="a", changes=None, **options):
         """Make these changes to a schedule."""
@@ -195,6 +199,10 @@ class People:
         ]
         if found:
             request = found[-1 - back % len(found)]
+            if request.repeats_itself:
+                return
+            if request.name == "epoch":  # brings an epoch back, under which fences were given in this ms
+                self.advance_clock(1)
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
             self.strays = self.strays or request.name == "upsert"
             deliver(self, request, late=True)
@@ -220,6 +228,8 @@ class People:
     def rollback(self):
         """Fail over to the replica of the last snapshot."""
         if self.backup.keys is not None:
+            # Another server: its clock is not behind that of the first one, which gave fences that this one forgot.
+            self.clock.server_offset_ms = max(self.clock.server_offset_ms, 0)
             self.advance_clock(1)
             self.backup.restore_keys()
             self.stage.seen["wound back"] += 1

@@ -85,7 +85,8 @@ class Promises:
                     raise Broken("I3 two executions of one job", item, other.name, stepped.name)
         item.begun += 1
         world.stage.seen["job taken over"] += held.entry.lapsed
-        most = world.config.max_reclaims + item.attempts + world.losses + world.restores
+        # Take-overs of jobs are counted in a row: an attempt that has ended begins anew.
+        most = item.attempts * (1 + world.config.max_reclaims) + world.losses + world.restores
         if item.begun > most:
             raise Broken("I7 executed too often", item, most)
 

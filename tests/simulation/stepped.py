@@ -31,6 +31,8 @@ class Hand(Slots):
         self.most, self.stuck = 0, False
         #: What a free slot takes at once, and who is told of it.
         self.taken, self.noted = set(), lambda held: None
+        #: Who is told of what waited for longer than its lease.
+        self.in_vain = lambda held: None
 
     @property
     def waiting(self):
@@ -78,6 +80,9 @@ class Hand(Slots):
     def take_back(self):
         """Hand out what waits for a slot."""
         self.leaving = [held for held, _ in self.entries if held not in self.taken]
+        for held in self.leaving:
+            if held.lapsed():  # its row is taken back only where nobody has taken it over
+                self.in_vain(held)
         self.entries = [(held, task) for held, task in self.entries if held in self.taken]
         return list(self.leaving)
 
@@ -97,13 +102,14 @@ class Stepped:
         self.busy = False
         #: Everything that was ever begun.
         self.begun = []
-        #: fence -> schedule -> generation at the claim; fence -> losses of Redis until then.
-        self.known, self.losses = {}, {}
+        #: (place, fence) -> schedule -> generation at the claim; the same -> rows that had an outcome then.
+        self.known, self.ended = {}, {}
         world.creating = self.name
         self.worker = Worker(WorkerOptions(queues=world.config.queues, threads=THREADS, name=self.name), slots=Hand)
         world.creating = "web"
         self.slots = self.worker.slots
         self.slots.noted = partial(world.invariants.counts, self)
+        self.slots.in_vain = world.invariants.waited_in_vain
 
     # -- what it holds
 
@@ -111,15 +117,15 @@ class Stepped:
         """Say whether the lease may be over, worked out here from what the package noted."""
         return held.lost.is_set() or self.world.clock.monotonic() >= held.deadline
 
-    def claimed_since_loss(self, fence):
+    def claimed_since_loss(self, place, fence):
         """Say whether Redis has lost nothing since the claim."""
-        return self.losses.get(fence) == self.world.losses
+        return (place, fence) in self.known and self.world.claims[place, fence] == self.world.losses
 
     def valid(self):
         """Yield place, member and fence of the leases that it may trust."""
         now = self.world.clock.monotonic()
         for (place, member), (fence, deadline) in self.world.holders.trusted.get(self.name, {}).items():
-            if now < deadline and self.claimed_since_loss(fence):
+            if now < deadline and self.claimed_since_loss(place, fence):
                 yield place, member, fence
 
     def has_begun(self, place, member, fence):

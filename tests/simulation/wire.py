@@ -52,6 +52,16 @@ class Request:
     sent: float
     #: Whether the server has executed it.
     delivered: bool = False
+    #: Whether its sender waits for the reply.
+    awaited: bool = False
+
+    @property
+    def repeats_itself(self) -> bool:
+        """Say whether a copy would overtake it, or follow it before its reply, where that is not provided for.
+
+        No network does so: what is sent once more is sent after the first one was given up.
+        """
+        return self.awaited and (self.of_jobs or (self.name == "claim" and self.delivered))
 
     @property
     def place(self) -> str:
@@ -107,9 +117,13 @@ class Wire:
         world, keys, args = self._world, list(rest[:count]), list(rest[count:])
         request = Request(world.stage.names[sha], self._owner, keys, args, world.losses, world.clock.monotonic())
         world.requests.append(request)
-        world.seam(f"send:{request.name}", self._owner)
-        reply = deliver(world, request)
-        world.seam(f"reply:{request.name}", self._owner, request=request, reply=reply)
+        request.awaited = True
+        try:
+            world.seam(f"send:{request.name}", self._owner)
+            reply = deliver(world, request)
+            world.seam(f"reply:{request.name}", self._owner, request=request, reply=reply)
+        finally:
+            request.awaited = False
         world.holders.reply_arrived(request, reply)
         return reply
 

@@ -10,7 +10,7 @@ from django_delayq.broker import Place, keys
 from django_delayq.broker.keys import member_place
 from django_delayq.mirror import fast
 from django_delayq.mirror.layout import forget_fingerprints
-from django_delayq.models import Schedule
+from django_delayq.models import Run, Schedule
 
 from .backup import Backup
 from .callers import Callers
@@ -21,6 +21,7 @@ from .oracle import Oracle
 from .people import People
 from .promises import Promises
 from .stepped import Stepped
+from .view import OPEN
 from .wire import lost
 
 WORKERS = 3
@@ -41,7 +42,8 @@ class World(People, Callers):
         self.suspect = False
         #: True once the clocks of Redis and the web processes differ, so that an edit can take back due points.
         self.false_clock = False
-        #: True once a late request may have put a moved schedule back where it was. Its next claimer drops it there.
+        #: True once a late request may have put a schedule back that was moved or is off. Its next claimer drops it;
+        #: one that is switched on meanwhile runs what was put back, as a point that was due before.
         self.strays = False
         #: True once somebody deleted or ordered something without telling Redis: only a full sweep finds it.
         self.unseen = False
@@ -54,6 +56,8 @@ class World(People, Callers):
         #: True inside a step; True after one that found something wrong.
         self.inside = self.over = False
         self.requests, self.marks = [], {}
+        #: (place, fence) -> losses of Redis until that claim.
+        self.claims = {}
         self.places = [Place(queue, n) for queue in self.config.queues for n in range(self.config.shards_of(queue))]
         self.tags = [self.tag(place) for place in self.places]
         self.oracle, self.holders, self.invariants = Oracle(), Holders(self), Invariants(self)
@@ -107,12 +111,13 @@ class World(People, Callers):
                     return held
         return None
 
-    def note_claim(self, owner, fence):
+    def note_claim(self, owner, place, fence):
         """Remember what the definitions were when these were claimed, and what Redis had lost until then."""
         for stepped in self.workers:
-            if stepped.name == owner and fence not in stepped.known:
-                stepped.known[fence] = dict(Schedule.objects.values_list("pk", "generation"))
-                stepped.losses[fence] = self.losses
+            if stepped.name == owner and (place, fence) not in stepped.known:
+                stepped.known[place, fence] = dict(Schedule.objects.values_list("pk", "generation"))
+                stepped.ended[place, fence] = set(Run.objects.exclude(status__in=OPEN).values_list("pk", flat=True))
+                self.claims[place, fence] = self.losses
 
     # -- faults
 

@@ -42,8 +42,8 @@ RULES = (
     ),
     # R2b, R6
     mutant(
-        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_decide",
-        "if held.entry.lapsed:", "if False:",
+        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_judge_new",
+        "if again:", "if False:",
         h.overtaken_in_the_task, "I4 a stale holder recorded",
     ),
     mutant(
@@ -52,9 +52,9 @@ RULES = (
         h.stopped_before_judging_a_paused_one, "I4 a stale holder recorded",
     ),
     mutant(
-        "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:Starter.start",
-        "won = begin([(held, held.outcome) for held in starting if held.outcome is not None])",
-        "won = [Won.YES for _ in starting]",
+        "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:begin",
+        "won = ledger.start([*(outcome for _, outcome in starting), *skipped])",
+        "won = [Won.YES for _ in (*starting, *skipped)]",
         h.overtaken_in_the_task, "I",
     ),
     mutant(
