@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import transaction
+
 from django_delayq import mirror
 from django_delayq.broker import Broker
 from django_delayq.models import Schedule
@@ -35,8 +37,9 @@ def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -
     else:
         earlier = _newest(schedule.recurrence, since)
         before = earlier - timedelta(seconds=1)
-    Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
-    Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
+    with transaction.atomic():  # a worker that is at work sees both or none
+        Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
+        Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
     mirror.check_layout(broker)
     for place in broker.places():
         broker.swap_epoch(place, None, "test")

@@ -112,6 +112,8 @@ def _in_a_pool() -> object:
         pool.map_async(_tell_and_sleep, [writing] * 2, chunksize=1)
         for _ in range(2):
             os.read(reading, 1)
+    os.close(reading)
+    os.close(writing)
     return found
 
 

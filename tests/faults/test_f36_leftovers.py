@@ -98,10 +98,20 @@ def test_f36_a_process_becomes_a_fresh_one_whatever_its_tasks_did_to_it(what, do
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
+@contextmanager
+def hung_up(disposition):
+    """Start processes that have this disposition of SIGHUP, whatever the tests were started with."""
+    before = signal.signal(signal.SIGHUP, disposition)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_f36_a_terminal_that_closes_drains_a_worker_however_often_it_says_so(broker, tmp_path):
     path, gate = tmp_path / "f", tmp_path / "gate"
     slow = due_now(broker, "slow", "note", path=str(path), gate=str(gate))
-    with worker() as process:
+    with hung_up(signal.SIG_DFL), worker(cold=True) as process:
         wait_until(lambda: lines(path))
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: "Stopping: 1 still running" in output_of(process) or process.poll() is not None)
@@ -112,17 +122,13 @@ def test_f36_a_terminal_that_closes_drains_a_worker_however_often_it_says_so(bro
 
 
 def test_f36_a_worker_that_was_told_to_outlive_its_terminal_does(broker):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        row = every_second()
-        with worker(cold=True) as process:
-            wait_until(lambda: row.runs.finished().exists())
-            process.send_signal(signal.SIGHUP)
-            count = row.runs.finished().count()
-            wait_until(lambda: row.runs.finished().count() >= count + 2 or process.poll() is not None)
-            assert process.poll() is None
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    row = every_second()
+    with hung_up(signal.SIG_IGN), worker(cold=True) as process:  # as nohup does
+        wait_until(lambda: row.runs.finished().exists())
+        process.send_signal(signal.SIGHUP)
+        count = row.runs.finished().count()
+        wait_until(lambda: row.runs.finished().count() >= count + 2 or process.poll() is not None)
+        assert process.poll() is None
 
 
 # -- the log
