@@ -189,11 +189,11 @@ class _Untouchable(dict[str, object]):
 def misbehave(context: RunContext, path: str) -> object:
     """Leave a trace, and do what a task should better not do: at each point something else."""
     _write(path, "start", context)
-    turn = to_ms(context.due_at) // 5000 % 5
-    if turn < 3:
-        _DEEDS[("pool", "child that exits", "folder")[turn]]()
+    turn = to_ms(context.due_at) // 5000 % 4
+    if turn < 2:
+        _DEEDS[("child that exits", "folder")[turn]]()
     _write(path, "end", context)
-    if turn == 3:
+    if turn == 2:
         raise _Unspeakable
     return _Untouchable(a=1)
 
