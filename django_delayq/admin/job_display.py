@@ -22,8 +22,6 @@ from .job_list import state_label
 SLACK = timedelta(seconds=5)
 #: So much of an error's last line is shown in the list.
 LINE_SHOWN = 150
-#: So many errors of one job are shown.
-ERRORS_SHOWN = 10
 _TONES = {JobState.WAITING: "quiet", JobState.READY: "busy", JobState.RUNNING: "good", JobState.DEAD: "bad"}
 
 
@@ -96,24 +94,19 @@ def last_line(seen: SeenJob) -> str:
 
 
 def errors(seen: SeenJob) -> SafeString | str:
-    """Return all errors with their tracebacks, the last one first."""
+    """Return the errors with their tracebacks, the last one first; only that where the others are in the table."""
     if seen.record is None or seen.call is None or not seen.record.errors:
         return "–"
     secrets = _secrets(seen.call)
+    newest = seen.record.errors[-1:] if len(history(seen)) > 1 else seen.record.errors[::-1]
     shown = (
         (
             plain(path),
             block(plain(redact_text(trace, secrets), keep="\n\t"), "delayq-pre delayq-trace"),
         )
-        for path, trace in reversed(seen.record.errors[-ERRORS_SHOWN:])
+        for path, trace in newest
     )
-    more = len(seen.record.errors) - ERRORS_SHOWN
-    text = format_html_join("", '<p class="delayq-path">{}</p>{}', shown)
-    if more > 0:
-        text += format_html(
-            '<p class="delayq-note">{}</p>', _("%(count)d earlier errors are not shown.") % {"count": more}
-        )
-    return format_html("<div>{}</div>", text)
+    return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
 
 
 def history(seen: SeenJob) -> list[Attempt]:

@@ -10,7 +10,6 @@ from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_
 from .jobs import (
     JobOutcome,
     JobRow,
-    JobStart,
     add_jobs,
     change_job,
     find_job,
@@ -39,7 +38,6 @@ __all__ = [
     "DeadKey",
     "JobOutcome",
     "JobRow",
-    "JobStart",
     "Load",
     "Outcome",
     "Version",

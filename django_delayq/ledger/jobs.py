@@ -64,16 +64,6 @@ class JobRow(NamedTuple):
         return self.status in OPEN_JOBS
 
 
-class JobStart(NamedTuple):
-    """What is written of the job that looked like `row` when it begins, under this fence at `at`."""
-
-    row: JobRow
-    fence: str
-    worker: str
-    at: datetime
-    reclaims: int
-
-
 class JobOutcome(NamedTuple):
     """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open.
 
@@ -229,25 +219,22 @@ def _written(outcome: JobOutcome) -> Job:
     )
 
 
-def start_jobs(starting: Sequence[JobStart]) -> list[JobRow | Won]:
-    """Write `RUNNING` before executions that may be repetitions, or while others run, in one transaction.
+def start_jobs(starting: Sequence[tuple[JobRow, str]], *, again: bool = True) -> list[JobRow | Won]:
+    """Write `RUNNING` under these fences, in one transaction: `again` where the executions may be repetitions.
 
     Return the rows as they stand now; LOST for each that is not as it was read any more, LOCKED as in `record`.
     """
     using = database()
     started: list[JobRow | Won] = []
     with writing(using):
-        taken = leave_locked(Job, [item.row.pk for item in starting], using)
-        for item in starting:
-            row = item.row
+        taken = leave_locked(Job, [row.pk for row, _ in starting], using)
+        for row, fence in starting:
             if row.pk in taken:
                 started.append(Won.LOCKED)
                 continue
-            new = row._replace(status=JobStatus.RUNNING.value, fence=item.fence, reclaims=item.reclaims)
+            new = row._replace(status=JobStatus.RUNNING.value, fence=fence, reclaims=row.reclaims + again)
             same = _jobs(using).filter(pk=row.pk, status=row.status, attempt=row.attempt, fence=row.fence)
-            written = same.update(
-                status=new.status, fence=new.fence, reclaims=new.reclaims, worker=item.worker[:128], started_at=item.at
-            )
+            written = same.update(status=new.status, fence=fence, reclaims=new.reclaims)
             started.append(new if written else Won.LOST)
     return started
 
@@ -260,8 +247,7 @@ def undo_job_starts(started: Iterable[tuple[JobRow, JobRow]]) -> None:
         for new, before in pairs:
             rows = _jobs(using).filter(pk=new.pk, status=new.status, fence=new.fence)
             if new.pk not in taken:
-                values = {"status": before.status, "fence": before.fence, "reclaims": before.reclaims}
-                rows.update(**values, worker="", started_at=None)
+                rows.update(status=before.status, fence=before.fence, reclaims=before.reclaims)
 
 
 def store_results(jobs: Sequence[Job]) -> None:

@@ -37,10 +37,8 @@ class Job(PrimaryModel):
     attempt = models.PositiveIntegerField(_("attempt"), default=0)
     #: Take-overs since the last recorded attempt.
     reclaims = models.PositiveIntegerField(_("reclaims"), default=0)
+    #: Of the lease under which it was written last: when that was claimed, and by which worker.
     fence = models.CharField(_("fence"), max_length=255, blank=True, default="")
-    #: Who executes it and since when, as far as it was written that it runs: of a take-over, and of what takes long.
-    worker = models.CharField(max_length=128, blank=True, default="", db_default="")
-    started_at = UTCDateTimeField(null=True)
     #: The hash of its unique key, until a worker takes it for the first time.
     unique = models.CharField(max_length=22, blank=True, default="")
     #: False until a sweep has seen to it that Redis has it; the fast path writes no row for that.

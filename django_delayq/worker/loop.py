@@ -88,9 +88,8 @@ class Worker:
             due_in_ms=self.agenda.due_in_ms,
             stand_back=self.agenda.stand_back,
         )
-        self.showing = Showing(
-            self.slots, self.keeper, self.trouble, name=options.name, after_seconds=self.config.running_after_seconds
-        )
+        after_seconds = self.config.running_after_seconds
+        self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
         self.claims = Claims(
             self.broker, self.keeper, self.dispatcher, self.agenda, self.trouble, self.upkeep,

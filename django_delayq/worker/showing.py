@@ -13,13 +13,11 @@ import copy
 import math
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 
-from django.db import Error
+from django.db import DataError, Error, IntegrityError
 
 from .. import ledger
-from ..fields import utcnow
-from ..ledger import JobStart, Outcome, Won, version_of
+from ..ledger import JobRow, Outcome, Won, version_of
 from ..models import JobStatus, Run, Status
 from .entry import Held
 from .jobs.entry import HeldJob
@@ -35,11 +33,11 @@ LOOK_SECONDS = 0.5
 class Showing:
     """Used by the loop's thread only. See Note [Shown while it runs]."""
 
-    def __init__(self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, *, name: str, after_seconds: float) -> None:
+    def __init__(self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, *, after_seconds: float) -> None:
         self._slots, self._keeper, self._trouble = slots, keeper, trouble
-        self._name, self._after = name, after_seconds
+        self._after = after_seconds
         self._look_at = 0.0
-        self._done: set[AnyHeld] = set()  # those that run and have their row, or shall have none
+        self._refused: set[AnyHeld] = set()  # those that run and shall have no row
 
     @property
     def again(self) -> float:
@@ -53,45 +51,40 @@ class Showing:
             return
         self._look_at = now + LOOK_SECONDS
         running = {held: now - began for held, began in self._slots.executing() if held in self._keeper}
-        self._done &= running.keys()
-        late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._done]
+        self._refused &= running.keys()
+        late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._refused]
+        points = [(held, held.outcome) for held in late if isinstance(held, Held) and held.outcome is not None]
+        jobs = [(held, held.row) for held in late if isinstance(held, HeldJob) and held.row is not None]
         try:
-            self._show_points([held for held in late if isinstance(held, Held)])
-            self._show_jobs([(held, running[held]) for held in late if isinstance(held, HeldJob)])
+            self._show_points([(held, outcome) for held, outcome in points if outcome.seen is None])
+            self._show_jobs([(held, row) for held, row in jobs if row.status != JobStatus.RUNNING])
+        except (DataError, IntegrityError):  # one of these rows is at fault: as with all that fails, its outcome tells
+            self._refused.update(late)
         except Error as error:
             self._trouble.database_failed(error, writing=True)
 
-    def _show_points(self, entries: Sequence[Held]) -> None:
+    def _show_points(self, fresh: Sequence[tuple[Held, Outcome]]) -> None:
         """Insert the rows of first executions; what is taken over or tried again has its row already."""
-        self._done.update(entries)
-        fresh = [(held, held.outcome) for held in entries if held.outcome is not None and held.outcome.seen is None]
         if not fresh:
             return
-        self._done.difference_update(held for held, _ in fresh)
         shown = [(held, Outcome(_running(held, item), item.schedule, owner=item.owner)) for held, item in fresh]
         for (held, outcome), (_, row), result in zip(fresh, shown, begin(shown), strict=True):
-            if result is not Won.LOCKED:
-                self._done.add(held)
             if result is Won.YES:
                 outcome.run.pk, outcome.seen, outcome.owner = row.run.pk, version_of(row.run), row.owner
+            elif result is not Won.LOCKED:
+                self._refused.add(held)
         self._trouble.database_worked(wrote=True)
 
-    def _show_jobs(self, entries: Sequence[tuple[HeldJob, float]]) -> None:
+    def _show_jobs(self, fresh: Sequence[tuple[HeldJob, JobRow]]) -> None:
         """Write that durable jobs run; of what is taken over that is written already."""
-        self._done.update(held for held, _ in entries)
-        starts = {
-            held: JobStart(held.row, held.fence, self._name, utcnow() - timedelta(seconds=seconds), held.row.reclaims)
-            for held, seconds in entries
-            if held.row is not None and held.row.status != JobStatus.RUNNING
-        }
-        if not starts:
+        if not fresh:
             return
-        self._done -= starts.keys()
-        for held, result in zip(starts, ledger.start_jobs(list(starts.values())), strict=True):
-            if result is not Won.LOCKED:
-                self._done.add(held)
-            if not isinstance(result, Won):
+        written = ledger.start_jobs([(row, held.fence) for held, row in fresh], again=False)
+        for (held, _), result in zip(fresh, written, strict=True):
+            if isinstance(result, JobRow):
                 held.row = result
+            elif result is not Won.LOCKED:
+                self._refused.add(held)
         self._trouble.database_worked(wrote=True)
 
 

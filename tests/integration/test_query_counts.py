@@ -15,7 +15,7 @@ from django_delayq.models import Job, Run, Schedule, ScheduleState
 from tests.app import tasks
 from tests.integration.admin_pages import LIST
 from tests.integration.job_pages import JOBS, dead_row, waiting
-from tests.jobs.durable_support import backend, starting
+from tests.jobs.durable_support import backend
 from tests.support import OTHER_DAILY_CRON, YEARLY_CRON
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -141,7 +141,7 @@ def test_the_recording_of_durable_jobs(built):
         results = backend().enqueue_many([(tasks.noop, [], {})] * count)
         read = ledger.load_jobs([row.member for row in Job.objects.filter(status="READY")])
         assert len(read) == len(results)
-        started = ledger.start_jobs([starting(row, "1.x me") for row in read.values()])
+        started = ledger.start_jobs([(row, "1.x me") for row in read.values()])
         outcomes[:] = [JobOutcome(row, "1.x me", "SUCCESSFUL", 1, "", utcnow(), utcnow(), None) for row in started]
 
     def record():

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError
+from django.db import DataError, OperationalError
 
 from django_delayq import ledger
 from django_delayq.ledger import Won
@@ -160,6 +160,26 @@ def test_a_database_that_does_not_take_it_ends_no_task(broker, gate, monkeypatch
     assert len([line for line in lines(gate.parent / "ran") if line[0] == "start"]) == 1
 
 
+def test_a_row_that_is_at_fault_holds_up_nothing(broker, gate, monkeypatch):
+    schedule(broker, gate)
+    tried = []
+
+    def refuse(outcomes):
+        tried.append(outcomes)
+        raise DataError("no")
+
+    with a_worker(gate) as worker, monkeypatch.context() as patch:
+        patch.setattr(ledger, "start", refuse)
+        begin(worker, gate)
+        until(worker, lambda: tried)
+        for _ in range(5):
+            worker.round(0.01)
+        assert len(tried) == 1
+        assert worker.trouble.until == 0.0
+        finish(worker, gate)
+    assert Run.objects.get().status == Status.SUCCEEDED
+
+
 def test_who_takes_over_counts_one_take_over_and_the_first_holder_is_refused(broker, gate, settings):
     settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
     schedule(broker, gate)
@@ -191,8 +211,7 @@ def test_a_durable_job_that_runs_says_so_without_counting_a_take_over(broker, ga
         begin(worker, gate)
         until(worker, lambda: Job.objects.get().status == "RUNNING")
         row = Job.objects.get()
-        assert (row.worker, row.attempt, row.reclaims) == ("w1", 0, 0)
-        assert row.started_at is not None
+        assert (row.fence.split()[1], row.attempt, row.reclaims) == ("w1", 0, 0)
         finish(worker, gate)
     ended = Job.objects.get()
     assert (ended.status, ended.attempt, ended.reclaims) == ("SUCCESSFUL", 1, 0)

@@ -11,9 +11,7 @@ from django.db import connections
 from django_delayq import mirror
 from django_delayq.broker import Broker, JobBroker, NewJob
 from django_delayq.compat import AnyResult, task_backends
-from django_delayq.fields import utcnow
 from django_delayq.jobs import encode, parse_id
-from django_delayq.ledger import JobRow, JobStart
 from django_delayq.models import Job
 from tests.acceptance.support import wait_until
 
@@ -44,11 +42,6 @@ def counts(broker: Broker) -> tuple[int, int, int, int]:
     """Return how many jobs wait for a time, wait for their turn, are held, are dead."""
     found = JobBroker(broker).counts(broker.places())
     return tuple(sum(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
-
-
-def starting(row: JobRow, fence: str) -> JobStart:
-    """Return the start of a take-over."""
-    return JobStart(row, fence, "w", utcnow(), row.reclaims + 1)
 
 
 def put(broker: Broker, row: Job, *, wake_ms: int = 0) -> None:

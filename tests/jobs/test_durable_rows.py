@@ -8,7 +8,7 @@ from django_delayq.fields import utcnow
 from django_delayq.ledger import JobOutcome, Won
 from django_delayq.worker import Worker, WorkerOptions
 from tests.app import tasks
-from tests.jobs.durable_support import built, durable, row_of, rows_of, starting, view
+from tests.jobs.durable_support import built, durable, row_of, rows_of, view
 from tests.support import run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +51,7 @@ def test_an_outcome_whose_commit_was_not_answered_is_written_again_as_mine(resul
 
 def test_an_attempt_that_somebody_else_has_taken_over_is_lost(result):
     row = read(result)
-    [taken] = ledger.start_jobs([starting(row, "2.x other")])
+    [taken] = ledger.start_jobs([(row, "2.x other")])
     assert ledger.record_jobs([outcome(row, "1.x me")]) == [Won.LOST]
     assert ledger.record_jobs([outcome(taken, "2.x other")]) == [Won.YES]
 
@@ -65,8 +65,8 @@ def test_the_outcome_of_a_deleted_job_is_gone_and_makes_no_row(result):
 
 def test_only_one_of_two_takes_a_job_over(result):
     row = read(result)
-    assert ledger.start_jobs([starting(row, "2.x me")])[0].reclaims == 1
-    assert ledger.start_jobs([starting(row, "3.x other")]) == [Won.LOST]
+    assert ledger.start_jobs([(row, "2.x me")])[0].reclaims == 1
+    assert ledger.start_jobs([(row, "3.x other")]) == [Won.LOST]
     assert (row_of(result).status, row_of(result).fence, row_of(result).reclaims) == ("RUNNING", "2.x me", 1)
 
 
@@ -87,9 +87,9 @@ def test_a_take_over_that_meets_another_ones_row_is_looked_up_again(broker, resu
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
     real = ledger.start_jobs
 
-    def start_jobs(items):
+    def start_jobs(starting):
         rows_of(result).update(status="SUCCESSFUL", fence="0.x late")
-        return real(items)
+        return real(starting)
 
     monkeypatch.setattr(ledger, "start_jobs", start_jobs)
     worker.job_claims.claim(Place("default", 0), 10)

@@ -49,7 +49,7 @@ class JobDispatcher:
         self._backends: dict[str, Any] = {}
         self._retries: dict[tuple[str, str], Retries] = {}
         self._due_in_ms, self._refuse, self._suspect, self._isolated = due_in_ms, refuse, suspect, isolated
-        self.rows = JobRows(trouble, name=jobs.broker.worker, drop=self._drop, release=self.release)
+        self.rows = JobRows(trouble, drop=self._drop, release=self.release)
         self._strangers = Strangers(self.rows, drop=self._drop, release=self.release, end=recorder.add)
 
     def dispatch(self, held: Sequence[HeldJob]) -> None:

@@ -77,8 +77,9 @@ class HeldJob:
     @property
     def former(self) -> tuple[str, int | None]:
         """Who began to execute it before, without an end, and the ms of that claim; ('', None) where not known."""
-        running = self.before is not None and self.before.status == JobStatus.RUNNING
-        return held_by(self.before.fence if running and self.before else self.entry.former)
+        if self.before is not None and self.before.status == JobStatus.RUNNING:
+            return held_by(self.before.fence)
+        return held_by(self.entry.former)
 
     @property
     def title(self) -> str:

@@ -24,7 +24,7 @@ from ...compat import AnyTask
 from ...exceptions import UnreadableJob
 from ...fields import utcnow
 from ...jobs import IN_DATABASE, decode_lines, encode_state
-from ...ledger import JobOutcome, JobRow, JobStart, Won
+from ...ledger import JobOutcome, JobRow, Won
 from ...models import Job, JobStatus
 from ...timing import from_ms, to_ms
 from ..trouble import Trouble
@@ -49,12 +49,11 @@ class JobRows:
         self,
         trouble: Trouble,
         *,
-        name: str,
         drop: Callable[[HeldJob], None],
         release: Callable[[Iterable[HeldJob], int], None],
     ) -> None:
         """`drop` settles a job that is not to be executed, `release` hands jobs back unstarted after so many ms."""
-        self._trouble, self._name, self._drop, self._release = trouble, name, drop, release
+        self._trouble, self._drop, self._release = trouble, drop, release
 
     def stored(self, members: Iterable[str]) -> set[str] | None:
         """Return which of these stand in the database, done or not; None where it cannot be asked now."""
@@ -93,10 +92,7 @@ class JobRows:
         """
         standing = self._results_of(jobs)
         durable = [(job, job.row) for job in jobs if job.row is not None]
-        now = utcnow()
-        written = ledger.start_jobs(
-            [JobStart(row, job.fence, self._name, now, row.reclaims + 1) for job, row in durable]
-        )
+        written = ledger.start_jobs([(row, job.fence) for job, row in durable])
         started = dict(zip((job for job, _ in durable), written, strict=True))
         going = []
         for job in jobs:
