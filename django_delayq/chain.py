@@ -10,6 +10,7 @@ from datetime import datetime
 
 from .exceptions import InvalidRecurrence
 from .models import Schedule, ScheduleState
+from .rows import AnySchedule, AnyState
 from .timing import Recurrence, from_ms, to_ms, wake_at
 from .timing.policy import MISSED, OVERLAP
 
@@ -42,7 +43,7 @@ def state_of(schedule: Schedule) -> ScheduleState:
         return blank
 
 
-def rule_and_base(schedule: Schedule, state: ScheduleState) -> tuple[Recurrence, datetime]:
+def rule_and_base(schedule: AnySchedule, state: AnyState) -> tuple[Recurrence, datetime]:
     """Return the rule and the instant after which its points count. See Note [First missing point].
 
     Raises:
@@ -51,7 +52,7 @@ def rule_and_base(schedule: Schedule, state: ScheduleState) -> tuple[Recurrence,
     return schedule.rule_and_base(state)
 
 
-def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:
+def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
     """Return the first undecided point in whole ms, or None where the schedule is exhausted.
 
     Raises:
@@ -75,7 +76,7 @@ def next_point(schedule: Schedule, state: ScheduleState) -> datetime | None:
     return point
 
 
-def exhausted_reason(schedule: Schedule, state: ScheduleState) -> str:
+def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
     """Say in words why there is no further point."""
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return f"It has run {state.run_count} times, as often as it was asked to."
@@ -84,6 +85,6 @@ def exhausted_reason(schedule: Schedule, state: ScheduleState) -> str:
     return "There is no due point left before its end."
 
 
-def wake_of(schedule: Schedule, point: datetime) -> datetime:
+def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
     """Return when a point is to be claimed: the point plus its jitter."""
     return wake_at(point, schedule.jitter, schedule.name)

@@ -9,7 +9,8 @@ from django.utils.translation import gettext as _
 from .. import conf, mirror
 from ..broker import EntryView
 from ..exceptions import BrokerError
-from ..models import Run, Schedule
+from ..models import Schedule
+from ..rows import AnyRun
 from ..timing import from_ms
 from .outcome import shown
 
@@ -41,7 +42,7 @@ def ask(schedule: Schedule) -> InRedis:
         )
 
 
-def describe_entry(found: InRedis, schedule: Schedule, open_row: Run | None, now: datetime, zone: ZoneInfo) -> str:
+def describe_entry(found: InRedis, schedule: Schedule, open_row: AnyRun | None, now: datetime, zone: ZoneInfo) -> str:
     """Return the sentence on what happens in Redis. `open_row` is the row of the point that a worker has begun."""
     entry = found.entry
     if entry is None:

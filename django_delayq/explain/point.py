@@ -9,7 +9,7 @@ from django.utils.translation import ngettext
 
 from .. import chain, ledger
 from ..exceptions import InvalidRecurrence
-from ..models import Run, Schedule
+from ..models import Run, Schedule, Status
 from ..models.run import OPEN
 from ..preview import clock_changes
 from ..timing import Recurrence, from_ms, to_ms
@@ -139,7 +139,7 @@ def _about_point(
 def _waiting_behind(schedule: Schedule, point: datetime, zone: ZoneInfo) -> Iterator[str]:
     rows = ledger.load_open_rows([schedule.pk]).get(schedule.pk, [])
     if rows and rows[0].due_at < point:
-        values = {"due": shown(rows[0].due_at, zone), "status": rows[0].get_status_display()}
+        values = {"due": shown(rows[0].due_at, zone), "status": Status(rows[0].status).label}
         yield _("It waits for an earlier point of the schedule: %(due)s (%(status)s).") % values
 
 

@@ -1,12 +1,14 @@
 """The ledger: reads what is decided, writes outcomes and states. Never touches Redis.
 
-See `rows.py`, Note [Compare and set].
+See `compare.py`, Note [Compare and set].
 """
 
 from .attempts import attempts_of, keep_former
 from .closing import close_abandoned, close_orphan
+from .compare import undo_start
 from .database import check_tables, database
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
+from .instances import as_run, as_schedule
 from .jobs import (
     JobOutcome,
     JobRow,
@@ -28,9 +30,17 @@ from .jobs import (
 from .load import Load, read_load
 from .locks import leave_locked, lock_free, owner_of_locks, writing
 from .outcome import Outcome, Version, Won, version_of
-from .reading import find, load_abandoned, load_open_rows, load_runs, load_schedules, open_apart, open_chains
+from .reading import (
+    find,
+    find_schedule,
+    load_abandoned,
+    load_open_rows,
+    load_runs,
+    load_schedules,
+    open_apart,
+    open_chains,
+)
 from .recording import record, start
-from .rows import undo_start
 from .states import STATE_FIELDS, advance, save_states, settle_state
 
 __all__ = [
@@ -44,6 +54,8 @@ __all__ = [
     "Won",
     "add_jobs",
     "advance",
+    "as_run",
+    "as_schedule",
     "attempts_of",
     "change_job",
     "check_tables",
@@ -55,6 +67,7 @@ __all__ = [
     "delete_job",
     "find",
     "find_job",
+    "find_schedule",
     "give_up_keys",
     "keep_former",
     "leave_locked",

@@ -7,21 +7,22 @@ from datetime import datetime
 
 from .. import history
 from ..history import Attempt
-from ..models import Run, Status
+from ..models import Status
+from ..rows import AnyRun
 from ..timing import to_ms
 
 #: Rows that tell of no execution of their own.
 _NOT_EXECUTED = frozenset((Status.QUEUED, Status.SKIPPED))
 
 
-def keep_former(run: Run, lapsed_at: datetime | None = None) -> None:
+def keep_former(run: AnyRun, lapsed_at: datetime | None = None) -> None:
     """Keep the attempt that an open row tells of, before another one begins or somebody closes the row.
 
     A row that runs is one whose worker did not end it. One that is not saved yet says so for a worker of which nothing
     is known but when it claimed: `lapsed_at`.
     """
     before = history.from_json(run.attempts)
-    worker, started = ("", _ms(lapsed_at)) if run._state.adding else (run.worker, _ms(run.started_at))
+    worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
     if run.status == Status.RETRYING:
         before = history.followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
     elif run.status == Status.RUNNING:
@@ -31,7 +32,7 @@ def keep_former(run: Run, lapsed_at: datetime | None = None) -> None:
     run.attempts = history.to_json(before)
 
 
-def attempts_of(run: Run) -> list[Attempt]:
+def attempts_of(run: AnyRun) -> list[Attempt]:
     """Return the attempts of a row, oldest first; the last one may still run.
 
     Whoever closed the row has kept its last attempt first, so that this one is there twice: it has one start.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ..fields import utcnow
 from ..models import Run, Status
 from ..models.run import OPEN
+from ..rows import RunRow
 from .attempts import keep_former
 from .database import database
 from .locks import leave_locked, writing
@@ -13,7 +14,7 @@ from .reading import load_schedules
 from .recording import left_behind, record
 
 
-def close_orphan(run: Run, reason: str) -> None:
+def close_orphan(run: RunRow, reason: str) -> None:
     """Close an open run whose schedule is gone: nobody is left to execute it for. The sweeps find what is locked."""
     using = database()
     with writing(using):
@@ -25,7 +26,7 @@ def close_orphan(run: Run, reason: str) -> None:
                 row.save(using=using, update_fields=["status", "reason", "finished_at", "attempts"])
 
 
-def close_abandoned(runs: Sequence[Run]) -> None:
+def close_abandoned(runs: Sequence[RunRow]) -> None:
     """Close open rows of chains that will not come back: their schedule is gone or switched off, Redis forgot them."""
     schedules = load_schedules({run.schedule_id for run in runs})
     for run in runs:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ..models import Run, Schedule
+from ..rows import RunRow, ScheduleRow
 
 
 class Won(Enum):
@@ -34,14 +34,14 @@ class Outcome:
     After `record`, `schedule` and `next_point` hold the definition and the chain's next point as of that transaction.
     """
 
-    run: Run
-    schedule: Schedule
+    run: RunRow
+    schedule: ScheduleRow
     seen: Version | None = None
     next_point: datetime | None = None
     repeated: bool = False
     owner: "Outcome | None" = None
 
 
-def version_of(run: Run) -> Version:
+def version_of(run: RunRow) -> Version:
     """Return what identifies this state of a row."""
     return Version(run.status, run.attempt, run.fence)

@@ -1,24 +1,53 @@
 """Reads what is decided and what is open, always on the primary database."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
+from typing import Any
 
 from django.db.models import BooleanField, Exists, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ..models import Run, Schedule, Status
+from ..rows import RunRow, ScheduleRow, StateRow
+from .bulk import reader
 from .database import database
 
 #: Written out as in the partial index of open rows: SQLite does not use it for a condition with parameters, and would
 #: read the whole history of a schedule instead.
-_OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
-    f"{Run._meta.db_table}.status IN ('queued', 'running', 'retrying')", [], output_field=BooleanField()
-)
+_OPEN_SQL = f"{Run._meta.db_table}.status IN ('queued', 'running', 'retrying')"
+_OPEN = RawSQL(_OPEN_SQL, [], output_field=BooleanField())  # noqa: S611 - no value of anybody's is in it
+_OPEN_OF_CHAIN = f" AND {_OPEN_SQL} AND NOT {Run._meta.db_table}.apart"
+DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.name != "state")
+STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
+RUN = tuple(field.name for field in fields(RunRow))
 
 
-def load_schedules(pks: Iterable[int]) -> dict[int, Schedule]:
+def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
     """Return definitions with their states by primary key, in one query on the primary database."""
-    rows = Schedule._base_manager.using(database()).filter(pk__in=list(pks)).select_related("state")
-    return {row.pk: row for row in rows}
+    names = (*DEFINITION, *(f"state__{name}" for name in STATE))
+    found = {}
+    for row in reader(Schedule, "id", names, database()).read(list(pks)):
+        definition, state = row[: len(DEFINITION)], row[len(DEFINITION) :]
+        pk = definition[0]
+        blank = state[0] is None
+        found[pk] = ScheduleRow(*definition, state=StateRow(pk) if blank else stored_state(state))
+    return found
+
+
+def stored_state(values: Sequence[Any]) -> StateRow:
+    """Return a state that was read; `values` are those of STATE."""
+    row = StateRow(*values)
+    row.stored = True
+    return row
+
+
+def find_schedule(pk: int) -> Schedule | None:
+    """Return the instance of a schedule with its state, as they stand now."""
+    return Schedule._base_manager.using(database()).filter(pk=pk).select_related("state").first()
+
+
+def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
+    return [RunRow(*row) for row in reader(Run, key, RUN, database()).read(keys, where)]
 
 
 def open_apart() -> QuerySet[Run]:
@@ -32,28 +61,32 @@ def open_chains() -> QuerySet[Run]:
     return rows.filter(status__in=[Status.RUNNING, Status.RETRYING])
 
 
-def load_open_rows(pks: Iterable[int]) -> dict[int, list[Run]]:
+def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
-    rows = open_chains().filter(schedule_id__in=list(pks))
-    found: dict[int, list[Run]] = {}
-    for row in rows.order_by("due_at"):
-        found.setdefault(row.schedule_id, []).append(row)
+    found: dict[int, list[RunRow]] = {}
+    rows = _runs("schedule", pks, _OPEN_OF_CHAIN)
+    for row in sorted(rows, key=lambda row: row.due_at):
+        if row.status != Status.QUEUED:
+            found.setdefault(row.schedule_id, []).append(row)
     return found
 
 
-def load_runs(pks: Iterable[int]) -> dict[int, Run]:
+def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
     """Return runs by primary key."""
-    return {row.pk: row for row in Run._base_manager.using(database()).filter(pk__in=list(pks))}
+    return {row.pk: row for row in _runs("id", pks)}
 
 
-def find(run: Run) -> Run | None:
+def find(run: RunRow) -> RunRow | None:
     """Return the row of a run's due point as it stands now."""
     rows = Run._base_manager.using(database())
-    return rows.filter(schedule_id=run.schedule_id, origin=run.origin, due_at=run.due_at).first()
+    key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
+    pk = rows.filter(**key).values_list("pk", flat=True).first()
+    return None if pk is None else load_runs([pk]).get(pk)
 
 
-def load_abandoned() -> list[Run]:
+def load_abandoned() -> list[RunRow]:
     """Return open rows of chains whose schedule is gone or switched off."""
     using = database()
     enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
-    return list(open_chains().filter(~Exists(enabled)).order_by("pk")[:1000])
+    pks = open_chains().filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
+    return list(load_runs(pks[:1000]).values())

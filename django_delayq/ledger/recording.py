@@ -18,13 +18,14 @@ from typing import Any
 from .. import chain
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
-from ..models.locks import locked
+from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
+from .bulk import reader
+from .compare import insert_run, write
 from .database import database
 from .locks import lock_free, locked_by_others, writing
 from .outcome import Outcome, Won
-from .reading import load_schedules
-from .rows import write
-from .states import STATE_FIELDS, advance, decides, save_states, settle_state
+from .reading import STATE, load_schedules, stored_state
+from .states import advance, decides, settle_state, write_states
 
 
 def record(outcomes: Sequence[Outcome]) -> list[Won]:
@@ -64,16 +65,19 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
     return won
 
 
-def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, ScheduleState], set[int]]:
+def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
     """Lock schedules and states, so that a deletion or a second worker waits: see Note [Order of locks].
 
     Return the generations of those that are there, their states, and the keys that others have locked.
     """
-    schedules, taken = lock_free(Schedule, pks, using, "generation")
-    states = ScheduleState._base_manager.using(using).filter(pk__in=list(schedules))
-    found = {row.pk: row for row in locked(states, skip=True)}
-    taken |= locked_by_others(ScheduleState, schedules.keys() - found.keys(), using)
-    return {pk: generation for pk, (generation,) in schedules.items()}, found, taken
+    rows = reader(ScheduleState, "schedule", ("schedule__generation", *STATE), using, lock=True).read(sorted(pks))
+    states = {row[1]: stored_state(row[1:]) for row in rows}
+    generations = {row[1]: row[0] for row in rows}
+    if len(rows) == len(pks):
+        return generations, states, set()
+    others, taken = lock_free(Schedule, pks - states.keys(), using, "generation")
+    taken |= locked_by_others(ScheduleState, others.keys(), using)
+    return generations | {pk: generation for pk, (generation,) in others.items()}, states, taken
 
 
 def _advance(
@@ -81,7 +85,7 @@ def _advance(
     won: list[Won],
     moving: set[int],
     generations: dict[int, int],
-    states: dict[int, ScheduleState],
+    states: dict[int, StateRow],
     using: str,
 ) -> None:
     """Move the states of the won outcomes on; their schedules and states are locked.
@@ -93,7 +97,7 @@ def _advance(
     begun = {outcome.schedule.pk for outcome in open_points}
     winners = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
     current = _as_they_stand(winners, generations)
-    moved: dict[int, ScheduleState] = {}
+    moved: dict[int, StateRow] = {}
     for index, outcome in enumerate(outcomes):
         if won[index] is Won.LOST and outcome.schedule.pk in moving - generations.keys():
             won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
@@ -108,7 +112,7 @@ def _advance(
         if outcome.run.status == Status.RUNNING:
             continue
         claimed, outcome.schedule = outcome.schedule, row
-        state = moved[row.pk] = states.setdefault(row.pk, ScheduleState(schedule_id=row.pk))
+        state = moved[row.pk] = states.setdefault(row.pk, StateRow(row.pk))
         if outcome.repeated:
             outcome.next_point = state.next_due_at
             continue
@@ -120,10 +124,10 @@ def _advance(
             if outcome.owner is not None:
                 outcome.owner.next_point = outcome.next_point
     if moved:
-        save_states([moved[pk] for pk in sorted(moved)], STATE_FIELDS)
+        write_states([moved[pk] for pk in sorted(moved)], using)
 
 
-def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, using: str) -> None:
+def _record_left(outcome: Outcome, claimed: ScheduleRow, state: StateRow, using: str) -> None:
     """Record what the definition before an edit left, and move the state on. See Note [Edited while it was held]."""
     run, schedule = outcome.run, outcome.schedule
     if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
@@ -136,13 +140,13 @@ def _record_left(outcome: Outcome, claimed: Schedule, state: ScheduleState, usin
     begin = max(run.last_due_at or run.due_at, claimed.effective_from)
     old = {"task": claimed.task, "queue": claimed.queue, "generation": claimed.generation}
     left = left_behind(schedule, begin, finished_at=run.finished_at or utcnow(), **old)
-    left.save(using=using, force_insert=True)
+    insert_run(left, using)
     advance(state, left)
 
 
-def left_behind(schedule: Schedule, decided: datetime, **values: Any) -> Run:
+def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunRow:
     """Return an unsaved stretch of unknown length: from just after `decided` to the last edit of the definition."""
-    return Run.of(
+    return RunRow.of(
         schedule,
         decided + timedelta(milliseconds=1),
         last_due_at=schedule.effective_from,
@@ -153,7 +157,7 @@ def left_behind(schedule: Schedule, decided: datetime, **values: Any) -> Run:
     )
 
 
-def _as_they_stand(outcomes: Sequence[Outcome], generations: dict[int, int]) -> dict[int, Schedule]:
+def _as_they_stand(outcomes: Sequence[Outcome], generations: dict[int, int]) -> dict[int, ScheduleRow]:
     """Return the schedules of these outcomes, of which these generations stand; those not edited are not read again."""
     pks = {outcome.schedule.pk for outcome in outcomes} & generations.keys()
     current = {

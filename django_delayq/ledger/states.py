@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 
 from django.db import connections
 
 from .. import chain
 from ..exceptions import InvalidRecurrence
-from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status
+from ..models import Condition, Origin, ScheduleState, Status
 from ..models.run import OPEN
+from ..rows import AnyRun, AnySchedule, AnyState, StateRow
+from .bulk import writer
 from .database import database
 
 STATE_FIELDS = [
@@ -17,14 +20,17 @@ STATE_FIELDS = [
 ]  # fmt: skip
 
 
-def decides(run: Run) -> bool:
+_VALUES = attrgetter("schedule_id", *STATE_FIELDS)
+
+
+def decides(run: AnyRun) -> bool:
     """Say whether a row decides points of its schedule's chain: an outcome, or the hand-over of an overlapping run."""
     if run.apart:
         return bool(run.origin == Origin.DUE and run.status == Status.QUEUED)
     return run.status not in OPEN
 
 
-def advance(state: ScheduleState, run: Run) -> None:
+def advance(state: AnyState, run: AnyRun) -> None:
     """Move a state on by one row of the ledger, in memory."""
     if decides(run):
         last = run.last_due_at or run.due_at
@@ -48,7 +54,7 @@ def advance(state: ScheduleState, run: Run) -> None:
     state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
 
 
-def settle_state(schedule: Schedule, state: ScheduleState) -> datetime | None:
+def settle_state(schedule: AnySchedule, state: AnyState) -> datetime | None:
     """Write the chain's next point, or why there is none, into a state (in memory), and return the point."""
     try:
         point = chain.next_point(schedule, state)
@@ -65,6 +71,15 @@ def settle_state(schedule: Schedule, state: ScheduleState) -> datetime | None:
     else:
         state.condition, state.condition_reason = Condition.ACTIVE, ""
     return point
+
+
+def write_states(states: Sequence[StateRow], using: str) -> None:
+    """Insert or update states whose rows, as far as there are any, are locked."""
+    for stored in (True, False):
+        rows = [_VALUES(state) for state in states if state.stored is stored]
+        if rows:
+            table = writer(ScheduleState, ("schedule_id", *STATE_FIELDS), using)
+            (table.update if stored else table.insert)(rows)
 
 
 def save_states(states: Sequence[ScheduleState], fields: list[str]) -> None:

@@ -15,6 +15,7 @@ from ..broker import Broker, EntryView, Place
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..fields import utcnow
 from ..models import Origin, Run, Schedule, Status
+from ..rows import AnyRun
 from ..timing import from_ms, to_ms
 from .layout import check_layout
 from .read import read_wanted
@@ -175,7 +176,7 @@ def _try_enqueue(runs: Sequence[Run]) -> None:
     _attempt("An order", lambda broker: enqueue_runs(broker, runs))
 
 
-def enqueue_runs(broker: Broker, runs: Sequence[Run]) -> int:
+def enqueue_runs(broker: Broker, runs: Sequence[AnyRun]) -> int:
     """Put run members that are not there into Redis, a page per script; return how many were added.
 
     A backfilled point waits in line from its order on: by its due point it would push before everything that is due.

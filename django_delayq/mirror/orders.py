@@ -76,7 +76,7 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
 
 
 def _read(schedule: Schedule) -> Schedule:
-    current = ledger.load_schedules([schedule.pk]).get(schedule.pk)
+    current = ledger.find_schedule(schedule.pk)
     if current is None:
         raise InvalidBackfill(_("The schedule was deleted."))
     return current

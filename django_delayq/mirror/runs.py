@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from .. import chain, ledger
 from ..broker import Broker, Definition
 from ..models import Run
+from ..rows import AnyRun
 from ..timing import to_ms
 from .compare import LONGEST_WAIT_MS
 from .fast import enqueue_runs
@@ -27,7 +28,7 @@ def pages_of(rows: QuerySet[Run]) -> Iterator[list[Run]]:
         last = page[-1].pk
 
 
-def put_back(broker: Broker, runs: Sequence[Run], *, dry_run: bool = False) -> list[str]:
+def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:
     """Put open runs back that Redis has lost, mend those of which it has a part; return a line for each."""
     now_ms = broker.now_ms()
     views = broker.views([(chain.run_member_of(run.pk), run.queue) for run in runs])

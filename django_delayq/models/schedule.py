@@ -8,10 +8,9 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf
-from ..exceptions import InvalidRecurrence
 from ..fields import UTCDateTimeField, utcnow
 from ..preview import PreviewPoint, preview
-from ..timing import Cron, Every, Once, Policies, Recurrence, Windowed
+from ..recurring import Recurring
 from .definition import clean_definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel
@@ -30,7 +29,7 @@ def default_queue() -> str:
     return conf.get_config().queues[0]
 
 
-class Schedule(PrimaryModel):
+class Schedule(Recurring, PrimaryModel):
     """What runs, when, and how."""
 
     class Kind(models.TextChoices):
@@ -195,52 +194,6 @@ class Schedule(PrimaryModel):
 
     delete.alters_data = True  # type: ignore[attr-defined]
 
-    @property
-    def recurrence(self) -> Recurrence:
-        """Return the pure rule of this row, bounded by `start_at` and `end_at`.
-
-        Raises:
-            InvalidRecurrence: The row does not hold a usable one (raw SQL, a zone gone from the system).
-        """
-        return self.recurrence_from(self.start_at or self.created_at)
-
-    def recurrence_from(self, anchor: datetime) -> Recurrence:
-        """Return the rule with an interval's lattice laid through `anchor`; for other kinds the same as `recurrence`.
-
-        Raises:
-            InvalidRecurrence: See `recurrence`.
-        """
-        rule: Recurrence
-        if self.kind == self.Kind.CRON:
-            rule = Cron(
-                self.cron, timezone=self.timezone, dst_gap=self.dst_gap, dst_overlap=self.dst_overlap, key=self.name
-            )
-        elif self.kind == self.Kind.EVERY:
-            if self.every_from not in (self.EveryFrom.DUE, self.EveryFrom.FINISH):
-                raise InvalidRecurrence(f"every_from is due or finish, not {self.every_from!r}.", field="every_from")
-            rule = Every(self.every or timedelta(0), anchor=anchor)
-        elif self.kind == self.Kind.ONCE:
-            rule = Once(self.at)  # None is refused by Once, with a message
-        else:  # raw SQL, or a row of a newer release
-            raise InvalidRecurrence(f"The kind is one of cron, every and once, not {self.kind!r}.", field="kind")
-        if self.start_at or self.end_at:
-            return Windowed(rule, start=self.start_at, end=self.end_at)
-        return rule
-
-    def rule_and_base(self, state: "ScheduleState | None") -> tuple[Recurrence, datetime]:
-        """Return the rule and the instant after which its points count: `chain`, Note [First missing point].
-
-        Raises:
-            InvalidRecurrence: See `recurrence`.
-        """
-        last = None if state is None else state.last_due_at
-        base = max(last or self.effective_from, self.effective_from)
-        fixed_delay = self.kind == self.Kind.EVERY and self.every_from == self.EveryFrom.FINISH
-        if fixed_delay and state is not None and state.last_finished_at is not None:
-            anchor = max(state.last_finished_at, self.effective_from)
-            return self.recurrence_from(anchor), max(base, anchor)
-        return self.recurrence, base
-
     def preview(self, n: int, start: datetime | None = None) -> list[PreviewPoint]:
         """Return the first `n` undecided due points after `start`, by default from now on, each with its annotations.
 
@@ -248,23 +201,6 @@ class Schedule(PrimaryModel):
             InvalidRecurrence: See `recurrence`.
         """
         return preview(self, n, start or utcnow())
-
-    @property
-    def policies(self) -> Policies:
-        """Return what decides about late points.
-
-        Raises:
-            InvalidRecurrence: A policy is none of the known ones (raw SQL).
-        """
-        return Policies(
-            overlap=self.overlap,
-            missed=self.missed,
-            grace=self.grace,
-            catch_up_window=self.catch_up_window,
-            max_catch_up=self.max_catch_up,
-            jitter=self.jitter,
-            key=self.name,
-        )
 
     def clean(self) -> None:
         """Check what a form cannot leave to the database.

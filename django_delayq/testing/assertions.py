@@ -31,7 +31,7 @@ def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | N
         ValueError: `after` is naive, or missing.
     """
     if isinstance(schedule, Schedule):
-        fresh = ledger.load_schedules([schedule.pk]).get(schedule.pk, schedule)
+        fresh = ledger.find_schedule(schedule.pk) or schedule
         if not fresh.enabled:
             return []
         return [point.due_at for point in fresh.preview(n, after) if point.runs]

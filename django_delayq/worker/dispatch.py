@@ -13,6 +13,7 @@ from ..broker import Broker, JobBroker, Place
 from ..compat import AnyTask
 from ..exceptions import BrokerError
 from ..ledger import Won
+from .announcing import announce
 from .delays import Delays
 from .entry import Finished, Held
 from .isolation import Isolation, take_overs
@@ -21,7 +22,7 @@ from .jobs.entry import HeldJob
 from .jobs.recorder import JobRecorder
 from .judge import Verdicts, judge
 from .leases import AnyHeld, LeaseKeeper
-from .recorder import Due, Recorder, announce
+from .recorder import Due, Recorder
 from .slots import Slots
 from .starting import Startable, Starter
 from .trouble import Trouble

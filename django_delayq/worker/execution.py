@@ -22,10 +22,13 @@ from ..compat import AnyTask, TaskResult, TaskResultStatus
 from ..context import RunContext
 from ..exceptions import HandoverRefused, InvalidArguments, TaskTimeout
 from ..handover import REASON as REASON_HANDED_OVER
-from ..models import Run, Schedule, Status
+from ..ledger import as_schedule
+from ..models import Status
 from ..registry import check_call
+from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
 from ..timing import to_ms
+from .announcing import send
 from .children import end_as_child
 from .connections import close_aged_connections, forget_connections, tidy_connections
 from .entry import Finished, Held
@@ -40,7 +43,7 @@ MAX_BACKOFF = timedelta(hours=1)
 REASON_HUNG = "timeout"
 
 
-def idempotency_key(run: Run) -> str:
+def idempotency_key(run: RunRow) -> str:
     """Return the text that is the same for every execution of a due point, and for no other point."""
     return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
@@ -55,7 +58,7 @@ def execute(held: Held, task: AnyTask, worker: str, timeouts: Timeouts) -> Finis
     run, schedule = held.outcome.run, held.outcome.schedule
     run.started_at = datetime.now(UTC)
     run.worker = worker
-    run_started.send_robust(sender=Schedule, run=run, schedule=schedule)
+    send(run_started, run, schedule)
     close_aged_connections()
     run.attempt += 1
     began, process = time.perf_counter(), os.getpid()
@@ -101,7 +104,7 @@ def give_up(held: Held, seconds: float, where: str) -> Finished:
 
 
 def _attempt(
-    task: AnyTask, run: Run, schedule: Schedule, held: Held, timeouts: Timeouts
+    task: AnyTask, run: RunRow, schedule: ScheduleRow, held: Held, timeouts: Timeouts
 ) -> tuple[Any, BaseException | None]:
     """Call the task or hand it over, within its schedule's timeout; return its value, or what ended it."""
     if schedule.timeout is None:
@@ -142,7 +145,7 @@ def call_cancellable(task: AnyTask, seconds: float, *args: Any, **kwargs: Any) -
     return value
 
 
-def _call(function: Callable[..., Any], task: AnyTask, run: Run, schedule: Schedule, held: Held) -> Any:
+def _call(function: Callable[..., Any], task: AnyTask, run: RunRow, schedule: ScheduleRow, held: Held) -> Any:
     """Call the function as the task is called: with the context where it takes one."""
     check_call(task, schedule.args, schedule.kwargs)
     if not task.takes_context:
@@ -164,7 +167,7 @@ def _call(function: Callable[..., Any], task: AnyTask, run: Run, schedule: Sched
     )
     context = RunContext(
         task_result=result,
-        schedule=schedule,
+        schedule=as_schedule(schedule),
         due_at=run.due_at,
         idempotency_key=key,
         attempt_number=run.attempt,
@@ -173,12 +176,12 @@ def _call(function: Callable[..., Any], task: AnyTask, run: Run, schedule: Sched
     return function(context, *schedule.args, **schedule.kwargs)
 
 
-def _told(error: BaseException, schedule: Schedule, trace: str = "") -> Told:
+def _told(error: BaseException, schedule: ScheduleRow, trace: str = "") -> Told:
     timeout = None if schedule.timeout is None else schedule.timeout.total_seconds()
     return tell(error, schedule, timeout=timeout, trace=trace)
 
 
-def _after_failure(run: Run, schedule: Schedule, error: BaseException) -> int | None:
+def _after_failure(run: RunRow, schedule: ScheduleRow, error: BaseException) -> int | None:
     """Set the status; return the delay in ms where another attempt is due, else None."""
     final = issubclass(type(error), InvalidArguments | HandoverRefused)  # trying again cannot help
     if final or run.attempt >= schedule.max_attempts:

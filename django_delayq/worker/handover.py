@@ -15,11 +15,11 @@ from typing import Any
 from .. import handover
 from ..compat import AnyTask, TaskResultStatus
 from ..exceptions import HandoverFailed
-from ..models import Schedule
 from ..registry import check_call
+from ..rows import ScheduleRow
 
 
-def hand_over(task: AnyTask, schedule: Schedule) -> dict[str, Any]:
+def hand_over(task: AnyTask, schedule: ScheduleRow) -> dict[str, Any]:
     """Enqueue the task where the schedule says; return alias and result id, to be stored. See Note [Accepted].
 
     Raises:

@@ -17,7 +17,8 @@ or a later try, with a delay that grows, because this process claims nothing mea
 import time
 from collections.abc import Callable, Sequence
 
-from ..models import Run, Status
+from ..models import Status
+from ..rows import RunRow
 from .delays import Delays
 from .leases import AnyHeld, LeaseKeeper
 
@@ -28,7 +29,7 @@ ALONE_WITHIN_SECONDS = 10.0
 REFUSED_FIRST_MS, REFUSED_MOST_MS = 2_000, 300_000
 
 
-def take_overs(run: Run) -> int:
+def take_overs(run: RunRow) -> int:
     """Return how many take-overs there are with the one that would begin now. A `running` row was never concluded."""
     return run.reclaims + (run.status == Status.RUNNING)
 

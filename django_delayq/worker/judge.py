@@ -51,8 +51,9 @@ from .. import chain, ledger
 from ..compat import AnyTask
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
-from ..models import Origin, Run, Schedule, ScheduleState, Status
+from ..models import Origin, Schedule, Status
 from ..registry import get_task
+from ..rows import RunRow, ScheduleRow, StateRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
 from .entry import Held
 
@@ -72,9 +73,9 @@ class Verdicts:
     #: Stretches left by edits, to be recorded before anything else.
     stretches: list[Outcome] = field(default_factory=list)
     #: Open runs of schedules that are gone: close them.
-    orphans: list[Run] = field(default_factory=list)
+    orphans: list[RunRow] = field(default_factory=list)
     #: Nothing to record: settle to this point of this schedule, or drop it where there is none.
-    settle: list[tuple[Held, datetime | None, Schedule]] = field(default_factory=list)
+    settle: list[tuple[Held, datetime | None, ScheduleRow]] = field(default_factory=list)
     #: Of nothing that is left or belongs here: drop from Redis.
     drop: list[Held] = field(default_factory=list)
     #: The lease ran out before the rows were read: they may be another worker's by now.
@@ -127,12 +128,12 @@ def judge(entries: Sequence[Held], worker: str) -> Verdicts:
     return verdicts
 
 
-def new_run(held: Held, schedule: Schedule, due_at: datetime, worker: str, **values: object) -> Run:
+def new_run(held: Held, schedule: ScheduleRow, due_at: datetime, worker: str, **values: object) -> RunRow:
     """Return an unsaved row of this schedule's chain, claimed by this worker."""
-    return Run.of(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=worker, **values)
+    return RunRow.of(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=worker, **values)
 
 
-def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts: Verdicts, worker: str) -> None:
+def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts, worker: str) -> None:
     """Judge a run apart from its schedule's chain."""
     if run is not None and run.queue != held.place.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.place, run.queue)
@@ -151,7 +152,9 @@ def _judge_run(held: Held, run: Run | None, schedule: Schedule | None, verdicts:
         _dispatch(held, verdicts.suspects, verdicts)
 
 
-def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verdicts: Verdicts, worker: str) -> None:
+def _judge_schedule(
+    held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts, worker: str
+) -> None:
     """Judge a member of a schedule's chain."""
     if schedule is None:
         verdicts.drop.append(held)
@@ -161,7 +164,7 @@ def _judge_schedule(held: Held, schedule: Schedule | None, rows: list[Run], verd
     if schedule.queue != held.place.queue:
         verdicts.drop.append(held)
         return
-    state = chain.state_of(schedule)
+    state = schedule.state
     row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == _point(held)), None)
     if row is None and rows and held.entry.point_ms is not None and not _undecided(_point(held), state):
         verdicts.settle.append((held, rows[0].due_at, schedule))  # its row came with the stretch that decided this one
@@ -192,11 +195,11 @@ def _point(held: Held) -> datetime:
     return from_ms(held.entry.point_ms or 0)
 
 
-def _undecided(point: datetime, state: ScheduleState) -> bool:
+def _undecided(point: datetime, state: StateRow) -> bool:
     return state.last_due_at is None or point > state.last_due_at
 
 
-def _owed(schedule: Schedule, state: ScheduleState) -> datetime | None:
+def _owed(schedule: ScheduleRow, state: StateRow) -> datetime | None:
     """Return the first undecided point of the definitions before the last edit, as the edit noted it; None for none."""
     due: datetime | None = state.next_due_at
     if due is None or not schedule.created_at < due <= schedule.effective_from or not _undecided(due, state):
@@ -205,7 +208,7 @@ def _owed(schedule: Schedule, state: ScheduleState) -> datetime | None:
 
 
 def _not_owed(
-    point: datetime, schedule: Schedule, state: ScheduleState, row: Run | None, first: datetime | None
+    point: datetime, schedule: ScheduleRow, state: StateRow, row: RunRow | None, first: datetime | None
 ) -> bool:
     """Say whether the point is decided, a hole was left before it, or is of no definition. Note [What is owed]."""
     if row is not None:
@@ -218,7 +221,7 @@ def _not_owed(
 
 
 def _judge_disabled(
-    held: Held, schedule: Schedule, state: ScheduleState, row: Run | None, verdicts: Verdicts, worker: str
+    held: Held, schedule: ScheduleRow, state: StateRow, row: RunRow | None, verdicts: Verdicts, worker: str
 ) -> None:
     """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
     if row is not None:
@@ -242,7 +245,7 @@ def _judge_disabled(
 
 
 def _left_by_edit(
-    held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str, reason: str = "edited"
+    held: Held, schedule: ScheduleRow, state: StateRow, verdicts: Verdicts, worker: str, reason: str = "edited"
 ) -> None:
     """Explain what the definition before an edit left undecided, as one stretch. Note [Left by an edit]."""
     point, edited = _point(held), schedule.effective_from
@@ -274,7 +277,7 @@ def _judge_again(held: Held, verdicts: Verdicts, worker: str) -> None:
         _dispatch(held, verdicts.suspects, verdicts)
 
 
-def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: Verdicts, worker: str) -> None:
+def _judge_new(held: Held, schedule: ScheduleRow, state: StateRow, verdicts: Verdicts, worker: str) -> None:
     """A point without a row: on time, or for the policies to decide."""
     skips, due_at, again = _decide(held, schedule, state)
     skipped = [Outcome(_skipped(held, schedule, skip, worker), schedule) for skip in skips]
@@ -298,7 +301,7 @@ def _judge_new(held: Held, schedule: Schedule, state: ScheduleState, verdicts: V
         _dispatch(held, verdicts.execute, verdicts)
 
 
-def _decide(held: Held, schedule: Schedule, state: ScheduleState) -> tuple[list[Skip], datetime | None, bool]:
+def _decide(held: Held, schedule: ScheduleRow, state: StateRow) -> tuple[list[Skip], datetime | None, bool]:
     """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
 
     Whoever let his lease run out decided when he claimed, by the same definition and state. See Note [The newest runs
@@ -314,9 +317,7 @@ def _decide(held: Held, schedule: Schedule, state: ScheduleState) -> tuple[list[
     return *_decide_at(held.claimed_at, held, schedule, state), held.entry.lapsed
 
 
-def _decide_at(
-    now: datetime, held: Held, schedule: Schedule, state: ScheduleState
-) -> tuple[list[Skip], datetime | None]:
+def _decide_at(now: datetime, held: Held, schedule: ScheduleRow, state: StateRow) -> tuple[list[Skip], datetime | None]:
     point = _point(held)
     rule, base = chain.rule_and_base(schedule, state)
     old = point <= schedule.effective_from
@@ -328,7 +329,7 @@ def _decide_at(
     return skips, None if due_at is None else from_ms(to_ms(due_at))
 
 
-def _skipped(held: Held, schedule: Schedule, skip: Skip, worker: str) -> Run:
+def _skipped(held: Held, schedule: ScheduleRow, skip: Skip, worker: str) -> RunRow:
     run = new_run(held, schedule, from_ms(to_ms(skip.first)), worker)
     if skip.points > 1:
         run.points, run.last_due_at = skip.points, from_ms(to_ms(skip.last))
@@ -336,7 +337,7 @@ def _skipped(held: Held, schedule: Schedule, skip: Skip, worker: str) -> Run:
     return run
 
 
-def _close(run: Run, held: Held, worker: str, status: Status, reason: str) -> None:
+def _close(run: RunRow, held: Held, worker: str, status: Status, reason: str) -> None:
     ledger.keep_former(run, held.lapsed_at)
     run.status, run.reason, run.fence, run.worker = status, reason, held.fence, worker
     run.claimed_at = run.claimed_at or held.claimed_at

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..handover import REASON as REASON_HANDED_OVER
-from ..models import Run, Status
+from ..models import Status
 from ..plain import plain
 from ..redaction import redact_text
+from ..rows import RunRow
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -21,7 +22,7 @@ LEVELS = {
 }
 
 
-def log_run(run: Run) -> None:
+def log_run(run: RunRow) -> None:
     """Log what became of a due point."""
     level = LEVELS.get(Status(run.status), logging.INFO)
     if not logger.isEnabledFor(level):
@@ -30,7 +31,7 @@ def log_run(run: Run) -> None:
     logger.log(level, _line(event), extra={"delayq": event})
 
 
-def run_event(run: Run) -> dict[str, Any]:
+def run_event(run: RunRow) -> dict[str, Any]:
     """Return an outcome as flat JSON values; instants in ISO 8601 UTC, durations in ms."""
     event: dict[str, Any] = {
         "event": str(run.status),

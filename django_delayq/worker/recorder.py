@@ -33,12 +33,12 @@ from ..broker import Broker, Lease, Place, Settlement
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won
 from ..models import Run, Schedule, ScheduleState, Status
-from ..signals import run_finished, run_skipped
+from ..rows import RunRow, ScheduleRow
+from .announcing import announce
 from .entry import Finished, Held
 from .jobs.entry import FinishedJob
 from .leases import LeaseKeeper
 from .locked import Locked
-from .logs import log_run
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -63,7 +63,7 @@ class Recorder:
         self.locked: Locked[Finished] = Locked(Schedule, ScheduleState, Run, most=broker.config.batch_size)
         self.unsettled: dict[Place, list[tuple[Held, Settlement]]] = {}
         self.unretried: dict[Place, list[tuple[Held, Lease]]] = {}
-        self.unqueued: list[Run] = []
+        self.unqueued: list[RunRow] = []
         self.runs = 0
 
     @property
@@ -86,7 +86,7 @@ class Recorder:
             else:
                 self.keeper.discard([item.held])
 
-    def settle(self, held: Held, point: datetime | None, schedule: Schedule) -> None:
+    def settle(self, held: Held, point: datetime | None, schedule: ScheduleRow) -> None:
         """Take an entry that needs no row (any more), to be settled by `flush` to this point; None drops it."""
         wake = None if point is None else chain.wake_of(schedule, point)
         self.unsettled.setdefault(held.place, []).append((held, held.settlement(point, wake)))
@@ -158,7 +158,7 @@ class Recorder:
         else:
             self.settle(held, outcome.next_point, schedule)
 
-    def lost(self, held: Held, run: Run) -> None:
+    def lost(self, held: Held, run: RunRow) -> None:
         """Somebody else decided this point. See Note [Ledger first]."""
         logger.warning("%s due %s was decided by another worker.", run.schedule_name, run.due_at)
         try:
@@ -167,7 +167,7 @@ class Recorder:
             logger.warning("%s is left to its lease: %s", held.member, error)
             self.keeper.discard([held])
 
-    def _go_on_from_ledger(self, held: Held, run: Run) -> None:
+    def _go_on_from_ledger(self, held: Held, run: RunRow) -> None:
         row = ledger.find(run)
         if row is None or Status(row.status).is_open or not held.member.startswith("s"):
             self.keeper.discard([held])
@@ -179,7 +179,7 @@ class Recorder:
             return
         held.generation = max(held.generation, schedule.generation)
         try:
-            point = rows[0].due_at if rows else chain.next_point(schedule, chain.state_of(schedule))
+            point = rows[0].due_at if rows else chain.next_point(schedule, schedule.state)
         except InvalidRecurrence:
             point = None
         self.settle(held, point, schedule)
@@ -242,15 +242,3 @@ def write_all(
             keeper.discard([batch[0].held])
         singly = max(0, singly - 1)
         del items[: len(batch)]
-
-
-def announce(outcome: Outcome) -> None:
-    """Log a recorded row and send its signal."""
-    run = outcome.run
-    if run.status == Status.QUEUED:
-        return
-    log_run(run)
-    if run.status == Status.SKIPPED:
-        run_skipped.send_robust(sender=Schedule, run=run, schedule=outcome.schedule)
-    elif not Status(run.status).is_open:
-        run_finished.send_robust(sender=Schedule, run=run, schedule=outcome.schedule)

@@ -16,9 +16,9 @@ from .. import conf
 from ..compat import normalize_json
 from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskTimeout
 from ..jobs import Call
-from ..models import Schedule
 from ..redaction import redact_text, secret_texts
 from ..registry import parameters_of
+from ..rows import ScheduleRow
 from ..validators import storable_json
 
 MAX_ERROR_CHARS = 20_000
@@ -84,7 +84,7 @@ class Told(NamedTuple):
     error: BaseException
 
 
-def tell(error: BaseException, call: Schedule | Call, *, timeout: float | None = None, trace: str = "") -> Told:
+def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | None = None, trace: str = "") -> Told:
     """Tell of an error that ended a call, after `timeout` seconds if it is our own; `trace` in place of its traceback.
 
     The texts are such as every database stores: no NUL, no half of a surrogate pair.

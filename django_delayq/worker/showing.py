@@ -18,7 +18,8 @@ from django.db import DataError, Error, IntegrityError
 
 from .. import ledger
 from ..ledger import JobRow, Outcome, Won, version_of
-from ..models import JobStatus, Run, Status
+from ..models import JobStatus, Status
+from ..rows import RunRow
 from .entry import Held
 from .jobs.entry import HeldJob
 from .leases import AnyHeld, LeaseKeeper
@@ -88,7 +89,7 @@ class Showing:
         self._trouble.database_worked(wrote=True)
 
 
-def _running(held: Held, outcome: Outcome) -> Run:
+def _running(held: Held, outcome: Outcome) -> RunRow:
     """Return the row of a point while its task, in another thread, fills in what it will have become."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at

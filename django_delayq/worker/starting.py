@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from .. import ledger
 from ..compat import AnyTask
 from ..ledger import Outcome, Won, version_of
-from ..models import Run, Status
+from ..models import Status
+from ..rows import RunRow
+from .announcing import announce
 from .entry import Finished, Held
 from .isolation import take_overs
 from .leases import LeaseKeeper
-from .recorder import Recorder, announce
+from .recorder import Recorder
 from .slots import Slots
 
 Startable = tuple[Held, AnyTask]
@@ -37,7 +39,7 @@ class Starter:
         self.name = name
         self.max_reclaims = max_reclaims
 
-    def is_poison(self, run: Run) -> bool:
+    def is_poison(self, run: RunRow) -> bool:
         """Say whether the point has killed its workers too often to be executed once more (rule R6)."""
         return take_overs(run) > self.max_reclaims
 
@@ -73,9 +75,9 @@ class Starter:
         """Fill in the running row; True where the point is poison."""
         outcome = held.outcome
         assert outcome is not None  # noqa: S101 - suspects are judged
-        run: Run = outcome.run
+        run = outcome.run
         held.before = {name: getattr(run, name) for name in _RESTORED}
-        if run._state.adding:  # it is written for somebody of whom nothing else is known
+        if not run.pk:  # it is written for somebody of whom nothing else is known
             held.before |= {"worker": "", "started_at": held.lapsed_at}
         ledger.keep_former(run, held.lapsed_at)
         poison = self.is_poison(run)

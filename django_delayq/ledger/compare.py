@@ -12,19 +12,25 @@ the point to somebody else must not write the stretch either: that one may have 
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from django.db import IntegrityError, transaction
 
 from ..models import Run, Status
+from ..rows import RunRow
+from .bulk import writer
 from .database import database
 from .locks import leave_locked, lock_free, writing
 from .outcome import Outcome, Version, Won, version_of
+from .reading import RUN
 
 ROW_FIELDS = [
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
     "result", "generation", "task", "attempts",
 ]  # fmt: skip
+_NEW = tuple(name for name in RUN if name != "pk")
+_NEW_VALUES, _VALUES = attrgetter(*_NEW), attrgetter("pk", *ROW_FIELDS)
 
 
 def write(outcomes: Sequence[Outcome], using: str, *, refused: Won | None = None) -> list[Won]:
@@ -48,9 +54,9 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
         return
     try:
         with transaction.atomic(using=using):
-            Run._base_manager.using(using).bulk_create([outcomes[index].run for index in new])
-        for index in new:
-            won[index] = Won.YES
+            pks = writer(Run, _NEW, using).insert(_NEW_VALUES(outcomes[index].run) for index in new)
+        for index, pk in zip(new, pks, strict=True):
+            outcomes[index].run.pk, won[index] = pk, Won.YES
     except IntegrityError:
         for owned in (False, True):
             winners = _winners(outcomes, won)
@@ -60,13 +66,16 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
                     won[index] = _insert_one(outcomes[index], using, refused)
 
 
+def insert_run(run: RunRow, using: str) -> None:
+    """Insert a row; the constraints are the database's."""
+    [run.pk] = writer(Run, _NEW, using).insert([_NEW_VALUES(run)])
+
+
 def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
     run = outcome.run
-    run.pk = None
-    run._state.adding = True
     try:
         with transaction.atomic(using=using):
-            run.save(using=using, force_insert=True)
+            insert_run(run, using)
         return Won.YES
     except IntegrityError:
         key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
@@ -90,9 +99,7 @@ def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], u
         if stand.get(run.pk) == outcomes[index].seen:
             same[index] = None
             stand[run.pk] = version_of(run)  # one worker may have executed a point twice
-    Run._base_manager.using(using).bulk_create(
-        [outcomes[index].run for index in same], update_conflicts=True, unique_fields=["id"], update_fields=ROW_FIELDS
-    )
+    writer(Run, ("id", *ROW_FIELDS), using).update(_VALUES(outcomes[index].run) for index in same)
     for index in begun:
         pk = outcomes[index].run.pk
         won[index] = (
@@ -103,10 +110,11 @@ def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], u
 def _mine(outcome: Outcome, key: dict[str, object], using: str) -> Won:
     run = outcome.run
     same = {"fence": run.fence, "worker": run.worker, "status": run.status, "attempt": run.attempt}
-    row = Run._base_manager.using(using).filter(**key, **same).exclude(fence="").first()
-    if row is None:
+    rows = Run._base_manager.using(using).filter(**key, **same).exclude(fence="")
+    pk = rows.values_list("pk", flat=True).first()
+    if pk is None:
         return Won.LOST
-    run.pk = row.pk
+    run.pk = pk
     outcome.repeated = True
     return Won.YES
 

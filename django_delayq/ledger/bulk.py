@@ -1,0 +1,178 @@
+"""Reads, inserts and updates many rows as tuples, in one statement or a few. Knows columns, but no rule.
+
+Note [Tuples]
+A worker reads and writes thousands of rows a second. Django would make an instance of each row and look at each value
+several times, and that would be nine tenths of the worker's time. So what is asked for each batch is asked here: by
+statements that Django has made, once, or of its names of tables and columns. PostgreSQL gets the rows of a statement as
+one text of JSON, because that is written and read in C; the others get their values one by one.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from itertools import chain
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import DateTimeField, JSONField, Model
+
+Convert = Callable[[Any], Any]
+
+
+class Reader:
+    """Columns of rows that are chosen by one of their columns. `names` are as in `values_list`."""
+
+    def __init__(self, model: type[Model], key: str, names: Sequence[str], using: str, *, lock: bool = False) -> None:
+        """`lock`: lock the rows that are read, by the order of the key; those that others have locked are left out."""
+        self._using, connection = using, connections[using]
+        compiler = model._base_manager.using(using).order_by().values_list(*names).query.get_compiler(using=using)
+        self._sql, self._parameters = compiler.as_sql()
+        columns = [column for column, _, _ in compiler.select]
+        self._converters = [
+            (index, convert) for index, column in enumerate(columns) if (convert := _reading(column, connection))
+        ]
+        quoted = connection.ops.quote_name
+        field: Any = model._meta.get_field(key)
+        self._key = f"{quoted(model._meta.db_table)}.{quoted(field.column)}"
+        self._end = f" ORDER BY {self._key}"
+        if lock and connection.features.has_select_for_update:
+            skip = connection.features.has_select_for_update_skip_locked
+            how = connection.ops.for_update_sql(skip_locked=skip, no_key=connection.vendor == "postgresql")
+            self._end += f" {how}"
+
+    def read(self, keys: Collection[Any], where: str = "") -> list[list[Any]]:
+        """Return the rows with these keys, by their order; `where` is more SQL without values of anybody's."""
+        if not keys:
+            return []
+        places = ", ".join(["%s"] * len(keys))
+        with connections[self._using].cursor() as cursor:
+            sql = f"{self._sql} WHERE {self._key} IN ({places}){where}{self._end}"
+            cursor.execute(sql, [*self._parameters, *keys])
+            rows = cursor.fetchall()
+        return [self._read(row) for row in rows]
+
+    def _read(self, row: Sequence[Any]) -> list[Any]:
+        values = list(row)
+        for index, convert in self._converters:
+            if values[index] is not None:
+                values[index] = convert(values[index])
+        return values
+
+
+def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
+    """Return what makes a value of a database into one of Python; None where it is one."""
+    field = column.output_field
+    if isinstance(field, JSONField) and not connection.ops.get_db_converters(column):
+        return json.loads
+    if isinstance(field, DateTimeField) and _naive_utc(connection):
+        return lambda naive: naive.replace(tzinfo=UTC)
+    converters = [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
+    if not converters:
+        return None
+
+    def convert(value: Any) -> Any:
+        for step in converters:
+            value = step(value, column, connection)
+        return value
+
+    return convert
+
+
+def _naive_utc(connection: BaseDatabaseWrapper) -> bool:
+    """Say whether instants stand there in UTC and are read without a zone: `UTCDateTimeField` on SQLite."""
+    return connection.vendor == "sqlite" and connection.timezone in (None, UTC)
+
+
+class Writer:
+    """Inserts and updates rows of these columns; `names` are attributes of the model."""
+
+    def __init__(self, model: type[Model], names: Sequence[str], using: str) -> None:
+        self._using, connection = using, connections[using]
+        by_name: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
+        fields, quoted = [by_name[name] for name in names], connection.ops.quote_name
+        self._plain, self._columns = [field.column for field in fields], [quoted(field.column) for field in fields]
+        self._table, self._pk = quoted(model._meta.db_table), quoted(str(model._meta.pk.column))
+        self._writing = [(i, write) for i, field in enumerate(fields) if (write := _writing(field, connection))]
+        types = [f"{column} {field.db_type(connection)}" for column, field in zip(self._columns, fields, strict=True)]
+        self._records = f"json_to_recordset(%s) AS x({', '.join(types)})"
+
+    def insert(self, rows: Iterable[Sequence[Any]]) -> list[int]:
+        """Insert rows; return their primary keys.
+
+        Raises:
+            DataError, IntegrityError: None was inserted; the transaction, on PostgreSQL, is to be rolled back.
+        """
+        written, connection = [self._written(row) for row in rows], connections[self._using]
+        into, keys = f"INSERT INTO {self._table} ({', '.join(self._columns)})", []
+        marks = f"({', '.join(['%s'] * len(self._columns))})"
+        returning = f" RETURNING {self._pk}"
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                sql = f"{into} SELECT * FROM {self._records}{returning}"  # noqa: S608
+                cursor.execute(sql, [self._json(written)])
+                keys += cursor.fetchall()
+            elif connection.features.can_return_rows_from_bulk_insert:
+                size = (connection.features.max_query_params or 999) // len(self._columns)
+                for part in (written[at : at + size] for at in range(0, len(written), size)):
+                    values = ", ".join([marks] * len(part))
+                    cursor.execute(f"{into} VALUES {values}{returning}", [*chain.from_iterable(part)])
+                    keys += cursor.fetchall()
+            else:
+                for row in written:
+                    cursor.execute(f"{into} VALUES {marks}", row)
+                    keys.append((cursor.lastrowid,))
+        return [key for (key,) in keys]
+
+    def update(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows over those whose column of the first name is the same."""
+        written = [self._written(row) for row in rows]
+        if not written:
+            return
+        key, *others = self._columns
+        with connections[self._using].cursor() as cursor:
+            if connections[self._using].vendor == "postgresql":
+                values = ", ".join(f"{column} = x.{column}" for column in others)
+                sql = f"UPDATE {self._table} t SET {values} FROM {self._records} WHERE t.{key} = x.{key}"  # noqa: S608
+                cursor.execute(sql, [self._json(written)])
+            else:
+                values = ", ".join(f"{column} = %s" for column in others)
+                sql = f"UPDATE {self._table} SET {values} WHERE {key} = %s"  # noqa: S608
+                cursor.executemany(sql, [(*row[1:], row[0]) for row in written])
+
+    def _json(self, rows: Iterable[Sequence[Any]]) -> str:
+        return json.dumps([dict(zip(self._plain, row, strict=True)) for row in rows], separators=(",", ":"))
+
+    def _written(self, row: Sequence[Any]) -> list[Any]:
+        values = list(row)
+        for index, write in self._writing:
+            if values[index] is not None:
+                values[index] = write(values[index])
+        return values
+
+
+def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
+    """Return what makes a value of Python into one for a database, or for JSON; None where it is one."""
+    postgresql = connection.vendor == "postgresql"
+    if isinstance(field, JSONField):
+        return None if postgresql else json.dumps
+    if isinstance(field, DateTimeField):
+        if postgresql:
+            return datetime.isoformat
+        if _naive_utc(connection):
+            return lambda instant: str(instant.astimezone(UTC).replace(tzinfo=None))
+        return lambda instant: field.get_db_prep_save(instant, connection)
+    return None
+
+
+@cache
+def reader(model: type[Model], key: str, names: tuple[str, ...], using: str, *, lock: bool = False) -> Reader:
+    """Return the one `Reader` for these."""
+    return Reader(model, key, names, using, lock=lock)
+
+
+@cache
+def writer(model: type[Model], names: tuple[str, ...], using: str) -> Writer:
+    """Return the one `Writer` for these."""
+    return Writer(model, names, using)

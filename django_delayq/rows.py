@@ -1,0 +1,127 @@
+"""Schedules, states and runs as the workers read and write them: plain values, named as the models' attributes.
+
+Django's models stand wherever a person reads or writes. Knows no database: `ledger` reads and writes these.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from .fields import utcnow
+from .models import Condition, Origin, Run, Schedule, ScheduleState
+from .recurring import Recurring
+
+
+@dataclass(slots=True, eq=False)
+class StateRow:
+    """What the workers know of a schedule: see `ScheduleState`. `stored` is False where it has no row yet."""
+
+    schedule_id: int
+    last_due_at: datetime | None = None
+    next_due_at: datetime | None = None
+    last_status: str = ""
+    last_outcome_at: datetime | None = None
+    last_lag_ms: int | None = None
+    last_finished_at: datetime | None = None
+    busy_from: datetime | None = None
+    failing_streak: int = 0
+    run_count: int = 0
+    condition: str = Condition.ACTIVE.value
+    condition_reason: str = ""
+    stored: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ScheduleRow(Recurring):
+    """A definition, without what only people read of it, and its state: see `Schedule`."""
+
+    pk: int
+    name: str
+    task: str
+    kind: str
+    cron: str
+    every: timedelta | None
+    every_from: str
+    at: datetime | None
+    timezone: str
+    dst_gap: str
+    dst_overlap: str
+    start_at: datetime | None
+    end_at: datetime | None
+    max_runs: int | None
+    jitter: timedelta
+    enabled: bool
+    queue: str
+    priority: int
+    backend: str
+    overlap: str
+    missed: str
+    grace: timedelta | None
+    catch_up_window: timedelta | None
+    max_catch_up: int
+    timeout: timedelta | None
+    max_attempts: int
+    backoff: timedelta
+    created_at: datetime
+    generation: int
+    replaced_from: datetime | None
+    effective_from: datetime
+    args: list[Any]
+    kwargs: dict[str, Any]
+    state: StateRow
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True, eq=False)
+class RunRow:
+    """A row of the ledger: see `Run`. `pk` is 0 until it is inserted."""
+
+    schedule_id: int
+    schedule_name: str
+    task: str
+    queue: str
+    generation: int
+    due_at: datetime
+    status: str = ""
+    origin: str = Origin.DUE.value
+    apart: bool = False
+    reason: str = ""
+    attempt: int = 0
+    reclaims: int = 0
+    fence: str = ""
+    claimed_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: str = ""
+    error: str = ""
+    result: Any = None
+    attempts: list[dict[str, Any]] | None = None
+    last_due_at: datetime | None = None
+    points: int = 1
+    created_at: datetime = field(default_factory=utcnow)
+    pk: int = 0
+
+    @classmethod
+    def of(cls, schedule: "Schedule | ScheduleRow", due_at: datetime, **values: Any) -> Self:
+        """Return a new row of this schedule, as its definition stands; `values` win."""
+        row = cls(schedule.pk, schedule.name, schedule.task, schedule.queue, schedule.generation, due_at)
+        for name, value in values.items():
+            setattr(row, name, value)
+        return row
+
+    @property
+    def lag(self) -> timedelta | None:
+        """See `Run.lag`."""
+        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
+
+    @property
+    def duration(self) -> timedelta | None:
+        """See `Run.duration`."""
+        return None if self.started_at is None or self.finished_at is None else self.finished_at - self.started_at
+
+
+AnySchedule = Schedule | ScheduleRow
+AnyState = ScheduleState | StateRow
+AnyRun = Run | RunRow
