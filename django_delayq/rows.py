@@ -35,6 +35,7 @@ class StateRow:
 class ScheduleRow(Recurring):
     """A definition, without what only people read of it, and its state: see `Schedule`."""
 
+    state: StateRow
     pk: int
     name: str
     task: str
@@ -68,7 +69,6 @@ class ScheduleRow(Recurring):
     effective_from: datetime
     args: list[Any]
     kwargs: dict[str, Any]
-    state: StateRow
 
     def __str__(self) -> str:
         return self.name

@@ -30,7 +30,7 @@ def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
         definition, state = row[: len(DEFINITION)], row[len(DEFINITION) :]
         pk = definition[0]
         blank = state[0] is None
-        found[pk] = ScheduleRow(*definition, state=StateRow(pk) if blank else stored_state(state))
+        found[pk] = ScheduleRow(StateRow(pk) if blank else stored_state(state), *definition)
     return found
 
 

@@ -74,22 +74,21 @@ def settle_state(schedule: AnySchedule, state: AnyState) -> datetime | None:
 
 
 def write_states(states: Sequence[StateRow], using: str) -> None:
-    """Insert or update states whose rows, as far as there are any, are locked."""
-    for stored in (True, False):
-        rows = [_VALUES(state) for state in states if state.stored is stored]
-        if rows:
-            table = writer(ScheduleState, ("schedule_id", *STATE_FIELDS), using)
-            (table.update if stored else table.insert)(rows)
+    """Write states whose rows, as far as there are any, are locked."""
+    writer(ScheduleState, ("schedule_id", *STATE_FIELDS), using).update(_VALUES(item) for item in states if item.stored)
+    save_states([state for state in states if not state.stored], STATE_FIELDS)
 
 
-def save_states(states: Sequence[ScheduleState], fields: list[str]) -> None:
+def save_states(states: Sequence[AnyState], fields: list[str]) -> None:
     """Insert states, or update these fields of those that are there, in one statement; no other field is looked at.
 
     States that were read in part are asked for nothing more: each field would be a query.
     """
+    if not states:
+        return
     using = database()
     with_target = connections[using].features.supports_update_conflicts_with_target
-    rows = [ScheduleState(pk=state.pk, **{name: getattr(state, name) for name in fields}) for state in states]
+    rows = [ScheduleState(pk=state.schedule_id, **{name: getattr(state, name) for name in fields}) for state in states]
     ScheduleState._base_manager.using(using).bulk_create(
         rows, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=fields
     )
