@@ -157,6 +157,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def ended_at_once() -> Iterator[None]:
+    """Have a worker that listens for hints look more often whether it is to stop: each test with one waits for that."""
+    from django_delayq.worker import upkeep
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
+        yield
+
+
 _numbers = itertools.count()
 
 

@@ -12,6 +12,8 @@ from django.contrib.admin.utils import quote
 from django.core import serializers
 from django.core.management import call_command
 from django.urls import reverse
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from django_delayq import registry
 from django_delayq.admin import job_actions
@@ -453,7 +455,7 @@ def test_without_redis_each_page_says_so(boss, dead_redis):
 def test_where_redis_fails_in_between_it_is_told_what_was_done(boss, broker, monkeypatch):
     made = [waiting(n) for n in range(4)]
     real, calls = job_actions.ORDERS["cancel"], []
-    away = Broker(timeout_seconds=0.2, client=redis.Redis(port=1))
+    away = Broker(timeout_seconds=0.2, client=redis.Redis(port=1, retry=Retry(NoBackoff(), 0)))
 
     def fails(asked, wanted):
         calls.append(wanted)

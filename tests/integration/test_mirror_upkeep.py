@@ -147,7 +147,8 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, running,
     assert mirrored(noted, row)
 
 
-def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, running, monkeypatch):
+def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, running, settings, monkeypatch):
+    settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.5}
     monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 3600)
     running()
     wait_until(noted.workers)

@@ -78,7 +78,8 @@ def test_what_a_job_has_become_is_told_without_redis(broker):
     assert waits.status == TaskResultStatus.READY
 
 
-def test_a_worker_that_is_there_takes_the_job_soon_after_redis_is_back(server, monkeypatch, tmp_path):
+def test_a_worker_that_is_there_takes_the_job_soon_after_redis_is_back(server, settings, monkeypatch, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.5}
     monkeypatch.setattr("django_delayq.mirror.durable.YOUNG", timedelta(0))
     path = tmp_path / "ran"
     with live_worker():
