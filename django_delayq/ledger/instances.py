@@ -29,5 +29,6 @@ def as_run(row: RunRow) -> Run:
 
 
 def _instance(model: type[Instance], names: tuple[str, ...], row: RunRow | ScheduleRow | StateRow) -> Instance:
-    attnames = ["id" if name == "pk" else name for name in names]
-    return model.from_db(database(), attnames, [getattr(row, name) for name in names])
+    attnames = {"id" if name == "pk" else name: name for name in names}
+    in_order = [field.attname for field in model._meta.concrete_fields if field.attname in attnames]
+    return model.from_db(database(), in_order, [getattr(row, attnames[name]) for name in in_order])

@@ -26,6 +26,7 @@ from django.db.models.expressions import RawSQL
 from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..models.locks import locked
+from .bulk import writer
 from .database import database
 from .locks import leave_locked, lock_free, writing
 from .outcome import Won
@@ -38,10 +39,10 @@ _OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
 _BATCH = 1000
 #: How often it is asked which job stands for a key before that is given up.
 _ROUNDS = 5
-_OUTCOME_FIELDS = [
-    "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "died_at",
+_OUTCOME = (
+    "id", "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "died_at",
     "expires_at", "state",
-]  # fmt: skip
+)  # fmt: skip
 
 
 class JobRow(NamedTuple):
@@ -187,10 +188,14 @@ def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
         found, taken = lock_free(Job, pks, using, "status", "attempt", "fence")
         stand = {pk: list(values) for pk, values in found.items()}
         won = [Won.LOCKED if outcome.row.pk in taken else _compare(outcome, stand) for outcome in outcomes]
-        changed = [_written(item) for item, result in zip(outcomes, won, strict=True) if result is Won.YES]
-        _jobs(using).bulk_create(
-            changed, batch_size=_BATCH, update_conflicts=True, unique_fields=["id"], update_fields=_OUTCOME_FIELDS
-        )
+        writer(Job, _OUTCOME, using).update(
+            (
+                item.row.pk, item.status, item.attempt, 0, item.fence, "", True, item.wakes_at, item.finished_at,
+                item.died_at, item.expires_at, item.state,
+            )
+            for item, result in zip(outcomes, won, strict=True)
+            if result is Won.YES
+        )  # fmt: skip
     return won
 
 
@@ -201,22 +206,6 @@ def _compare(outcome: JobOutcome, stand: dict[int, list[Any]]) -> Won:
         stand[row.pk] = after  # after a flush one worker may have executed a job twice
         return Won.YES
     return Won.LOST if stands is not None and stands[0] in OPEN_JOBS else Won.GONE
-
-
-def _written(outcome: JobOutcome) -> Job:
-    return Job(
-        pk=outcome.row.pk,
-        member=outcome.row.member,
-        status=outcome.status,
-        attempt=outcome.attempt,
-        fence=outcome.fence,
-        mirrored=True,
-        wakes_at=outcome.wakes_at,
-        finished_at=outcome.finished_at,
-        died_at=outcome.died_at,
-        expires_at=outcome.expires_at,
-        state=outcome.state,
-    )
 
 
 def start_jobs(starting: Sequence[tuple[JobRow, str]], *, again: bool = True) -> list[JobRow | Won]:

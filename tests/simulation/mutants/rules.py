@@ -73,7 +73,7 @@ RULES = (
         hl.dies_again_and_again, "I7 ",
     ),
     mutant(
-        "noundo", "what was handed back counts no take-over", "ledger.rows:undo_start",
+        "noundo", "what was handed back counts no take-over", "ledger.compare:undo_start",
         "rows.update(**values)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
@@ -94,7 +94,7 @@ RULES = (
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
     mutant(
-        "nocas", "R3 a row is updated only as it was read", "ledger.rows:_update",
+        "nocas", "R3 a row is updated only as it was read", "ledger.compare:_update",
         "if stand.get(run.pk) == outcomes[index].seen:", "if run.pk in stand:",
         hl.overtaken_after_a_retry, "I",
     ),
@@ -116,7 +116,7 @@ RULES = (
     ),
     mutant(
         "loserstretch", "R3 who loses the compare-and-set writes no stretch behind its point",
-        "ledger.rows:_insert",
+        "ledger.compare:_insert",
         "and (owner is None or id(owner) in winners)", "",
         hl.stretch_behind_a_lost_point, "I2 two outcomes for one point",
     ),
