@@ -1,6 +1,7 @@
 """What the columns of a schedule mean: its rule and its policies. For the model and for the workers' plain rows."""
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from .exceptions import InvalidRecurrence
@@ -67,12 +68,10 @@ class Recurring:
         Raises:
             InvalidRecurrence: A policy is none of the known ones (raw SQL).
         """
-        return Policies(
-            overlap=self.overlap,
-            missed=self.missed,
-            grace=self.grace,
-            catch_up_window=self.catch_up_window,
-            max_catch_up=self.max_catch_up,
-            jitter=self.jitter,
-            key=self.name,
+        key = self.name if self.jitter else ""  # so that most schedules share theirs
+        return _policies(
+            self.overlap, self.missed, self.grace, self.catch_up_window, self.max_catch_up, self.jitter, key
         )
+
+
+_policies = lru_cache(1000)(Policies)

@@ -10,6 +10,7 @@ from typing import Any, Self
 from .fields import utcnow
 from .models import Condition, Origin, Run, Schedule, ScheduleState
 from .recurring import Recurring
+from .timing import Recurrence
 
 
 @dataclass(slots=True, eq=False)
@@ -69,9 +70,17 @@ class ScheduleRow(Recurring):
     effective_from: datetime
     args: list[Any]
     kwargs: dict[str, Any]
+    _recurrence: Recurrence | None = None
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """See `Recurring.recurrence`; made once, since a row stays as it was read."""
+        if self._recurrence is None:
+            self._recurrence = self.recurrence_from(self.start_at or self.created_at)
+        return self._recurrence
 
 
 @dataclass(slots=True, eq=False)

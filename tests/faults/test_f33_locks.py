@@ -59,7 +59,7 @@ def test_f33_a_deletion_that_meets_a_recording_waits_and_both_are_done(broker, m
     row, now = schedule(), utcnow()
     Declaration.objects.create(schedule=row, key="k")
     outcome = Outcome(Run.of(row, now, status="succeeded", claimed_at=now, started_at=now, finished_at=now), row)
-    real = recording.save_states
+    real = recording.write_states
     with ExitStack() as until_the_end:
 
         def save_states(*args):
@@ -67,7 +67,7 @@ def test_f33_a_deletion_that_meets_a_recording_waits_and_both_are_done(broker, m
             wait_until(keeps_somebody_waiting, what="the deletion to wait for the recording")
             return real(*args)
 
-        monkeypatch.setattr(recording, "save_states", save_states)
+        monkeypatch.setattr(recording, "write_states", save_states)
         assert ledger.record([outcome]) == [Won.YES]
     assert not (Schedule.objects.exists() or ScheduleState.objects.exists() or Declaration.objects.exists())
 

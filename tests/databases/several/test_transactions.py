@@ -45,7 +45,7 @@ def test_an_outcome_without_its_state_is_not_kept(broker, monkeypatch):
         raise OperationalError("on purpose")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger.recording, "save_states", fail)
+        patched.setattr(ledger.recording, "write_states", fail)
         with pytest.raises(DatabaseError):
             ledger.record([ledger.Outcome(Run.of(row, row.created_at, status="succeeded"), row)])
     assert not Run.objects.exists()
