@@ -70,7 +70,7 @@ class ScheduleRow(Recurring):
     effective_from: datetime
     args: list[Any]
     kwargs: dict[str, Any]
-    _recurrence: Recurrence | None = None
+    _recurrence: Recurrence | None = field(default=None, init=False)
 
     def __str__(self) -> str:
         return self.name

@@ -17,7 +17,7 @@ from .database import database
 _OPEN_SQL = f"{Run._meta.db_table}.status IN ('queued', 'running', 'retrying')"
 _OPEN = RawSQL(_OPEN_SQL, [], output_field=BooleanField())  # noqa: S611 - no value of anybody's is in it
 _OPEN_OF_CHAIN = f" AND {_OPEN_SQL} AND NOT {Run._meta.db_table}.apart"
-DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.name != "state")
+DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.init and field.name != "state")
 STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
 RUN = tuple(field.name for field in fields(RunRow))
 
