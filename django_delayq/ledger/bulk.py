@@ -18,6 +18,11 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, JSONField, Model
 
+try:
+    from psycopg.types.datetime import TimestamptzLoader
+except ImportError:  # another database, or another driver of PostgreSQL
+    TimestamptzLoader = None  # type: ignore[assignment, misc]
+
 Convert = Callable[[Any], Any]
 
 
@@ -47,7 +52,10 @@ class Reader:
         if not keys:
             return []
         places = ", ".join(["%s"] * len(keys))
-        with connections[self._using].cursor() as cursor:
+        connection = connections[self._using]
+        with connection.cursor() as cursor:
+            if _instants_in_c(connection):
+                cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             sql = f"{self._sql} WHERE {self._key} IN ({places}){where}{self._end}"
             cursor.execute(sql, [*self._parameters, *keys])
             rows = cursor.fetchall()
@@ -68,6 +76,8 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
         return json.loads
     if isinstance(field, DateTimeField) and _naive_utc(connection):
         return lambda naive: naive.replace(tzinfo=UTC)
+    if isinstance(field, DateTimeField) and _instants_in_c(connection):
+        return lambda instant: instant.astimezone(UTC)
     converters = [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
     if not converters:
         return None
@@ -83,6 +93,11 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
 def _naive_utc(connection: BaseDatabaseWrapper) -> bool:
     """Say whether instants stand there in UTC and are read without a zone: `UTCDateTimeField` on SQLite."""
     return connection.vendor == "sqlite" and connection.timezone in (None, UTC)
+
+
+def _instants_in_c(connection: BaseDatabaseWrapper) -> bool:
+    """Say whether the driver can make instants in C. Django's way, in Python, takes three quarters of reading a row."""
+    return TimestamptzLoader is not None and getattr(getattr(connection, "Database", None), "__name__", "") == "psycopg"
 
 
 class Writer:
