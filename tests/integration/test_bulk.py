@@ -1,0 +1,66 @@
+"""Rows that are read and written as tuples are those that Django reads and writes."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connection
+
+from django_delayq import ledger
+from django_delayq.ledger import Outcome, Won, bulk
+from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.rows import RunRow
+from tests.support import YEARLY_CRON
+
+pytestmark = pytest.mark.django_db
+ODD = {"result": {"é": [None, 1.5, "\U0001f600 %s '\""]}, "error": "line\n\ttab\\ 100 %", "reason": "%(x)s {y}"}
+ZONES = [None, "Asia/Kolkata"] if connection.vendor == "sqlite" else [None]
+
+
+@pytest.fixture(params=ZONES)
+def zone(request, settings, monkeypatch):
+    """Have a database that keeps its instants in another zone, as DATABASES['default']['TIME_ZONE'] may say."""
+    if request.param and settings.USE_TZ:
+        monkeypatch.setitem(connection.__dict__, "timezone", ZoneInfo(request.param))
+    for cached in (bulk.reader, bulk.writer):
+        cached.cache_clear()
+    yield
+    for cached in (bulk.reader, bulk.writer):
+        cached.cache_clear()
+
+
+def test_what_one_side_writes_the_other_side_reads(zone):
+    at = datetime(2030, 3, 31, 1, 30, 0, 123456, tzinfo=UTC)
+    values = {"every": timedelta(days=1, microseconds=1000), "start_at": at, "jitter": timedelta(seconds=3)}
+    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="every", **values, created_at=at)
+    schedule = Schedule.objects.select_related("state").get()
+    row = ledger.load_schedules([schedule.pk])[schedule.pk]
+    assert {name: getattr(schedule, name) for name in ledger.reading.DEFINITION} == {
+        name: getattr(row, name) for name in ledger.reading.DEFINITION
+    }
+    times = {"claimed_at": at, "started_at": at + timedelta(microseconds=1), "finished_at": at}
+    run = RunRow.of(schedule, at, status="succeeded", fence="1.e", worker="w", **times, **ODD)
+    assert ledger.record([Outcome(run, row)]) == [Won.YES]
+    stands = Run.objects.get()
+    assert stands.due_at == at
+    assert {name: getattr(run, name) for name in ledger.reading.RUN} == {
+        name: getattr(stands, name) for name in ledger.reading.RUN
+    }
+    state = ScheduleState.objects.get()
+    again = ledger.load_schedules([schedule.pk])[schedule.pk].state
+    assert {name: getattr(state, name) for name in ledger.reading.STATE} == {
+        name: getattr(again, name) for name in ledger.reading.STATE
+    }
+    assert again.last_due_at == at
+    assert ledger.load_runs([stands.pk])[stands.pk].result == ODD["result"]
+
+
+def test_instances_for_others_hold_what_was_read_and_ask_for_the_rest():
+    Schedule.objects.create(name="s", description="long", task="tests.app.tasks.noop", kind="cron", cron=YEARLY_CRON)
+    schedule = Schedule.objects.get()
+    instance = ledger.as_schedule(ledger.load_schedules([schedule.pk])[schedule.pk])
+    assert instance == schedule
+    assert instance.get_deferred_fields() == {"description", "pause_reason", "updated_at", "synced_generation"}
+    assert (instance.description, instance.state.next_due_at) == ("long", schedule.state.next_due_at)
+    run = ledger.as_run(RunRow.of(schedule, schedule.created_at, status="running"))
+    assert (run.pk, run._state.adding, run.get_status_display()) == (None, True, "running")
