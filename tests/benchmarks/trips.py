@@ -1,0 +1,123 @@
+"""How many files and functions of the package one due point, one plain job and one durable job pass through.
+
+Run from the project's root: `python -m tests.benchmarks.trips [--list]`. Uses the suite's settings, see `throughput`.
+A trip begins before the claim and ends when Redis is settled. Counted are the functions of the package that are called,
+those of the slot's thread too; a file switch is a call or a return from one file of the package to another, in the
+loop's thread. A trip is made once before it is counted, so that what is done at the first one only does not count.
+"""
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from tests.benchmarks import set_up
+
+PACKAGE = str(Path(__file__).parents[2] / "django_delayq") + "/"
+
+
+class Trip:
+    """What is called while this is entered."""
+
+    def __init__(self) -> None:
+        self.functions: dict[CodeType, int] = {}
+        self.switches = 0
+        self._main = threading.get_ident()
+        self._last = ""
+
+    def __enter__(self) -> "Trip":
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+        self.functions = {code: n for code, n in self.functions.items() if not code.co_name.startswith("<")}
+
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(PACKAGE):
+            return
+        if event == "call":
+            self.functions[code] = self.functions.get(code, 0) + 1
+        elif frame.f_back is not None:
+            code = frame.f_back.f_code
+        if threading.get_ident() == self._main and code.co_filename.startswith(PACKAGE):
+            self.switches += bool(self._last) and self._last != code.co_filename
+            self._last = code.co_filename
+
+    @property
+    def files(self) -> dict[str, int]:
+        """The files with the number of their functions that were called, in the order of the first call."""
+        found: dict[str, int] = {}
+        for code in self.functions:
+            name = code.co_filename.removeprefix(PACKAGE)
+            found[name] = found.get(name, 0) + 1
+        return found
+
+
+def main() -> None:
+    """Make each trip twice, and print a table of the second ones."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="name the files, with their functions")
+    options = parser.parse_args()
+    set_up()
+    from django_delayq.models import Run
+    from django_delayq.worker import Worker, WorkerOptions
+    from tests.jobs import tasks
+    from tests.jobs.durable_support import durable
+
+    worker = Worker(WorkerOptions(queues=("default",), threads=1))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    threading.setprofile(lambda *noted: trip._note(*noted))  # in the slot's thread, which starts now
+    trip = Trip()
+    worker.slots.start()
+    flows: dict[str, Callable[[], Any]] = {
+        "a due point": lambda: due_point(worker.broker),
+        "a plain job": lambda: tasks.echo.enqueue(1),
+        "a durable job": lambda: durable(tasks.echo).enqueue(1),
+    }
+    print(f"{'':15} {'files':>6} {'functions':>10} {'calls':>6} {'file switches':>14}")
+    for name, prepare in flows.items():
+        for _ in range(2):
+            prepare()
+            worker.round(0.0)  # what else there is to do before
+            trip = Trip()
+            make(worker, trip)
+        calls = sum(trip.functions.values())
+        print(f"{name:15} {len(trip.files):6} {len(trip.functions):10} {calls:6} {trip.switches:14}")
+        if options.list:
+            print(*(f"    {number:3}  {file}" for file, number in trip.files.items()), sep="\n")
+    assert Run.objects.finished().count() == 2
+    worker.slots.stop(1.0)
+    worker.broker.purge()
+
+
+def make(worker: Any, trip: Trip) -> None:
+    """Have the worker do what is due, and note what it calls."""
+    before = worker.runs
+    for place in worker.places:
+        worker.agenda.due_in_ms(place, 0)
+    with trip:
+        while worker.runs == before or len(worker.keeper):
+            worker.round(0.01)
+
+
+def due_point(broker: Any) -> None:
+    """Have a schedule whose point has just come due."""
+    from django_delayq.fields import utcnow
+    from django_delayq.models import Schedule
+    from tests.support import make_due
+
+    name = f"s{Schedule.objects.count()}"
+    schedule = Schedule.objects.create(
+        name=name, task="tests.app.tasks.noop", kind="every", every=timedelta(hours=1), created_at=utcnow()
+    )
+    make_due(broker, schedule)
+
+
+if __name__ == "__main__":
+    main()
