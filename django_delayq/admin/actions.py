@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import mirror
+from .. import orders
 from ..models import Run, Schedule
 from .forms import PauseForm
 
@@ -97,7 +97,7 @@ class ScheduleActions(Base):
     def _order_runs(self, request: HttpRequest, schedules: Iterable[Schedule]) -> None:
         runs = []
         for schedule in schedules:
-            runs.append(mirror.run_now(schedule))
+            runs.append(orders.run_now(schedule))
             self.log_change(request, schedule, _("Run now."))
         if len(runs) == 1:
             message: Any = format_html(

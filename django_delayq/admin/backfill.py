@@ -15,11 +15,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import mirror
+from .. import orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
-from ..mirror import Candidate
-from ..mirror.orders import BACKFILLED, UNDECIDED
 from ..models import Origin, Schedule
+from ..orders import BACKFILLED, UNDECIDED, Candidate
 from .actions import ScheduleActions
 from .display import status_badge, zone_of
 from .formfields import InstantField
@@ -56,7 +55,7 @@ class BackfillForm(forms.Form):
         values: dict[str, Any] = super().clean() or self.cleaned_data
         if "start" in values and "end" in values:
             try:
-                self.plan = mirror.plan_backfill(self.schedule, values["start"], values["end"])
+                self.plan = orders.plan_backfill(self.schedule, values["start"], values["end"])
             except (InvalidBackfill, InvalidRecurrence) as error:
                 raise ValidationError(str(error)) from None
         return values
@@ -81,7 +80,7 @@ class ScheduleBackfill(ScheduleActions):
 
     def _order(self, request: HttpRequest, schedule: Schedule, start: datetime, end: datetime) -> HttpResponse:
         try:
-            runs = mirror.backfill(schedule, start, end)
+            runs = orders.backfill(schedule, start, end)
         except (InvalidBackfill, InvalidRecurrence) as error:  # edited or deleted at this very moment
             self.message_user(request, str(error), messages.ERROR)
             return self._back_to(schedule)

@@ -4,19 +4,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import TypeVar
 
 from django.core.signals import setting_changed
 from django.db import transaction
 
-from .. import chain, conf, failpoints, ledger
+from .. import chain, conf, failpoints
 from ..broker import Broker, EntryView, Place
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
-from ..fields import utcnow
-from ..models import Origin, Run, Schedule, Status
+from ..models import Origin, Run, Schedule
 from ..rows import AnyRun
-from ..timing import from_ms, to_ms
+from ..timing import to_ms
 from .layout import check_layout
 from .read import read_wanted
 from .write import PAGE, remove_tombstones, sync
@@ -150,20 +148,6 @@ def ask(read: Callable[[Broker], Answer]) -> Answer:
     except BrokerUnavailable:
         _open_breaker()
         raise
-
-
-def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
-    """Order one run of a schedule, also of a paused one. It ignores overlap and `max_runs` and moves no due point.
-
-    The order is a row of the ledger first, so it is not lost where Redis is down: a worker puts it back.
-    """
-    using = ledger.database()
-    moment = from_ms(to_ms(now or utcnow()))
-    run = Run.of(schedule, moment, origin=Origin.MANUAL, apart=True, status=Status.QUEUED)
-    with transaction.atomic(using=using):
-        run.save(using=using, force_insert=True)
-        enqueue_after_commit([run], using=using)
-    return run
 
 
 def enqueue_after_commit(runs: Sequence[Run], *, using: str) -> None:

@@ -1,4 +1,4 @@
-"""The page behind “Backfill…”: shows what it would order, orders it by a POST; the rest is `mirror.orders`."""
+"""The page behind “Backfill…”: shows what it would order, orders it by a POST; the rest is `orders`."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_delayq import mirror
+from django_delayq import orders
 from django_delayq.models import Origin, Run, Schedule
 from tests.integration.admin_pages import HOSTILE, LIST, change_url, client_for, kill_redis, make, texts
 
@@ -141,7 +141,7 @@ def test_it_works_on_a_paused_schedule_and_without_redis(boss, settings):
 
 def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss, monkeypatch):
     schedule = hourly()
-    plan = mirror.plan_backfill
+    plan = orders.plan_backfill
 
     def plan_then_edit(*args):
         found = plan(*args)
@@ -149,7 +149,7 @@ def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss, 
         Schedule._base_manager.filter(pk=schedule.pk).update(every_from="finish")
         return found
 
-    monkeypatch.setattr(mirror, "plan_backfill", plan_then_edit)
+    monkeypatch.setattr(orders, "plan_backfill", plan_then_edit)
     response = boss.post(url(schedule), TIME, follow=True)
     assert "Use Run now" in texts(response)[0]
     assert not Run.objects.exists()

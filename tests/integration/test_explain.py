@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import mirror
+from django_delayq import orders
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.integration.admin_pages import kill_redis, make
 from tests.support import DAILY_CRON, DAY, YEARLY_CRON, make_due, run_burst
@@ -100,7 +100,7 @@ def test_a_point_inside_a_skipped_stretch_is_explained_by_the_stretch(points, sa
 
 def test_an_order_of_a_person_does_not_stand_for_the_point():
     schedule = old()
-    run = mirror.run_now(schedule)
+    run = orders.run_now(schedule)
     text = told(schedule, at=iso(run.due_at))
     assert "ordered by a person" in text and "waits in queue default" in text
     assert "is no due point" in text

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.models import Origin, Run, Schedule, Status
 from django_delayq.signals import run_finished
 from django_delayq.timing import to_ms
@@ -108,7 +108,7 @@ def test_a_priority_of_0_is_that_of_the_task(broker, priority, passed):
 def test_orders_and_points_side_by_side_are_handed_over_too(broker):
     row = schedule(overlap="allow")
     make_due(broker, row)
-    mirror.run_now(row)
+    orders.run_now(row)
     run_burst()
     found = set(Run.objects.values_list("origin", "apart", "status", "reason"))
     assert found == {

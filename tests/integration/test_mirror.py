@@ -12,7 +12,7 @@ from django.core import serializers
 from django.db import transaction
 from django.test import override_settings
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.mirror import fast
 from django_delayq.models import Schedule, Status, Tombstone
 from django_delayq.timing import from_ms
@@ -190,7 +190,7 @@ def test_mirror_false_touches_no_redis(broker):
         row = schedule()
         row.pause()
         Schedule.objects.update(cron="5 * * * *")
-        run = mirror.run_now(row)
+        run = orders.run_now(row)
         row.delete()
     assert run.status == Status.QUEUED
     assert not Tombstone.objects.exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Status
@@ -121,7 +121,7 @@ RUN_DAMAGES = [
 
 @pytest.mark.parametrize(("part", "value", "word"), [row[1:] for row in RUN_DAMAGES], ids=[r[0] for r in RUN_DAMAGES])
 def test_a_damaged_run_member_is_mended(built, part, value, word):
-    run = mirror.run_now(schedule())
+    run = orders.run_now(schedule())
     member = f"r{run.pk}"
     names = dict(zip(keys.PARTS, keys.shard_keys(built.config.prefix, built.places()[0]), strict=True))
     if part == "due":

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from django_delayq import ledger, mirror
+from django_delayq import ledger, mirror, orders
 from django_delayq.broker import Broker
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.fields import utcnow
@@ -28,7 +28,7 @@ def built(broker):
     schedule("elsewhere", queue="mail")
     schedule("paused").pause()
     schedule("exhausted", max_runs=0)
-    mirror.run_now(Schedule.objects.get(name="s0"))
+    orders.run_now(Schedule.objects.get(name="s0"))
     return broker
 
 

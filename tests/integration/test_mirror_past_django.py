@@ -9,7 +9,7 @@ from django.core import serializers
 from django.db import connection
 from django.db.models import F
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.fields import utcnow
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
@@ -198,7 +198,7 @@ EDITS = [
     ("loaddata", load_dump),
     ("pause", lambda row: row.pause()),
     ("pause and resume", lambda row: (row.pause(), row.resume())),
-    ("run now", mirror.run_now),
+    ("run now", orders.run_now),
 ]
 
 

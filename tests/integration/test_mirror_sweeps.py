@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.mirror import compare, runs, sweep
@@ -150,7 +150,7 @@ def test_a_member_in_a_place_that_is_not_its_own_is_removed_there(built):
 
 
 def test_a_queued_run_is_put_back(built):
-    run = mirror.run_now(schedule())
+    run = orders.run_now(schedule())
     place = built.place_of(f"r{run.pk}", "default")
     built.client.zrem(f"{{{built.config.prefix}:{place}}}:due", f"r{run.pk}")
     Run.objects.update(created_at=utcnow() - timedelta(hours=1))
@@ -160,7 +160,7 @@ def test_a_queued_run_is_put_back(built):
 
 
 def test_an_order_that_missed_the_fast_path_comes_with_the_delta_sweep(built):
-    run = mirror.run_now(schedule())
+    run = orders.run_now(schedule())
     built.purge()
     Run.objects.update(created_at=utcnow() + timedelta(minutes=1))  # however slow this machine is, it is young
     mirror.delta_sweep(built)
@@ -174,12 +174,12 @@ def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_bef
     for module in (sweep, runs):
         monkeypatch.setattr(module, "PAGE", 2)
     row = schedule()
-    orders = [mirror.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
-    last = f"r{orders[-1].pk}"
+    made = [orders.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
+    last = f"r{made[-1].pk}"
     built.remove(built.place_of(last, row.queue), [(last, 10**15, "")], gone=True)
     Run.objects.update(created_at=utcnow() - timedelta(seconds=5))
     mirror.delta_sweep(built)
-    assert built.views([(last, row.queue)])[0].point_ms == to_ms(orders[-1].due_at)
+    assert built.views([(last, row.queue)])[0].point_ms == to_ms(made[-1].due_at)
 
 
 @pytest.mark.parametrize("end", ["disabled", "deleted"])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connections
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
@@ -54,7 +54,7 @@ def members(broker):
 
 def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
     subject = schedule(queue="mail")
-    runs = mirror.backfill(subject, FIRST, FIRST + 3 * DAY)
+    runs = orders.backfill(subject, FIRST, FIRST + 3 * DAY)
     assert ordered(runs) == days(0, 1, 2, 3)
     saved = Run.objects.order_by("due_at")
     assert [run.pk for run in saved] == [run.pk for run in runs]
@@ -69,10 +69,10 @@ def test_nothing_is_ordered_for_points_to_come(enabled):
     now = datetime.now(UTC)
     subject = schedule(enabled=enabled)
     last = subject.recurrence.previous_at_or_before(now, now - 2 * DAY)
-    plan = mirror.plan_backfill(subject, last, now + timedelta(days=400))
+    plan = orders.plan_backfill(subject, last, now + timedelta(days=400))
     assert [item.due_at for item in plan] == [last]
-    assert ordered(mirror.backfill(subject, last, now + timedelta(days=400))) == [last]
-    assert mirror.backfill(subject, now + timedelta(days=1), now + timedelta(days=400)) == []
+    assert ordered(orders.backfill(subject, last, now + timedelta(days=400))) == [last]
+    assert orders.backfill(subject, now + timedelta(days=1), now + timedelta(days=400)) == []
 
 
 def test_the_recurrence_is_the_one_the_database_has_now():
@@ -80,13 +80,13 @@ def test_the_recurrence_is_the_one_the_database_has_now():
     noon, hour = datetime(2025, 3, 10, 12, tzinfo=UTC), timedelta(hours=1)
     Schedule.objects.filter(pk=stale.pk).update(cron="30 */2 * * *", start_at=noon + hour, end_at=noon + 5 * hour)
     half_past = [noon + (n + 0.5) * hour for n in (2, 4)]
-    assert ordered(mirror.backfill(stale, noon, noon + DAY)) == half_past
+    assert ordered(orders.backfill(stale, noon, noon + DAY)) == half_past
 
 
 def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_record():
     anchor = FIRST + timedelta(microseconds=1)
     subject = schedule(kind="every", cron="", every=DAY, start_at=anchor)
-    (run,) = mirror.backfill(subject, anchor, anchor)
+    (run,) = orders.backfill(subject, anchor, anchor)
     assert Run.objects.get().due_at == run.due_at == from_ms(to_ms(anchor))
 
 
@@ -108,19 +108,19 @@ def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_recor
 def test_what_ran_or_runs_is_left_out_and_what_did_not_succeed_is_ordered(status, origin, left_out):
     subject = schedule()
     row(subject, FIRST + DAY, status, origin, apart=origin != "due")
-    plan = mirror.plan_backfill(subject, FIRST, FIRST + 2 * DAY)
+    plan = orders.plan_backfill(subject, FIRST, FIRST + 2 * DAY)
     assert [item.left_out for item in plan] == ["", left_out, ""]
     assert [item.known for item in plan] == ["", "" if origin == "manual" else status, ""]
     assert Run.objects.count() == 1
     expected = days(0, 2) if left_out else days(0, 1, 2)
-    assert ordered(mirror.backfill(subject, FIRST, FIRST + 2 * DAY)) == expected
+    assert ordered(orders.backfill(subject, FIRST, FIRST + 2 * DAY)) == expected
 
 
 def test_a_skipped_stretch_covers_its_points_also_one_that_began_earlier():
     subject = schedule()
     row(subject, FIRST - 5 * DAY, "skipped", last_due_at=FIRST + DAY, points=7)
     row(subject, FIRST + 3 * DAY, "skipped", last_due_at=FIRST + 4 * DAY, points=2)
-    plan = mirror.plan_backfill(subject, FIRST, FIRST + 5 * DAY)
+    plan = orders.plan_backfill(subject, FIRST, FIRST + 5 * DAY)
     assert [item.known for item in plan] == ["skipped", "skipped", "", "skipped", "skipped", ""]
     assert not any(item.left_out for item in plan)
 
@@ -128,17 +128,17 @@ def test_a_skipped_stretch_covers_its_points_also_one_that_began_earlier():
 def test_a_point_that_the_chain_has_still_to_decide_is_left_out(broker):
     subject = schedule(cron=OTHER_DAILY_CRON)
     point = make_due(broker, subject)
-    plan = mirror.plan_backfill(subject, point - 2 * DAY, point)
+    plan = orders.plan_backfill(subject, point - 2 * DAY, point)
     assert [(item.due_at, item.left_out) for item in plan][-1] == (point, "undecided")
     assert [item.left_out for item in plan[:-1]] == ["", ""]
     run_burst()
-    assert [item.left_out for item in mirror.plan_backfill(subject, point, point)] == ["succeeded"]
+    assert [item.left_out for item in orders.plan_backfill(subject, point, point)] == ["succeeded"]
 
 
 def test_all_points_that_the_chain_has_still_to_decide_are_left_out(broker):
     subject = schedule(kind="every", cron="", every=DAY, missed="all")
     first = make_due(broker, subject, 2.5 * DAY)
-    plan = mirror.plan_backfill(subject, first - DAY, first + 2 * DAY)
+    plan = orders.plan_backfill(subject, first - DAY, first + 2 * DAY)
     assert [item.left_out for item in plan] == ["", "undecided", "undecided", "undecided"]
 
 
@@ -147,7 +147,7 @@ def test_a_point_that_a_worker_may_run_at_this_moment_is_left_out_also_after_a_p
     point = make_due(broker, subject)
     subject.refresh_from_db()
     subject.pause()
-    assert [item.left_out for item in mirror.plan_backfill(subject, point, point)] == ["undecided"]
+    assert [item.left_out for item in orders.plan_backfill(subject, point, point)] == ["undecided"]
 
 
 def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
@@ -155,7 +155,7 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
     now = datetime.now(UTC)
     minute = now.replace(second=0, microsecond=0)
     Schedule._base_manager.filter(pk=subject.pk).update(effective_from=now - DAY, created_at=now - 2 * DAY)
-    assert ordered(mirror.backfill(subject, minute, minute)) == [minute]
+    assert ordered(orders.backfill(subject, minute, minute)) == [minute]
 
 
 # -- refusals
@@ -164,32 +164,32 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
 def test_more_points_than_the_limit_are_refused_with_their_number_before_anything_is_written(broker):
     subject = schedule()
     with pytest.raises(InvalidBackfill, match=r"24 due points.*at most 23.*shorter"):
-        mirror.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
+        orders.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
     assert not Run.objects.exists()
     assert members(broker) == set()
     for number in range(22):  # what is left out does not count
         row(subject, FIRST + number * DAY, "succeeded")
-    assert len(mirror.backfill(subject, FIRST, FIRST + 23 * DAY, limit=2)) == 2
+    assert len(orders.backfill(subject, FIRST, FIRST + 23 * DAY, limit=2)) == 2
 
 
 def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
     subject = schedule(cron="* * * * * *")
     with pytest.raises(InvalidBackfill, match=r"31536000 due points.*at most 20000 are looked at"):
-        mirror.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
+        orders.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
 
 
 def test_what_cannot_be_meant_is_refused_with_the_reason():
     subject = schedule()
     with pytest.raises(InvalidBackfill, match="before the start"):
-        mirror.backfill(subject, FIRST, FIRST - DAY)
+        orders.backfill(subject, FIRST, FIRST - DAY)
     with pytest.raises(ValueError, match="aware"):
-        mirror.backfill(subject, FIRST.replace(tzinfo=None), FIRST)
+        orders.backfill(subject, FIRST.replace(tzinfo=None), FIRST)
     delayed = schedule("delayed", kind="every", cron="", every=DAY, every_from="finish")
     with pytest.raises(InvalidBackfill, match="Run now"):
-        mirror.backfill(delayed, FIRST, FIRST + DAY)
+        orders.backfill(delayed, FIRST, FIRST + DAY)
     Schedule.objects.filter(pk=subject.pk).delete()
     with pytest.raises(InvalidBackfill, match="deleted"):
-        mirror.backfill(subject, FIRST, FIRST + DAY)
+        orders.backfill(subject, FIRST, FIRST + DAY)
     assert not Run.objects.exists()
 
 
@@ -203,7 +203,7 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
     ScheduleState.objects.filter(schedule=subject).update(run_count=1, last_due_at=FIRST)
     subject.pause()
     before = ScheduleState.objects.values("last_due_at", "next_due_at", "run_count", "condition").get()
-    mirror.backfill(subject, FIRST + DAY, FIRST + 3 * DAY)
+    orders.backfill(subject, FIRST + DAY, FIRST + 3 * DAY)
     run_burst()
     assert list(Run.objects.order_by("due_at").values_list("due_at", "status")) == [
         (due_at, "succeeded") for due_at in days(1, 2, 3)
@@ -216,7 +216,7 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
 def test_old_points_do_not_push_before_what_is_due_now(broker):
     subject, other = schedule(), schedule("other", cron=OTHER_DAILY_CRON)
     point = make_due(broker, other)
-    runs = mirror.backfill(subject, FIRST, FIRST + 5 * DAY)
+    runs = orders.backfill(subject, FIRST, FIRST + 5 * DAY)
     scores = [view.score_ms for view in broker.views([(f"r{run.pk}", "default") for run in runs])]
     assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
     place = broker.place_of("s1", "default")
@@ -229,11 +229,11 @@ def test_old_points_do_not_push_before_what_is_due_now(broker):
 def test_a_flush_and_a_redis_that_was_away_lose_none(broker, settings):
     good = settings.CACHES
     subject = schedule()
-    mirror.backfill(subject, FIRST, FIRST)
+    orders.backfill(subject, FIRST, FIRST)
     assert len(members(broker)) == 1
     broker.purge()
     kill_redis(settings)
-    assert len(mirror.backfill(subject, FIRST, FIRST + DAY)) == 1
+    assert len(orders.backfill(subject, FIRST, FIRST + DAY)) == 1
     settings.CACHES = good
     assert members(broker) == set()
     run_burst()
@@ -248,7 +248,7 @@ def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
 
     subject = schedule()
     with pytest.raises(RuntimeError), transaction.atomic():
-        mirror.backfill(subject, FIRST, FIRST)
+        orders.backfill(subject, FIRST, FIRST)
         assert members(broker) == set()
         raise RuntimeError
     assert not Run.objects.exists()
@@ -257,7 +257,7 @@ def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
 
 def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     subject = schedule()
-    plan = mirror.orders._plan
+    plan = orders._plan
     both_have_planned = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def plan_then_wait(*args):
@@ -265,12 +265,12 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
         both_have_planned.wait()
         return found
 
-    monkeypatch.setattr(mirror.orders, "_plan", plan_then_wait)
+    monkeypatch.setattr(orders, "_plan", plan_then_wait)
     results, problems = [], []
 
     def order(first, last):
         try:
-            results.append(ordered(mirror.backfill(subject, FIRST + first * DAY, FIRST + last * DAY)))
+            results.append(ordered(orders.backfill(subject, FIRST + first * DAY, FIRST + last * DAY)))
         except Exception as error:
             problems.append(error)
         finally:
@@ -284,3 +284,9 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     assert problems == []
     assert sorted(results[0] + results[1]) == days(*range(9))
     assert [run.due_at for run in Run.objects.order_by("due_at")] == days(*range(9))
+
+
+@pytest.mark.parametrize("name", ["run_now", "backfill", "plan_backfill"])
+def test_the_former_names_are_the_same_and_say_that_they_are_deprecated(name):
+    with pytest.warns(DeprecationWarning, match=rf"django_delayq\.orders\.{name}"):
+        assert getattr(mirror, name) is getattr(orders, name)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import mirror, status
+from django_delayq import orders, status
 from django_delayq.models import Condition, ScheduleState
 from django_delayq.status.snapshot import (
     DatabaseView,
@@ -101,7 +101,7 @@ def test_parked_and_failing_schedules_and_open_runs_are_told_and_are_no_alarm(we
     lost = schedule("lost")
     ScheduleState.objects.exclude(schedule=lost).update(failing_streak=1)
     ScheduleState.objects.filter(schedule=lost).update(condition=Condition.PARKED)
-    mirror.run_now(lost)
+    orders.run_now(lost)
     code, found = ask()
     assert code == 0
     assert found["schedules"]["parked"] == {"count": 1, "names": ["lost"]}

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import chain, mirror
+from django_delayq import chain, orders
 from django_delayq.broker import Broker, Definition, Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
@@ -334,7 +334,7 @@ def test_a_point_that_kills_its_workers_is_lost_and_the_schedule_goes_on(broker)
 
 def test_run_now_runs_beside_the_chain_also_when_paused(broker):
     row = schedule(enabled=False)
-    run = mirror.run_now(row)
+    run = orders.run_now(row)
     run_burst()
     run.refresh_from_db()
     assert (run.status, run.origin, run.result) == (Status.SUCCEEDED, Origin.MANUAL, 3)
@@ -346,7 +346,7 @@ def test_run_now_runs_beside_the_chain_also_when_paused(broker):
 
 def test_run_now_survives_a_flush(broker):
     row = schedule()
-    run = mirror.run_now(row)
+    run = orders.run_now(row)
     broker.purge()
     run_burst()
     run.refresh_from_db()

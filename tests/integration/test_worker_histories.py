@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import connections
 
-from django_delayq import mirror, registry
+from django_delayq import mirror, orders, registry
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.signals import run_finished
@@ -106,7 +106,7 @@ def test_a_point_due_before_an_edit_to_a_denser_rule_still_runs_once(broker):
 
 
 def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
-    run = mirror.run_now(mk())
+    run = orders.run_now(mk())
     for _ in range(6):
         worker = idle_worker()
         worker.tick()

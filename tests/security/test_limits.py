@@ -7,13 +7,12 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 
-from django_delayq import conf, mirror, validators
+from django_delayq import conf, orders, validators
 from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, backfill, changelist, display, formfields, upcoming
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.compat import task as make_task
 from django_delayq.exceptions import InvalidArguments, InvalidBackfill, ResultTooLarge
 from django_delayq.management.commands import delayq_explain
-from django_delayq.mirror import orders
 from django_delayq.models import Job, Run, Schedule
 from django_delayq.worker import execution, results
 from tests.integration.admin_pages import LIST
@@ -100,7 +99,7 @@ def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, 
 
     monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), made.module_path: made})
     row = schedule(task=made.module_path)
-    mirror.run_now(row)
+    orders.run_now(row)
     run_burst()
     run = Run.objects.get()
     assert len(json.dumps(run.result)) < 1000
@@ -134,7 +133,7 @@ def test_a_result_may_be_as_large_as_the_setting_says(broker, settings, monkeypa
 
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_002}
     monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), enormous.module_path: enormous})
-    mirror.run_now(schedule(task=enormous.module_path))
+    orders.run_now(schedule(task=enormous.module_path))
     result = enormous.enqueue()
     run_burst()
     result.refresh()
@@ -187,7 +186,7 @@ def test_a_backfill_that_is_too_long_is_refused_and_orders_nothing():
     row = schedule(cron="* * * * *", created_at=datetime(2020, 1, 1, tzinfo=UTC))
     for days in (1, 30):
         with pytest.raises(InvalidBackfill, match="shorter time"):
-            mirror.backfill(row, datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1 + days, tzinfo=UTC))
+            orders.backfill(row, datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1 + days, tzinfo=UTC))
     assert not Run.objects.exists()
 
 

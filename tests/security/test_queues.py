@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.backend import operating
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Broker, Place, keys
@@ -79,7 +79,7 @@ class Members:
         }
         self.names = {
             "schedule": f"s{row.pk}",
-            "run": f"r{mirror.run_now(other).pk}",
+            "run": f"r{orders.run_now(other).pk}",
             **{kind: parse_id(job.id)[1] for kind, job in jobs.items()},
         }
         tasks.CALLS.clear()

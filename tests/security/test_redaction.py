@@ -14,7 +14,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
-from django_delayq import conf, mirror, registry
+from django_delayq import conf, orders, registry
 from django_delayq.broker import Broker
 from django_delayq.compat import task as make_task
 from django_delayq.exceptions import BrokerUnavailable
@@ -188,7 +188,7 @@ def leaking(monkeypatch):
 
 def order(path, args, kwargs):
     row = Schedule.objects.create(name="s", task=path, args=args, kwargs=kwargs, kind="cron", cron="0 9 1 1 *")
-    mirror.run_now(row)
+    orders.run_now(row)
     run_burst()
     return row, Run.objects.get()
 

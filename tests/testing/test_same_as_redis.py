@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.backend.sending import shared
 from django_delayq.compat import task_backends
 from django_delayq.exceptions import JobHeld
@@ -119,11 +119,11 @@ def test_what_is_due_goes_by_priority(work, monkeypatch):
 
 def test_orders_of_schedules(work):
     schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[1], kind="every", every=LATER)
-    mirror.run_now(schedule)
+    orders.run_now(schedule)
     failing = Schedule.objects.create(
         name="f", task="tests.app.tasks.fail", kind="every", every=LATER, max_attempts=2, backoff=LATER
     )
-    mirror.run_now(failing)
+    orders.run_now(failing)
     work()
     assert list(Run.objects.order_by("schedule_name").values_list("schedule_name", "origin", "status", "attempt")) == [
         ("f", "manual", "retrying", 1),

@@ -9,8 +9,8 @@ from django.db.models import QuerySet
 from django_delayq import RunContext
 from django_delayq.backend import DelayQBackend
 from django_delayq.jobs import DelayQTask, JobContext
-from django_delayq.mirror import backfill, run_now
 from django_delayq.models import Run, Schedule
+from django_delayq.orders import backfill, run_now
 from django_delayq.testing import Runner, next_points
 from django_delayq.timing import Cron, Every, Once
 

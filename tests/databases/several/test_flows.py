@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from django_delayq import mirror
+from django_delayq import mirror, orders
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
@@ -127,7 +127,7 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
         patched.setattr("django_delayq.mirror.fast._attempt", lambda *args: None)
         Schedule.objects.filter(name="a").update(cron="7 * * * *")
         Schedule.objects.get(name="b").delete()
-        mirror.run_now(Schedule.objects.get(name="a"))
+        orders.run_now(Schedule.objects.get(name="a"))
     assert Tombstone.objects.exists()
     broker.swap_epoch(broker.places()[0], None, "test")
     assert mirror.delta_sweep(broker)
@@ -156,7 +156,7 @@ def test_a_worker_process_never_asks_the_replica(broker):
     row = schedule("beat", kind="every", every=timedelta(seconds=1), cron="", missed="all", overlap="queue_all")
     with worker(environment=names_of_databases()) as process:
         wait_until(lambda: Run.objects.filter(status="succeeded").count() >= 2, 20, "two runs")
-        order = mirror.run_now(row)
+        order = orders.run_now(row)
         wait_until(lambda: Run.objects.filter(pk=order.pk, status="succeeded").exists(), 10, "the order")
         schedule("later", kind="every", every=timedelta(seconds=1), cron="")
         wait_until(lambda: Run.objects.filter(schedule_name="later", status="succeeded").exists(), 10, "a new one")

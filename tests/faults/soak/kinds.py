@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, ExitStack
 from django.db import connection
 
 from django_delayq.broker.scripts import NAMES
-from django_delayq.mirror import run_now
 from django_delayq.models import Schedule
+from django_delayq.orders import run_now
 from tests.faults.harness import database
 
 from .arena import Arena

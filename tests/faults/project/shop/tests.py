@@ -15,7 +15,7 @@ from django.db import transaction
 from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
-from django_delayq import mirror
+from django_delayq import orders
 from django_delayq.compat import task_backends
 from django_delayq.jobs import DelayQTask
 from django_delayq.models import Job, Run, Schedule
@@ -75,8 +75,8 @@ class CommittedTests(TransactionTestCase):
         row.pause("closed")
         row.resume()
         Schedule.objects.filter(pk=row.pk).update(every=2 * HOUR)
-        mirror.run_now(row)
-        mirror.backfill(row, timezone.now() - HOUR, timezone.now())
+        orders.run_now(row)
+        orders.backfill(row, timezone.now() - HOUR, timezone.now())
         self.assertTrue(Run.objects.exists())
         row.delete()
 
@@ -96,10 +96,10 @@ class CommittedTests(TransactionTestCase):
         pages += [f"django_delayq/redisjob/?state={state}" for state in ("ready", "running", "dead")]
         for page in (*pages, "django_delayq/run/", f"django_delayq/redisjob/{stored.id}/change/"):
             self.assertIn(self.client.get(f"/admin/{page}", follow=True).status_code, (200, 503), page)
-        orders = {"action": "run_now", "_selected_action": [row.pk]}
-        self.client.post("/admin/django_delayq/schedule/", orders, follow=True)
-        orders = {"action": "cancel", "_selected_action": [result.id, stored.id], "confirmed": "1"}
-        self.client.post("/admin/django_delayq/redisjob/", orders, follow=True)
+        asked = {"action": "run_now", "_selected_action": [row.pk]}
+        self.client.post("/admin/django_delayq/schedule/", asked, follow=True)
+        asked = {"action": "cancel", "_selected_action": [result.id, stored.id], "confirmed": "1"}
+        self.client.post("/admin/django_delayq/redisjob/", asked, follow=True)
 
     def test_commands(self):
         row = schedule()

@@ -1,4 +1,6 @@
-"""Backfill: runs ordered by a person for due points of the past. Rows of the ledger first, Redis after the commit.
+"""Runs that a person orders: one now, or one for each of some due points of the past.
+
+An order is a row of the ledger first, and goes to Redis after the commit; so it is not lost where Redis is down.
 
 Note [What a backfill leaves out]
 A point that succeeded, that has an open row, or that was backfilled before is not run again: there is one row per
@@ -13,14 +15,13 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from .. import chain, ledger
-from ..exceptions import InvalidBackfill
-from ..fields import utcnow
-from ..models import Origin, Run, Schedule, Status
-from ..models.run import OPEN
-from ..timing import from_ms, to_ms
-from ..timing.point import MICROSECOND, as_utc
-from .fast import enqueue_after_commit
+from . import chain, ledger, mirror
+from .exceptions import InvalidBackfill
+from .fields import utcnow
+from .models import Origin, Run, Schedule, Status
+from .models.run import OPEN
+from .timing import from_ms, to_ms
+from .timing.point import MICROSECOND, as_utc
 
 #: Runs that one backfill orders, unless it is told otherwise.
 LIMIT = 1000
@@ -38,6 +39,19 @@ class Candidate:
     due_at: datetime
     known: str = ""
     left_out: str = ""
+
+
+def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
+    """Order one run of a schedule, also of a paused one. It ignores overlap and `max_runs` and moves no due point.
+
+    Where Redis is down, a worker puts the order there.
+    """
+    using = ledger.database()
+    run = Run.of(schedule, from_ms(to_ms(now or utcnow())), origin=Origin.MANUAL, apart=True, status=Status.QUEUED)
+    with transaction.atomic(using=using):
+        run.save(using=using, force_insert=True)
+        mirror.enqueue_after_commit([run], using=using)
+    return run
 
 
 def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Candidate]:
@@ -71,7 +85,7 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     plan = _plan(current, as_utc(start, "start"), as_utc(end, "end"), limit)
     with transaction.atomic(using=using):
         runs = _insert(_rows(current, [item.due_at for item in plan if not item.left_out]), using)
-        enqueue_after_commit(runs, using=using)
+        mirror.enqueue_after_commit(runs, using=using)
     return runs
 
 
