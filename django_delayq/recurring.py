@@ -7,6 +7,10 @@ from typing import Any
 from .exceptions import InvalidRecurrence
 from .timing import Cron, Every, Once, Policies, Recurrence, Windowed
 
+CRON, EVERY, ONCE = "cron", "every", "once"
+#: What the points of an interval are counted from.
+DUE, FINISH = "due", "finish"
+
 
 class Recurring:
     """Whatever has the columns of a `Schedule`."""
@@ -29,15 +33,15 @@ class Recurring:
             InvalidRecurrence: See `recurrence`.
         """
         rule: Recurrence
-        if self.kind == "cron":
+        if self.kind == CRON:
             rule = Cron(
                 self.cron, timezone=self.timezone, dst_gap=self.dst_gap, dst_overlap=self.dst_overlap, key=self.name
             )
-        elif self.kind == "every":
-            if self.every_from not in ("due", "finish"):
+        elif self.kind == EVERY:
+            if self.every_from not in (DUE, FINISH):
                 raise InvalidRecurrence(f"every_from is due or finish, not {self.every_from!r}.", field="every_from")
             rule = Every(self.every or timedelta(0), anchor=anchor)
-        elif self.kind == "once":
+        elif self.kind == ONCE:
             rule = Once(self.at)  # None is refused by Once, with a message
         else:  # raw SQL, or a row of a newer release
             raise InvalidRecurrence(f"The kind is one of cron, every and once, not {self.kind!r}.", field="kind")
@@ -55,7 +59,7 @@ class Recurring:
         """
         last = None if state is None else state.last_due_at
         base = max(last or self.effective_from, self.effective_from)
-        fixed_delay = self.kind == "every" and self.every_from == "finish"
+        fixed_delay = self.kind == EVERY and self.every_from == FINISH
         if fixed_delay and state is not None and state.last_finished_at is not None:
             anchor = max(state.last_finished_at, self.effective_from)
             return self.recurrence_from(anchor), max(base, anchor)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_delayq import chain, mirror
+from django_delayq import chain, mirror, recurring
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
@@ -196,24 +196,12 @@ def test_f25_a_row_that_the_newer_tables_refuse_is_told_as_what_it_is_and_its_po
     report("F25 mandatory column", histories, traced=False)
 
 
-class OlderKind:
-    """Interval schedules are to come."""
-
-    CRON, EVERY, ONCE = "cron", "to come", "once"
-
-
-class OlderEveryFrom:
-    """Fixed delays are to come."""
-
-    DUE, FINISH = "due", "to come"
-
-
 #: (what the older release does not have, how its code looks, a definition that has it)
 OLDER = [
     ("allow", ((policy, chain), "OVERLAP", ("skip", "queue_one", "queue_all")), {"overlap": "allow"}),
     ("all", ((policy, chain), "MISSED", ("latest", "skip")), {"missed": "all"}),
-    ("every", ((Schedule,), "Kind", OlderKind), {"kind": "every", "cron": "", "every": HOUR}),
-    ("finish", ((Schedule,), "EveryFrom", OlderEveryFrom),
+    ("every", ((recurring,), "EVERY", "to come"), {"kind": "every", "cron": "", "every": HOUR}),
+    ("finish", ((recurring,), "FINISH", "to come"),
      {"kind": "every", "cron": "", "every": HOUR, "every_from": "finish"}),
 ]  # fmt: skip
 
@@ -229,6 +217,7 @@ def test_f25_a_value_of_a_newer_release_is_not_guessed_at_and_loses_no_point(
     point = make_due(broker, row)
     make_due(broker, other)
     histories = histories_of([row, other])
+    recurring._policies.cache_clear()
     with monkeypatch.context() as patch:
         for owner in older[0]:
             patch.setattr(owner, *older[1:])
