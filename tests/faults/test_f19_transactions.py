@@ -82,7 +82,7 @@ def test_f19_of_nested_transactions_only_what_was_committed_reaches_redis(broker
 PROGRAM = """
 import django; django.setup()
 from django.db import transaction
-from django_delayq import mirror
+from django_delayq import orders
 from django_delayq.models import Schedule
 from tests.support import DAILY_CRON, OTHER_DAILY_CRON
 row = {row.name: row for row in Schedule.objects.all()}
