@@ -158,13 +158,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ended_at_once() -> Iterator[None]:
-    """Have a worker that listens for hints look more often whether it is to stop: each test with one waits for that."""
+def web_timeout() -> Iterator[float]:
+    """Have web requests wait longer for Redis, since the tests' machine may be busy; return what they wait otherwise.
+
+    And have a worker that listens for hints look more often whether it is to stop: each test with one waits for that.
+    """
+    from django_delayq.mirror import fast
     from django_delayq.worker import upkeep
 
+    shipped = fast.TIMEOUT_SECONDS
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fast, "TIMEOUT_SECONDS", 3.0)
         patched.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
-        yield
+        yield shipped
 
 
 _numbers = itertools.count()

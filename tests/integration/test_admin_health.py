@@ -98,7 +98,8 @@ def test_a_list_without_rows_tells_of_a_dead_redis_too(boss, settings):
     assert "drift" not in shown
 
 
-def test_a_redis_that_hangs_is_waited_for_once_and_not_by_the_next_pages(boss, settings):
+def test_a_redis_that_hangs_is_waited_for_once_and_not_by_the_next_pages(boss, settings, monkeypatch, web_timeout):
+    monkeypatch.setattr(fast, "TIMEOUT_SECONDS", web_timeout)
     make("a")
     good = settings.CACHES
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -38,7 +38,8 @@ def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):
     assert len(texts(response)) == 1
 
 
-def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, broker, monkeypatch):
+def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, broker, monkeypatch, web_timeout):
+    monkeypatch.setattr(fast, "TIMEOUT_SECONDS", web_timeout)
     monkeypatch.setattr(fast, "BREAKER_SECONDS", 600)  # however long the pages take
     server, url = blackhole()
     with pointing_at(url):

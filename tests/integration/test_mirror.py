@@ -208,8 +208,9 @@ def redis_at(url):
 
 
 @pytest.mark.parametrize("kind", ["stopped", "blackholed"])
-def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, caplog, monkeypatch):
+def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, web_timeout, caplog, monkeypatch):
     monkeypatch.setattr(fast, "BREAKER_SECONDS", 600)  # however long the machine takes for what follows
+    monkeypatch.setattr(fast, "TIMEOUT_SECONDS", web_timeout)
     server, url = blackhole()
     if kind == "stopped":
         server.close()

@@ -18,8 +18,7 @@ def fresh(prefix):
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch):
-    """Workers in threads of this process look more often whether they are to end, or what a sweep finds."""
-    monkeypatch.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
+    """Workers in threads of this process look more often what a sweep finds."""
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.2)
 
 
