@@ -1,7 +1,7 @@
 """What a task that takes the context receives. Holds values only."""
 
-import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ class RunContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs diff
     due_at: datetime
     idempotency_key: str
     attempt_number: int = 1
-    _lease_lost: threading.Event = field(default_factory=threading.Event)
+    _lease_lost: Callable[[], bool] = bool
 
     @property
     def attempt(self) -> int:
@@ -37,4 +37,4 @@ class RunContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs diff
 
         Another worker may run the same point then, and what this one returns is not recorded: a long task should stop.
         """
-        return self._lease_lost.is_set()
+        return self._lease_lost()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import conf
-from ..broker import Broker, JobBroker, JobEntry, JobSettlement, JobView, NewJob, Place
+from ..broker import Broker, JobBroker, JobClaim, JobEntry, JobSettlement, JobView, NewJob, Place, Settled
 from ..fields import utcnow
 from ..timing import to_ms
 
@@ -147,27 +147,40 @@ class MemoryJobs(JobBroker):
 
     def head(self) -> tuple[Place, str] | None:
         """Return whose turn comes first: of what is due the most urgent, else what comes due first."""
-        free = {key: job for key, job in self.jobs.items() if not job.holder and job.died_ms is None}
-        now_ms = self.broker.now_ms()
-        due = {key: job for key, job in free.items() if job.wake_ms <= now_ms}
-        if due:
-            return min(due, key=lambda key: (due[key].wake_ms - due[key].priority * PATIENCE_MS, due[key].number))
-        # What comes due at the same time goes by its priority too.
-        return min(free, key=lambda key: (free[key].wake_ms, -free[key].priority, free[key].number), default=None)
+        heads = [(place, line[0]) for place in {place for place, _ in self.jobs} if (line := self._line(place))]
+        return min(heads, key=lambda key: self._turn(self.jobs[key]), default=None)
 
-    def lease(self, place: Place, member: str, holder: str) -> JobEntry:
-        """Lease a job."""
-        job = self.jobs[place, member]
-        job.holder = holder
-        return JobEntry(member, job.payload, lapsed=False, reclaims=0)
+    def _line(self, place: Place) -> list[str]:
+        """Return the jobs of a place that nobody has, in the order of their turns."""
+        free = {
+            member: job
+            for (where, member), job in self.jobs.items()
+            if where == place and not job.holder and job.died_ms is None
+        }
+        return sorted(free, key=lambda member: self._turn(free[member]))
+
+    def _turn(self, job: StandingJob) -> tuple[bool, int, int, int]:
+        if job.wake_ms <= self.broker.now_ms():
+            return False, job.wake_ms - job.priority * PATIENCE_MS, 0, job.number
+        return True, job.wake_ms, -job.priority, job.number  # what comes due at the same time goes by its priority too
+
+    def claim(self, place: Place, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+        """Lease the first `limit` jobs that nobody has; see `JobBroker.claim`. Whether they are due is the caller's."""
+        self._number += 1
+        holder, entries = f"{self.broker.now_ms() * 1024}.{self._number} {self.broker.worker}", []
+        for member in self._line(place)[:limit]:
+            job = self.jobs[place, member]
+            job.holder = holder
+            entries.append(JobEntry(member, job.payload, lapsed=False, reclaims=0))
+        return JobClaim(self.broker.now_ms(), None, "memory", holder, tuple(entries))
 
     def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Return those that are no longer the caller's."""
         return {member for member, holder in leases if self._held(place, member, holder) is None}
 
-    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> list[bool]:
+    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         """Do as job_settle.lua does."""
-        replies = [self._settle(place, item) for item in settlements]
+        replies = [int(self._settle(place, item)) for item in settlements]
         dead = sorted(
             (job.died_ms, key) for key, job in self.jobs.items() if key[0] == place and job.died_ms is not None
         )
@@ -176,7 +189,7 @@ class MemoryJobs(JobBroker):
             if left > dead_most or died_ms <= self.broker.now_ms() - dead_ms:
                 del self.jobs[key]
                 left -= 1
-        return replies
+        return Settled(self.broker.now_ms(), None, replies)
 
     def _settle(self, place: Place, item: JobSettlement) -> bool:
         job = self._held(place, item.member, item.holder)

@@ -5,7 +5,7 @@ from .connection import ClusterConnectionFactory, connector
 from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, held_by, in_parts
 from .keys import Place, member_place
 from .replies import claimed_ms
-from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats
+from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats
 
 __all__ = [
     "Broker",
@@ -21,9 +21,9 @@ __all__ = [
     "JobSettlement",
     "JobStats",
     "JobView",
-    "Lease",
     "NewJob",
     "Place",
+    "Settled",
     "Settlement",
     "Stats",
     "claimed_ms",

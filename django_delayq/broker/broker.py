@@ -9,9 +9,9 @@ from .cluster import node_of
 from .connection import translated
 from .keys import Place
 from .prefix import SCAN_PAGE, Prefix
-from .replies import claimed_ms, clock_ms, head_ms, instant_ms, number, text, wire
+from .replies import claimed_ms, clock_ms, head_ms, instant_ms, number, settled, text, wire
 from .scripts import Call
-from .types import Claim, Definition, Entry, EntryView, Lease, Settlement, Stats, Trial
+from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats, Trial
 
 #: Items that one run of a script of the mirror takes: some 0.5 ms of Redis.
 SCRIPT_PART = 100
@@ -80,37 +80,19 @@ class Broker(Prefix):
         due = text(jobs) == "1"
         return Claim(int(now), head_ms(head), text(epoch) or None, text(fence), tuple(entries), jobs_due=due)
 
-    def renew(self, place: Place, leases: Sequence[Lease], *, lease_ms: int) -> set[str]:
-        """Extend these leases; return the members that are no longer ours."""
+    def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
+        """Extend these leases, (member, fence) each; return the members that are no longer ours."""
         args: list[Any] = [lease_ms]
-        for lease in leases:
-            args += (wire(lease.member), lease.fence)
+        for member, fence in leases:
+            args += (wire(member), fence)
         return {text(member) for member in self._run("renew", place, args)}
 
-    def settle(self, place: Place, settlements: Sequence[Settlement]) -> list[int]:
-        """Give members back with their next point; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
+    def settle(self, place: Place, settlements: Sequence[Settlement]) -> Settled:
+        """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
         args: list[Any] = [self._channel, str(place)]
-        for item in settlements:
-            point = "" if item.point_ms is None else item.point_ms
-            args += (wire(item.member), item.fence, item.generation, point, item.wake_ms)
-        return [int(reply) for reply in self._run("settle", place, args)]
-
-    def release(self, place: Place, leases: Sequence[Lease], *, lapsed: bool = False) -> list[int]:
-        """Hand back what did not start, each after its delay; per member 1 released, 0 no longer ours.
-
-        `lapsed`: they had been claimed with an earlier lease that had run out, and the next claim is told so too.
-        """
-        return self._hand_back("release", place, leases, ["lapsed" if lapsed else ""])
-
-    def retry(self, place: Place, leases: Sequence[Lease]) -> list[int]:
-        """Hand back what failed and shall be tried again, each after its delay; an attempt is counted."""
-        return self._hand_back("retry", place, leases, [])
-
-    def _hand_back(self, name: str, place: Place, leases: Sequence[Lease], mode: list[Any]) -> list[int]:
-        args: list[Any] = [self._channel, str(place), *mode]
-        for lease in leases:
-            args += (wire(lease.member), lease.fence, lease.delay_ms)
-        return [int(reply) for reply in self._run(name, place, args)]
+        for member, *how in settlements:
+            args += (wire(member), *how)
+        return settled(self._run("settle", place, args))
 
     # -- what the mirror does
 

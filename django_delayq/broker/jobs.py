@@ -10,8 +10,9 @@ from .connection import translated
 from .exchange import Argument
 from .keys import Place, member_place
 from .prefix import SCAN_PAGE
-from .replies import claimed_ms, head_ms, number, text, wire
+from .replies import claimed_ms, head_ms, number, settled, text, wire
 from .scripts import Call
+from .types import Settled
 
 
 class NewJob(NamedTuple):
@@ -284,13 +285,13 @@ class JobBroker:
         more = self._results(place, [member for member, _ in leases]) if start else ()
         return {text(member) for member in self._run("job_renew", place, args, more)}
 
-    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> list[bool]:
-        """Give jobs back; say per job whether it still was ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
+    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
+        """Give jobs back; per job 1 applied, 0 no longer ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
         args: list[Any] = [self.broker._channel, str(place), dead_ms, dead_most]
         for member, holder, what, ms, value in settlements:
             args += (wire(member), holder, what, ms, wire(value))
         more = self._results(place, [item.member for item in settlements])
-        return [bool(reply) for reply in self._run("job_settle", place, args, more)]
+        return settled(self._run("job_settle", place, args, more))
 
     # -- inside
 

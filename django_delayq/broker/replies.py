@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from .types import Settled
+
 #: The end of the year 9999 in ms.
 LAST_MS = 253_402_300_799_999
 
@@ -50,3 +52,9 @@ def instant_ms(value: Any) -> int | None:
     """Return ms since the epoch, or None for nothing, for garbage and for what lies beyond the calendar."""
     found = number(value)
     return found if found is not None and found <= LAST_MS else None
+
+
+def settled(reply: Any) -> Settled:
+    """Return the reply to a settlement."""
+    now, head, *replies = reply
+    return Settled(int(now), head_ms(head), [int(item) for item in replies])

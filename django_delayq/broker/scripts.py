@@ -12,7 +12,7 @@ from .cluster import pipelines
 from .exchange import Argument, Exchange, is_plain, pack
 
 NAMES = (
-    "claim", "renew", "settle", "release", "retry", "upsert", "remove", "enqueue", "stats", "epoch", "probe",
+    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe",
     "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats",
 )  # fmt: skip
 

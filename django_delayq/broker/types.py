@@ -47,22 +47,23 @@ class Trial(NamedTuple):
     refused: tuple[str, ...]
 
 
-class Lease(NamedTuple):
-    """A held member, and after how many ms it shall come due where it is handed back."""
-
-    member: str
-    fence: str
-    delay_ms: int = 0
-
-
 class Settlement(NamedTuple):
-    """A held member with its next point; `point_ms` None drops it."""
+    """A held member and what becomes of it, in the words of settle.lua."""
 
     member: str
     fence: str
-    generation: int
-    point_ms: int | None
-    wake_ms: int = 0
+    what: str
+    ms: int = 0
+    generation: int = 0
+    point_ms: int = 0
+
+
+class Settled(NamedTuple):
+    """The reply to a settlement: the score of the shard's head after it, and per entry what settle.lua says."""
+
+    now_ms: int
+    head_ms: int | None
+    replies: list[int]
 
 
 class Definition(NamedTuple):

@@ -1,7 +1,7 @@
 """What a task that takes the context receives when it runs as a job. Holds values only."""
 
-import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..compat import TaskContext
 
@@ -15,7 +15,7 @@ class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs diff
     """
 
     idempotency_key: str
-    _lease_lost: threading.Event = field(default_factory=threading.Event)
+    _lease_lost: Callable[[], bool] = bool
 
     @property
     def lease_lost(self) -> bool:
@@ -23,4 +23,4 @@ class JobContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs diff
 
         Another worker may run the same job then, and what this one returns is not recorded: a long task should stop.
         """
-        return self._lease_lost.is_set()
+        return self._lease_lost()

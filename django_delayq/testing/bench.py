@@ -10,53 +10,41 @@ and everything else has its turn, as in a worker with enough threads.
 import queue
 from collections import deque
 from collections.abc import Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 from django.db import Error
 
 from ..backend.memory import MemoryJobs
 from ..broker import Place
-from ..compat import AnyTask
 from ..exceptions import BrokerError, DelayQError
-from ..timing import from_ms
-from ..worker.connections import kept_connections
-from ..worker.contexts import Contexts
+from ..kinds import Held, Jobs, Kind, Points, Timeouts
+from ..worker.agenda import Agenda
 from ..worker.dispatch import Dispatcher
-from ..worker.entry import Finished, Held
-from ..worker.execution import execute, give_up
-from ..worker.jobs.entry import FinishedJob, HeldJob
-from ..worker.jobs.execution import execute_job, give_up_job
-from ..worker.jobs.recorder import JobRecorder
 from ..worker.leases import LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
-from ..worker.timeouts import Timeouts, Watch
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
 from .lasting import lasting
-from .points import WORKER, MemoryBroker
+from .points import MemoryBroker
 
 #: No lease of a bench ends: seconds, by the monotonic clock.
 FOREVER = 1e12
-AnyHeld = Held | HeldJob
-AnyFinished = Finished | FinishedJob
 
 
 class Hand(Slots):
     """In place of the slots: keeps what was submitted, for the bench to call."""
 
     def __init__(self) -> None:
-        super().__init__(0, lambda held, task: None, lambda finished: None)
-        self.submitted: deque[tuple[AnyHeld, AnyTask]] = deque()
+        super().__init__(0, lambda held: True, lambda held: None)
+        self.submitted: deque[Held] = deque()
 
-    def submit(self, held: AnyHeld, task: AnyTask) -> None:
-        """Keep it."""
-        self.submitted.append((held, task))
-
-    def submit_many(self, items: Sequence[tuple[AnyHeld, AnyTask]]) -> None:
+    def submit(self, items: Sequence[Held]) -> None:
         """Keep them."""
         self.submitted.extend(items)
 
@@ -84,7 +72,7 @@ class Under:
 
     end_ms: int
     number: int
-    finished: AnyFinished
+    held: Held
 
 
 class Bench:
@@ -95,22 +83,23 @@ class Bench:
         self.points = MemoryBroker(clock)
         self.jobs = MemoryJobs(self.points)
         config = self.points.config
-        keeper = LeaseKeeper(self.points, self.jobs, lease_seconds=FOREVER)
-        self.recorder = Recorder(self.points, keeper, due_at_ms=_nothing, due_in_ms=_nothing)
-        self.job_recorder = JobRecorder(self.jobs, keeper, due_in_ms=_nothing)
+        self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
+        # A test's connections are its own, and in its transaction: nobody closes them.
+        self.timeouts = Timeouts(
+            grace_seconds=config.timeout_grace_seconds, overdue=self._given_up.put, forget=lambda: None
+        )
+        self.kinds = Points(self.points, self.timeouts), Jobs(self.jobs, self.timeouts)
         self.hand = Hand()
-        self.contexts = Contexts()
-        self.timeouts = Timeouts(grace_seconds=config.timeout_grace_seconds, overdue=self._overdue)
-        self.dispatcher = Dispatcher(
-            self.points, keeper, self.recorder, self.hand, Loud(self.points, []), self.jobs, self.job_recorder,
-            name=WORKER, due_in_ms=_nothing, stand_back=lambda place: False,
-        )  # fmt: skip
+        trouble = Loud(self.points, [])
+        agenda = Agenda(self.points, [], cap_seconds=FOREVER, alone=True)
+        keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
+        self.recorder = Recorder(self.kinds, keeper, trouble, agenda)
+        self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, agenda, config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
         #: What has begun and not ended, soonest first.
         self.under_way: list[Under] = []
         self._numbers = count()
-        self._given_up: queue.SimpleQueue[AnyFinished] = queue.SimpleQueue()
 
     # -- one step
 
@@ -128,61 +117,44 @@ class Bench:
         """Do one thing that is due by the clock: end what ends, or else begin a point, or else a job."""
         now_ms = self.clock.now_ms
         if self.under_way and self.under_way[0].end_ms <= now_ms:
-            self._end(self.under_way.pop(0).finished)
+            self._end(self.under_way.pop(0).held)
             return
-        point = self.points.head()
+        points, jobs = self.kinds
+        point, job = self.points.head(), self.jobs.head()
         if point is not None and self.points.members[point].wake_ms <= now_ms:
-            self._begin_point(*point)
-        else:
-            job = self.jobs.head()
-            if job is not None and self.jobs.jobs[job].wake_ms <= now_ms:
-                self._begin_job(*job)
+            self._begin(points, point[0])
+        elif job is not None and self.jobs.jobs[job].wake_ms <= now_ms:
+            self._begin(jobs, job[0])
         while self.hand.submitted:
-            self._call(*self.hand.submitted.popleft())
+            self._call(self.hand.submitted.popleft())
 
-    def _begin_point(self, place: Place, member: str) -> None:
-        entry, fence = self.points.lease(place, member)
-        held = Held(place, entry, fence, from_ms(self.clock.now_ms), FOREVER)
-        self.dispatcher.keeper.add([held])
-        self.dispatcher.dispatch([held])
+    def _begin(self, kind: Kind[Any], place: Place) -> None:
+        entries = kind.claim(place, 1, 0, FOREVER).entries
+        self.dispatcher.keeper.add(entries)
+        self.dispatcher.dispatch(kind, entries)
         if not self.hand.submitted:
             self.recorder.flush()
-            self._check(held)
+            self._check(entries[0])
 
-    def _begin_job(self, place: Place, member: str) -> None:
-        holder = f"{self.points.next_fence()} {WORKER}"
-        held = HeldJob(place, self.jobs.lease(place, member, holder), holder, FOREVER)
-        self.dispatcher.keeper.add([held])
-        self.dispatcher.dispatch_jobs([held])
-        if not self.hand.submitted:
-            self.job_recorder.flush()
-
-    def _call(self, held: AnyHeld, task: AnyTask) -> None:
+    def _call(self, held: Held) -> None:
         began_ms = self.clock.now_ms
-        duration = self.durations.get(task.module_path)
-        with kept_connections(), as_committed(), lasting(task, duration, _limit(held), self.clock):
-            finished: AnyFinished | None
-            if isinstance(held, HeldJob):
-                finished = self.contexts.call(execute_job, held, task, WORKER, self.timeouts)
-            else:
-                finished = self.contexts.call(execute, held, task, WORKER, self.timeouts)
-        if finished is None:  # the watching thread has concluded it, and is about to tell
-            finished = self._given_up.get()
+        assert held.task is not None  # noqa: S101 - it was submitted
+        duration = self.durations.get(held.task.module_path)
+        with as_committed(), lasting(held.task, duration, held.limit, self.clock):
+            concluded = copy_context().run(held.kind.execute, held)
+        if not concluded:  # by the watching thread, which is about to tell
+            self._given_up.get()
         if self.clock.now_ms <= began_ms:
-            self._end(finished)
+            self._end(held)
             return
-        self.under_way.append(Under(self.clock.now_ms, next(self._numbers), finished))
+        self.under_way.append(Under(self.clock.now_ms, next(self._numbers), held))
         self.under_way.sort()
         self.clock.set(began_ms)  # see Note [Side by side]
 
-    def _end(self, finished: AnyFinished) -> None:
-        if isinstance(finished, FinishedJob):
-            self.job_recorder.add(finished)
-            self.job_recorder.flush()
-        else:
-            self.recorder.add([finished])
-            self.recorder.flush()
-            self._check(finished.held)
+    def _end(self, held: Held) -> None:
+        self.recorder.add(held)
+        self.recorder.flush()
+        self._check(held)
 
     def _check(self, held: Held) -> None:
         standing = self.points.members.get((held.place, held.member))
@@ -190,21 +162,3 @@ class Bench:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."
             )
-
-    def _overdue(self, watch: Watch) -> None:
-        """Take the place of a task that does not react to its timeout. Called in the watching thread."""
-        seconds = watch.hard_at - watch.began
-        if isinstance(watch.held, HeldJob):
-            self._given_up.put(give_up_job(watch.held, seconds, watch.where()))
-        else:
-            self._given_up.put(give_up(watch.held, seconds, watch.where()))
-
-
-def _limit(held: AnyHeld) -> timedelta | None:
-    if isinstance(held, HeldJob):
-        return timedelta(seconds=held.retries.timeout) if held.retries.timeout else None
-    return None if held.outcome is None else held.outcome.schedule.timeout
-
-
-def _nothing(place: Place, ms: int) -> None:
-    """There is no loop to be woken."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..backend.memory import NoRedis
-from ..broker import Definition, Entry, Lease, Place, Settlement
+from ..broker import Claim, Definition, Entry, Place, Settled, Settlement
 from .clock import FrozenClock
 
 WORKER = "test"
@@ -46,49 +46,44 @@ class MemoryBroker(NoRedis):
         free = [key for key, standing in self.members.items() if not standing.fence]
         return min(free, key=lambda key: (self.members[key].wake_ms, self.members[key].point_ms), default=None)
 
-    def lease(self, place: Place, member: str) -> tuple[Entry, str]:
-        """Lease a member; return it with its fence."""
-        standing = self.members[place, member]
-        standing.fence = self.next_fence()
-        entry = Entry(member, standing.point_ms, standing.generation, standing.attempts, lapsed=False)
-        return entry, standing.fence
+    def claim(self, place: Place, *, limit: int, lease_ms: int, request: int) -> Claim:
+        """Lease the first `limit` members that nobody has; see `Broker.claim`. Whether they are due is the caller's."""
+        free = [(standing.wake_ms, standing.point_ms, member) for member, standing in self._free(place)]
+        fence, entries = self.next_fence(), []
+        for _, _, member in sorted(free)[:limit]:
+            standing = self.members[place, member]
+            standing.fence = fence
+            entries.append(Entry(member, standing.point_ms, standing.generation, standing.attempts, lapsed=False))
+        return Claim(self.now_ms(), None, "memory", fence, tuple(entries))
 
-    def renew(self, place: Place, leases: Sequence[Lease], *, lease_ms: int) -> set[str]:
+    def _free(self, place: Place) -> list[tuple[str, Standing]]:
+        return [(member, item) for (where, member), item in self.members.items() if where == place and not item.fence]
+
+    def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Return those that are no longer the caller's."""
-        return {lease.member for lease in leases if self._held(place, lease.member, lease.fence) is None}
+        return {member for member, fence in leases if self._held(place, member, fence) is None}
 
-    def settle(self, place: Place, settlements: Sequence[Settlement]) -> list[int]:
+    def settle(self, place: Place, settlements: Sequence[Settlement]) -> Settled:
         """Do as settle.lua does."""
-        return [self._settle(place, item) for item in settlements]
+        return Settled(self.now_ms(), None, [self._settle(place, item) for item in settlements])
 
     def _settle(self, place: Place, item: Settlement) -> int:
         standing = self._held(place, item.member, item.fence)
         if standing is None:
             return 0
-        standing.fence, standing.attempts = "", 0
+        standing.fence = ""
+        if item.what not in ("next", "drop"):
+            standing.attempts += item.what == "retry"
+            standing.wake_ms = self.clock.now_ms + item.ms
+            return 1
+        standing.attempts = 0
         if standing.generation > item.generation:
             standing.wake_ms = self.clock.now_ms
             return 2
-        if item.point_ms is None:
+        if item.what == "drop":
             del self.members[place, item.member]
         else:
-            standing.point_ms, standing.wake_ms, standing.generation = item.point_ms, item.wake_ms, item.generation
-        return 1
-
-    def release(self, place: Place, leases: Sequence[Lease], *, lapsed: bool = False) -> list[int]:
-        """Do as release.lua does."""
-        return [self._give_back(place, lease, failed=0) for lease in leases]
-
-    def retry(self, place: Place, leases: Sequence[Lease]) -> list[int]:
-        """Do as retry.lua does."""
-        return [self._give_back(place, lease, failed=1) for lease in leases]
-
-    def _give_back(self, place: Place, lease: Lease, *, failed: int) -> int:
-        standing = self._held(place, lease.member, lease.fence)
-        if standing is None:
-            return 0
-        standing.fence, standing.attempts = "", standing.attempts + failed
-        standing.wake_ms = self.clock.now_ms + lease.delay_ms
+            standing.point_ms, standing.wake_ms, standing.generation = item.point_ms, item.ms, item.generation
         return 1
 
     def _held(self, place: Place, member: str, fence: str) -> Standing | None:

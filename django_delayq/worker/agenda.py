@@ -6,9 +6,10 @@ Claims nothing. Used by the loop's thread only.
 import json
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from ..broker import Broker, Claim, JobClaim, Place
+from ..broker import Broker, Place
+from ..kinds import Due
 from .share import Share
 
 #: How often to ask who lives, and what time it is; at first sooner, because a fleet starts at the same time. Who has
@@ -50,15 +51,15 @@ class Agenda:
 
     # -- told by others
 
-    def claimed(self, place: Place, claim: Claim | JobClaim) -> None:
+    def claimed(self, place: Place, now_ms: int, head_ms: int | None) -> None:
         """Note what a claim tells: the server's clock and the next head."""
         now = time.monotonic()
-        self._offsets_ms[place] = claim.now_ms - now * 1000
+        self._offsets_ms[place] = now_ms - now * 1000
         self._claim_at(place, now + LONGEST_SECONDS)
-        if claim.head_ms is not None and claim.head_ms <= claim.now_ms:
+        if head_ms is not None and head_ms <= now_ms:
             self._claim_at(place, now)  # what is due already waits for a free worker, not for the first one
-        elif claim.head_ms is not None:
-            self.due_at_ms(place, claim.head_ms)
+        elif head_ms is not None:
+            self.due_at_ms(place, head_ms)
 
     def due_at_ms(self, place: Place, server_ms: int) -> None:
         """Note that something comes due at this time of the server's."""
@@ -73,6 +74,14 @@ class Agenda:
             self._turn[place] = at
             self._before[place] = server_ms, before
 
+    def due(self, dues: Iterable[Due]) -> None:
+        """Note when something comes due."""
+        for place, due_ms, now_ms in dues:
+            if now_ms:
+                self._offsets_ms[place] = now_ms - time.monotonic() * 1000
+            if due_ms is not None:
+                self.due_at_ms(place, due_ms)
+
     def due_in_ms(self, place: Place, delay_ms: int) -> None:
         """Note that something comes due so many ms from now."""
         if place in self._turn:
@@ -84,8 +93,9 @@ class Agenda:
         Not again for STAND_BACK_EVERY_SECONDS.
         """
         now = time.monotonic()
-        since = now - self._stood_back[place]
-        if not self.share.others(place) or STAND_BACK_SECONDS <= since < STAND_BACK_EVERY_SECONDS:
+        since = now - self._stood_back.get(place, -math.inf)
+        known = place in self._turn and self.share.others(place)
+        if not known or STAND_BACK_SECONDS <= since < STAND_BACK_EVERY_SECONDS:
             return False
         if since >= STAND_BACK_EVERY_SECONDS:
             self._stood_back[place] = now

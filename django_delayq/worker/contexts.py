@@ -11,19 +11,17 @@ Out of reach is what a task stores in a `threading.local`, a module, the environ
 
 import locale
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
-from typing import ParamSpec, TypeVar
 
 from django.core.cache import caches
+from django.db import close_old_connections
 
 from ..compat import task_backends
+from ..kinds import Held
+from ..kinds.connections import forget_connections, tidy_connections
 
 logger = logging.getLogger("django_delayq.worker")
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def prepare_thread() -> None:
@@ -34,17 +32,24 @@ def prepare_thread() -> None:
                 handler[alias]
 
 
+def leave_thread() -> None:
+    """Close what this thread has opened."""
+    forget_connections()
+
+
 class Contexts:
     """Of one worker; made before its first execution, in the locale that all are to find."""
 
     def __init__(self) -> None:
         self._locale = locale.setlocale(locale.LC_ALL)
 
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call in a context of its own. See Note [A context of its own]."""
+    def execute(self, held: Held) -> bool:
+        """Execute an entry in a context of its own. See Note [A context of its own] and `kinds/connections.py`."""
+        close_old_connections()
         try:
-            return copy_context().run(function, *args, **kwargs)
+            return copy_context().run(held.kind.execute, held)
         finally:
+            tidy_connections()
             if locale.setlocale(locale.LC_ALL) != self._locale:
                 self._put_back()
 

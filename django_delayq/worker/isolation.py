@@ -15,12 +15,11 @@ or a later try, with a delay that grows, because this process claims nothing mea
 """
 
 import time
-from collections.abc import Callable, Sequence
 
-from ..models import Status
-from ..rows import RunRow
+from ..kinds import Held
 from .delays import Delays
-from .leases import AnyHeld, LeaseKeeper
+from .leases import LeaseKeeper
+from .recorder import Recorder
 
 #: The take-over from which on an entry runs alone.
 ALONE_FROM = 2
@@ -29,21 +28,16 @@ ALONE_WITHIN_SECONDS = 10.0
 REFUSED_FIRST_MS, REFUSED_MOST_MS = 2_000, 300_000
 
 
-def take_overs(run: RunRow) -> int:
-    """Return how many take-overs there are with the one that would begin now. A `running` row was never concluded."""
-    return run.reclaims + (run.status == Status.RUNNING)
-
-
 class Isolation:
     """Who waits for its turn to run alone, and who does. Used by the loop's thread only."""
 
-    def __init__(self, keeper: LeaseKeeper, *, max_reclaims: int, locked: Callable[[], Sequence[AnyHeld]]) -> None:
-        """`locked`: what has ended, and waits for somebody else's lock to be recorded; it is not waited for."""
-        self._keeper, self._locked = keeper, locked
-        self._alone_from = min(ALONE_FROM, max(1, max_reclaims))
-        self._waiting: list[AnyHeld] = []
+    def __init__(self, keeper: LeaseKeeper, recorder: Recorder, *, max_reclaims: int) -> None:
+        """What has ended, and waits in `recorder` for somebody else's lock, is not waited for."""
+        self._keeper, self._recorder = keeper, recorder
+        self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
+        self._waiting: list[Held] = []
         self._since = 0.0
-        self._alone: AnyHeld | None = None
+        self._alone: Held | None = None
         self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
 
     @property
@@ -58,24 +52,24 @@ class Isolation:
 
     @property
     def _running(self) -> bool:
-        return self._alone is not None and self._alone in self._keeper and self._alone not in self._locked()
+        return self._alone is not None and self._alone in self._keeper and self._alone not in self._recorder.locked
 
-    def concerns(self, take_overs: int) -> bool:
-        """Say whether the execution that would begin now, the so-manieth take-over, has to run alone."""
-        return take_overs >= self._alone_from
+    def concerns(self, held: Held) -> bool:
+        """Say whether the execution that would begin now has to run alone: not where it is poison, and none begins."""
+        return self._alone_from <= held.take_overs <= self._max_reclaims
 
-    def add(self, held: AnyHeld) -> None:
+    def add(self, held: Held) -> None:
         """Let it wait for its turn; its lease is renewed meanwhile, as that of everything that is held."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append(held)
 
-    def next(self) -> AnyHeld | None:
+    def next(self) -> Held | None:
         """Return whose turn it is, once all else of this process has ended and is recorded, or waits for a lock."""
-        lost = [held for held in self._waiting if held.lost.is_set()]
+        lost = [held for held in self._waiting if held.lost]
         self._keeper.discard(lost)
         self._waiting = [held for held in self._waiting if held not in lost]
-        if not self._waiting or self._running or len(self._keeper) > len(self._waiting) + len(self._locked()):
+        if not self._waiting or self._running or len(self._keeper) > len(self._waiting) + len(self._recorder.locked):
             return None
         self._alone = self._waiting.pop(0)
         self._delays.forget(self._alone.member)
@@ -85,11 +79,11 @@ class Isolation:
         """Return how long those that wait may still wait here."""
         return max(0.0, self._since + ALONE_WITHIN_SECONDS - time.monotonic())
 
-    def take_waiting(self) -> list[AnyHeld]:
+    def take_waiting(self) -> list[Held]:
         """Return all that wait, to be handed back; none of them was counted."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def delay_ms(self, held: AnyHeld) -> int:
+    def delay_ms(self, held: Held) -> int:
         """Return after how long one that waited in vain shall come due again."""
         return self._delays.next(held.member, time.monotonic())

@@ -5,18 +5,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
-from ..broker import Broker, JobBroker, Place
+from ..broker import Place
 from ..exceptions import BrokerError
+from ..kinds import Held, Kind
 from ..signals import lease_lost
-from .entry import Held
-from .jobs.entry import HeldJob
 
 logger = logging.getLogger("django_delayq.worker")
-
-AnyHeld = Held | HeldJob
-Some = TypeVar("Some", Held, HeldJob)
 
 
 class LeaseKeeper:
@@ -33,11 +29,10 @@ class LeaseKeeper:
     lease's real end. A process that was stopped for longer than its lease finds every deadline passed when it wakes up.
     """
 
-    def __init__(self, broker: Broker, jobs: JobBroker, *, lease_seconds: float) -> None:
-        self.broker, self.jobs = broker, jobs
-        self.lease_seconds = lease_seconds
-        self._held: dict[AnyHeld, None] = {}  # in the order of the claims
-        self._leaving: set[AnyHeld] = set()
+    def __init__(self, *, lease_seconds: float, batch_size: int) -> None:
+        self.lease_seconds, self.batch_size = lease_seconds, batch_size
+        self._held: dict[Held, None] = {}  # in the order of the claims
+        self._leaving: set[Held] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
@@ -52,19 +47,19 @@ class LeaseKeeper:
         if self._thread.is_alive():
             self._thread.join(timeout=self.lease_seconds)
 
-    def add(self, held: Iterable[AnyHeld]) -> None:
+    def add(self, held: Iterable[Held]) -> None:
         """Keep these from now on."""
         with self._lock:
             self._held.update(dict.fromkeys(held))
 
-    def discard(self, held: Iterable[AnyHeld]) -> None:
+    def discard(self, held: Iterable[Held]) -> None:
         """Let these go: they are settled, handed back or lost."""
         with self._lock:
             for item in held:
                 self._held.pop(item, None)
 
     @contextmanager
-    def letting_go(self, held: Iterable[AnyHeld]) -> Iterator[None]:
+    def letting_go(self, held: Iterable[Held]) -> Iterator[None]:
         """Discard these once Redis, which is asked to inside, has let them go; where that fails they stay.
 
         Redis may have done so before its reply is here: that a renewal does not find them any more is no loss then.
@@ -82,7 +77,7 @@ class LeaseKeeper:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, held: AnyHeld) -> bool:
+    def __contains__(self, held: Held) -> bool:
         return held in self._held
 
     def _run(self) -> None:
@@ -101,52 +96,27 @@ class LeaseKeeper:
             self._expire()
 
     def renew_all(self) -> None:
-        """Renew everything held, one script per shard and batch."""
-        with self._lock:
-            everything = list(self._held)
-        points: dict[Place, list[Held]] = {}
-        jobs: dict[Place, list[HeldJob]] = {}
-        for held in everything:
-            if isinstance(held, HeldJob):
-                jobs.setdefault(held.place, []).append(held)
-            else:
-                points.setdefault(held.place, []).append(held)
-        size = self.broker.config.batch_size
-        for place, entries in points.items():
-            for at in range(0, len(entries), size):
-                self.prove(place, entries[at : at + size])
-        for place, held_jobs in jobs.items():
-            for at in range(0, len(held_jobs), size):
-                self.prove_jobs(place, held_jobs[at : at + size])
-        self._expire()
-
-    def prove(self, place: Place, entries: list[Held]) -> list[Held]:
-        """Renew these leases and return those that are still ours; the others are marked as lost.
+        """Renew everything held, one script per kind, shard and batch.
 
         Raises:
-            BrokerError: Nothing is known; deadlines stand as they were.
+            BrokerError: Nothing is known of the others; their deadlines stand as they were.
         """
-        sent = time.monotonic()
-        lost = self.broker.renew(place, [held.lease() for held in entries], lease_ms=int(self.lease_seconds * 1000))
-        return self._proven(entries, lost, sent)
-
-    def prove_jobs(self, place: Place, entries: list[HeldJob], *, start: bool = False) -> list[HeldJob]:
-        """Do `prove` for jobs. `start`: a take-over of each begins, and is counted; see `JobBroker.renew`."""
-        if not entries:
-            return []
-        sent, lease_ms = time.monotonic(), int(self.lease_seconds * 1000)
-        lost = self.jobs.renew(place, [(held.member, held.fence) for held in entries], lease_ms=lease_ms, start=start)
-        return self._proven(entries, lost, sent)
-
-    def _proven(self, entries: list[Some], lost: set[str], sent: float) -> list[Some]:
-        kept = []
-        for held in entries:
-            if held.member in lost:
-                self._mark_lost(held)
-            else:
-                held.deadline = sent + self.lease_seconds
-                kept.append(held)
-        return kept
+        with self._lock:
+            everything = list(self._held)
+        groups: dict[tuple[Kind[Any], Place], list[Held]] = {}
+        for held in everything:
+            groups.setdefault((held.kind, held.place), []).append(held)
+        for (kind, place), entries in groups.items():
+            for at in range(0, len(entries), self.batch_size):
+                batch = entries[at : at + self.batch_size]
+                sent = time.monotonic()
+                lost = kind.renew(place, batch)
+                for held in batch:
+                    if held.member in lost:
+                        self._mark_lost(held)
+                    else:
+                        held.deadline = sent + self.lease_seconds
+        self._expire()
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -155,12 +125,18 @@ class LeaseKeeper:
         for held in late:
             self._mark_lost(held)
 
-    def _mark_lost(self, held: AnyHeld) -> None:
+    def lose(self, held: Iterable[Held]) -> None:
+        """Let go of what Redis says to be somebody else's, and tell."""
+        for item in held:
+            self._mark_lost(item)
+            self.discard([item])
+
+    def _mark_lost(self, held: Held) -> None:
         with self._lock:
             if held in self._leaving:
                 return
-            mine = held in self._held and not held.lost.is_set()
-        held.lost.set()
+            mine = held in self._held and not held.lost
+        held.lost = True
         if mine:
             logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.place)
             lease_lost.send_robust(sender=type(self), member=held.member, queue=held.place.queue)

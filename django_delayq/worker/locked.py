@@ -1,4 +1,4 @@
-"""Finished entries whose row somebody else's transaction has locked: kept, tried again, told of. Writes nothing itself.
+"""Held entries whose row somebody else's transaction has locked: kept, tried again, told of. Writes nothing itself.
 
 Note [Kept while locked]
 What the ledger leaves out (`ledger/locks.py`, Note [Nobody's row is waited for]) stays here under its renewed lease,
@@ -12,13 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
 
 from django.db import DatabaseError
 from django.db.models import Model
 
 from .. import ledger
-from .leases import AnyHeld
+from ..kinds import Held
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -29,40 +28,22 @@ TELL_SECONDS = 1.0
 NAMED = 5
 
 
-class Lockable(Protocol):
-    """What `Locked` keeps; `locked_at`: the monotonic second at which it was first found locked, 0 for never."""
-
-    locked_at: float
-    told: bool
-
-    @property
-    def held(self) -> AnyHeld:
-        """The entry."""
-
-    @property
-    def title(self) -> str:
-        """What people call it."""
-
-
-Item = TypeVar("Item", bound=Lockable)
-
-
-class Locked(Generic[Item]):
+class Locked:
     """Used by the loop's thread only. See Note [Kept while locked]."""
 
     def __init__(self, *models: type[Model], most: int) -> None:
         """`models`: whose rows are locked; `most`: with so many claiming stops."""
         self._models, self._most = models, most
-        self._next: dict[Item, float] = {}  # the monotonic second of the next try
+        self._next: dict[Held, float] = {}  # the monotonic second of the next try
         self._was_full = False
 
     def __len__(self) -> int:
         return len(self._next)
 
     @property
-    def held(self) -> list[AnyHeld]:
+    def held(self) -> list[Held]:
         """The entries that wait here."""
-        return [item.held for item in self._next]
+        return list(self._next)
 
     @property
     def full(self) -> bool:
@@ -74,7 +55,7 @@ class Locked(Generic[Item]):
         """The monotonic second of the next try; infinite where nothing waits."""
         return min(self._next.values(), default=math.inf)
 
-    def keep(self, items: Sequence[Item]) -> None:
+    def keep(self, items: Sequence[Held]) -> None:
         """Take what was found locked just now, and tell of what has waited for long."""
         now = time.monotonic()
         for item in items:
@@ -89,7 +70,7 @@ class Locked(Generic[Item]):
             logger.error("Nothing more is claimed: %d outcomes wait for locked rows. %s", len(self), self._whose())
         self._was_full = self.full
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[Held]:
         """Give back what is to be tried again now."""
         now = time.monotonic()
         items = [item for item, again in self._next.items() if again <= now]
@@ -104,6 +85,6 @@ class Locked(Generic[Item]):
             return f"Whose it is cannot be asked: {error}"
 
 
-def _titles(items: Sequence[Lockable]) -> str:
+def _titles(items: Sequence[Held]) -> str:
     more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
     return ", ".join(item.title for item in items[:NAMED]) + more

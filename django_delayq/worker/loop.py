@@ -13,29 +13,22 @@ import queue
 import time
 from contextlib import suppress
 
-from django.db import Error, connections
+from django.db import connections
 
-from ..broker import Broker, JobBroker, Place
-from ..compat import AnyTask
+from ..broker import Broker, JobBroker
 from ..exceptions import BrokerError
+from ..kinds import Held, Jobs, Points, Timeouts
 from . import status
 from .agenda import Agenda
-from .claims import Claims
+from .claims import Claims, Epochs
 from .contexts import Contexts
 from .dispatch import Dispatcher
-from .entry import Finished, Held
-from .execution import execute, give_up
-from .jobs.claims import JobClaims
-from .jobs.entry import FinishedJob, HeldJob
-from .jobs.execution import execute_job, give_up_job
-from .jobs.recorder import JobRecorder
 from .leases import LeaseKeeper
 from .options import WorkerOptions
 from .recorder import Recorder
 from .recycling import Recycling
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Slots
-from .timeouts import Timeouts, Watch
 from .trouble import Trouble
 from .upkeep import Upkeep
 
@@ -67,39 +60,21 @@ class Worker:
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.places = self.broker.places(options.queues)
         self.agenda = Agenda(self.broker, self.places, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
-        due = {"due_at_ms": self.agenda.due_at_ms, "due_in_ms": self.agenda.due_in_ms}
-        self.jobs = JobBroker(self.broker)
-        self.keeper = LeaseKeeper(self.broker, self.jobs, lease_seconds=self.config.lease_seconds)
-        self.recorder = Recorder(self.broker, self.keeper, **due)
-        self.job_recorder = JobRecorder(self.jobs, self.keeper, due_in_ms=self.agenda.due_in_ms)
-        self.timeouts = Timeouts(grace_seconds=self.config.timeout_grace_seconds, overdue=self._hangs)
-        self.contexts = Contexts()
-        self.slots = slots(options.threads, self._execute, self.inbox.put)
+        self.timeouts = Timeouts(grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put)
+        #: What it works on: the first kind's claims tell what is due of the others.
+        self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
+        self.slots = slots(options.threads, Contexts().execute, self.inbox.put)
         self.trouble = Trouble(self.broker, self.places)
+        self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
+        self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.agenda)
         self.dispatcher = Dispatcher(
-            self.broker,
-            self.keeper,
-            self.recorder,
-            self.slots,
-            self.trouble,
-            self.jobs,
-            self.job_recorder,
-            name=options.name,
-            due_in_ms=self.agenda.due_in_ms,
-            stand_back=self.agenda.stand_back,
+            self.keeper, self.recorder, self.slots, self.trouble, self.agenda, self.config.max_reclaims
         )
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
-        self.claims = Claims(
-            self.broker, self.keeper, self.dispatcher, self.agenda, self.trouble, self.upkeep,
-            places=self.places, fail=self.fail,
-        )  # fmt: skip
-        self.job_claims = JobClaims(
-            self.jobs, self.keeper, self.dispatcher, self.agenda, self.trouble,
-            places=self.places, same_index=self.claims.same_index,
-        )  # fmt: skip
-        self._jobs_first: set[Place] = set()  # where points were first the last time, and jobs were due
+        epochs = Epochs(self.broker, self.agenda, self.trouble, self.upkeep)
+        self.claims = Claims(self.kinds, self.dispatcher, self.agenda, self.trouble, epochs)
         self.recycling = Recycling(options)
         self.stopping = False
         self.aborted = False
@@ -183,40 +158,21 @@ class Worker:
                 self._receive(item)
                 item = self.inbox.get_nowait()
 
-    def _execute(self, held: Held | HeldJob, task: AnyTask) -> Finished | FinishedJob | None:
-        """Call a task. Called in a slot's thread."""
-        if isinstance(held, HeldJob):
-            return self.contexts.call(execute_job, held, task, self.options.name, self.timeouts)
-        return self.contexts.call(execute, held, task, self.options.name, self.timeouts)
-
     @property
     def runs(self) -> int:
         """How many executions were recorded, each attempt is one; what was never called is none."""
-        return self.recorder.runs + self.job_recorder.runs
-
-    @property
-    def _recorded(self) -> bool:
-        return self.recorder.idle and self.job_recorder.idle
+        return self.recorder.runs
 
     def _receive(self, item: object) -> None:
-        if isinstance(item, FinishedJob):
-            self.job_recorder.add(item)
+        if isinstance(item, Held):
+            if item.executed:
+                self.recorder.add(item)
+            else:
+                self.keeper.discard([item])  # its lease was over, or it could not be executed
             if item.hung:
-                self.leaving = self.leaving or f"{item.held.title} hangs in it"
-        elif isinstance(item, Finished):
-            self.recorder.add([item])
-            if item.hung and item.held.outcome is not None:
-                self.leaving = self.leaving or f"a task of {item.held.outcome.schedule.name!r} hangs in it"
+                self.leaving = self.leaving or f"{item.title} hangs in it"
         elif isinstance(item, tuple):
             self.agenda.due_at_ms(*item)
-
-    def _hangs(self, watch: Watch) -> None:
-        """Report a task that does not end in its place. Called in the watching thread."""
-        seconds = time.monotonic() - watch.began
-        if isinstance(watch.held, HeldJob):
-            self.inbox.put(give_up_job(watch.held, seconds, watch.where()))
-        else:
-            self.inbox.put(give_up(watch.held, seconds, watch.where()))
 
     # -- one round
 
@@ -235,10 +191,9 @@ class Worker:
         self.dispatcher.go_on()
         try:
             for place in self.agenda.turns(now) if self._room() > 0 else ():
-                room = self._room()
-                if room <= 0:
+                if self._room() <= 0:
                     break
-                if not self._claim(place, room):
+                if not self.claims.claim(place, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
             self._look(now)
         except BrokerError as error:
@@ -249,25 +204,8 @@ class Worker:
             return 0.0
         return self._until_next()
 
-    def _claim(self, place: Place, room: int) -> bool:
-        """Claim points and jobs there; where both are due, each has half of the room, and the first turn by turns."""
-        if place in self._jobs_first or self.job_claims.owes(place):
-            self._jobs_first.discard(place)
-            if not self.job_claims.claim(place, max(1, room // 2)):
-                return False
-            room = min(room, self._room())
-            return room <= 0 or self.claims.claim(place, room)
-        if not self.claims.claim(place, room):
-            return False
-        if self.claims.jobs_due:
-            room = min(room, self._room())
-            if room > 0:
-                return self.job_claims.claim(place, room)
-            self._jobs_first.add(place)
-        return True
-
     def _room(self) -> int:
-        if self.recorder.locked.full or self.job_recorder.locked.full:
+        if self.recorder.full:
             return 0
         room = min(self.dispatcher.capacity(), self.config.batch_size)
         if self.options.max_runs is not None:
@@ -276,7 +214,7 @@ class Worker:
 
     def _until_next(self) -> float:
         now = time.monotonic()
-        again = min(self.recorder.again, self.job_recorder.again, self.showing.again)
+        again = min(self.recorder.again, self.showing.again)
         return min(self._until_claims(now), max(0.0, max(again, self.trouble.until) - now))
 
     def _until_claims(self, now: float) -> float:
@@ -291,23 +229,12 @@ class Worker:
         return self.options.max_runs is not None and self.runs >= self.options.max_runs
 
     def _nothing_left(self, now: float) -> bool:
-        answered = self.claims.answered and self.job_claims.answered
-        done = len(self.keeper) == 0 and self._recorded and answered
+        done = len(self.keeper) == 0 and self.recorder.idle and self.claims.answered
         return done and self.agenda.nothing_now(now)
 
     def _flush(self) -> None:
-        if self._recorded or self.trouble.until > time.monotonic():
-            return
-        for recorder in (self.recorder, self.job_recorder):  # neither waits for what the other cannot write
-            writes = bool(recorder.unrecorded)
-            try:
-                recorder.flush()
-                if writes:
-                    self.trouble.database_worked(wrote=True)
-            except Error as error:
-                self.trouble.database_failed(error, writing=writes)
-            except BrokerError as error:
-                self.trouble.redis_failed(error)
+        if not self.recorder.idle and self.trouble.until <= time.monotonic():
+            self.recorder.flush()
 
     def _look(self, now: float) -> None:
         """Ask for heads that nobody told of; what is empty may have been flushed."""
@@ -330,7 +257,7 @@ class Worker:
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
-        while (len(self.keeper) or not self._recorded) and not self.aborted and time.monotonic() < end:
+        while (len(self.keeper) or not self.recorder.idle) and not self.aborted and time.monotonic() < end:
             self._wait(0.1)
             self._flush()
             self.showing.round()

@@ -7,15 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..compat import AnyTask
-from .connections import forget_connections
-from .contexts import prepare_thread
-from .entry import Finished, Held
-from .jobs.entry import FinishedJob, HeldJob
+from ..kinds import Held
+from .contexts import leave_thread, prepare_thread
 
 logger = logging.getLogger("django_delayq.worker")
-
-Item = tuple[Held | HeldJob, AnyTask]
 
 #: Work claimed ahead of free slots is at most this much of measured time.
 AHEAD_SECONDS = 0.25
@@ -49,14 +44,14 @@ class Slots:
     def __init__(
         self,
         threads: int,
-        call: Callable[[Held | HeldJob, AnyTask], Finished | FinishedJob | None],
-        report: Callable[[Finished | FinishedJob], None],
+        call: Callable[[Held], bool],
+        report: Callable[[Held], None],
     ) -> None:
-        """`call` executes an entry; where it returns None, somebody else has reported the outcome already."""
+        """`call` executes an entry; where it says False, somebody else has reported the outcome already."""
         self.threads = threads
         self._call = call
         self._report = report
-        self._inbox: deque[Item] = deque()
+        self._inbox: deque[Held] = deque()
         self._alarms: queue.SimpleQueue[bool] = queue.SimpleQueue()  # each wakes one thread; False ends it
         self._lock = threading.Lock()
         self._awake = 0  # threads that were woken and look for work
@@ -65,7 +60,7 @@ class Slots:
         self._long = 1.0  # the share of tasks that were not short: none is known to be yet
         self._last_end = 0.0
         self._ended = [0.0] * threads  # when each thread has ended an entry and gone on with another; 0: it sleeps
-        self._begun: list[tuple[Held | HeldJob, float] | None] = [None] * threads  # what each thread executes
+        self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
         ]
@@ -85,11 +80,7 @@ class Slots:
                 thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._pool)
 
-    def submit(self, held: Held | HeldJob, task: AnyTask) -> None:
-        """Queue an entry for the next free slot."""
-        self.submit_many([(held, task)])
-
-    def submit_many(self, items: Sequence[Item]) -> None:
+    def submit(self, items: Sequence[Held]) -> None:
         """Queue entries for the next free slots, in this order."""
         with self._lock:
             self._inbox.extend(items)
@@ -111,7 +102,7 @@ class Slots:
         """Slots that would start another entry at once."""
         return max(0, self.threads - self._busy)
 
-    def executing(self) -> list[tuple[Held | HeldJob, float]]:
+    def executing(self) -> list[tuple[Held, float]]:
         """Return what runs now, each with the monotonic second at which it began."""
         return [item for item in self._begun if item is not None]
 
@@ -129,10 +120,10 @@ class Slots:
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)) - self._busy)
         return max(0, room)
 
-    def take_back(self) -> list[Held | HeldJob]:
+    def take_back(self) -> list[Held]:
         """Take everything that did not start out of the inbox again."""
         with self._lock:
-            taken = [held for held, _ in self._inbox]
+            taken = list(self._inbox)
             self._inbox.clear()
             self._busy -= len(taken)
         return taken
@@ -175,42 +166,43 @@ class Slots:
     def _run(self, number: int) -> None:
         prepare_thread()
         while self._alarms.get():
-            item = self._first()
-            while item is not None:
-                self._begun[number] = item[0], time.monotonic()
-                finished, executed = self._execute(*item)
+            held = self._first()
+            while held is not None:
+                self._begun[number] = held, time.monotonic()
+                ended, to_be_told = held, self._execute(held)
                 self._begun[number] = None
-                item = self._after(number, finished if executed else None)
-                if finished is not None:  # the loop, which this wakes, is to find the slot free
-                    self._report(finished)
-        forget_connections()
+                held = self._after(number, ended)
+                if to_be_told:  # the loop, which this wakes, is to find the slot free
+                    self._report(ended)
+        leave_thread()
 
-    def _execute(self, held: Held | HeldJob, task: AnyTask) -> tuple[Finished | FinishedJob | None, bool]:
-        """Return what is to be reported, and whether the task was called."""
+    def _execute(self, held: Held) -> bool:
+        """Call, where the lease still stands; say whether the entry is to be reported."""
         if held.lapsed():
-            return unstarted(held), False
+            return True
         try:
-            return self._call(held, task), True
+            return self._call(held)
         except BaseException:  # neither the thread nor the entry may be lost by what nobody foresaw
             logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
-            return unstarted(held), False
+            held.executed = False
+            return True
 
-    def _first(self) -> Item | None:
+    def _first(self) -> Held | None:
         with self._lock:
             if self._inbox:
                 return self._inbox.popleft()
             self._awake -= 1
             return None
 
-    def _after(self, number: int, finished: Finished | FinishedJob | None) -> Item | None:
+    def _after(self, number: int, ended: Held) -> Held | None:
         """Count what has ended; return the next entry, or None where this thread is to sleep."""
         with self._lock:
             self._busy -= 1
-            if finished is not None:
+            if ended.executed and not ended.hung:
                 self._last_end = time.monotonic()
-                mean = finished.seconds if self._mean is None else self._mean
-                self._mean = mean + NEWEST * (finished.seconds - mean)
-                self._long += ONE_OF * ((finished.seconds > SHORT_SECONDS) - self._long)
+                mean = ended.seconds if self._mean is None else self._mean
+                self._mean = mean + NEWEST * (ended.seconds - mean)
+                self._long += ONE_OF * ((ended.seconds > SHORT_SECONDS) - self._long)
             if not self._inbox or (self._short and self._another_goes_on(number)):
                 self._awake -= 1
                 self._ended[number] = 0.0
@@ -224,8 +216,3 @@ class Slots:
             return False
         since = time.monotonic() - PATIENCE_SECONDS
         return any(ended > since for other, ended in enumerate(self._ended) if other != number)
-
-
-def unstarted(held: Held | HeldJob) -> Finished | FinishedJob:
-    """Return what is reported of an entry whose lease had lapsed before a slot was free."""
-    return FinishedJob(held, 0.0) if isinstance(held, HeldJob) else Finished(held, 0.0, started=False)

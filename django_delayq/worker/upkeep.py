@@ -42,7 +42,7 @@ class Upkeep:
         self.places = places
         self._wake = wake
         self._hinted = hinted
-        self._fail = fail
+        self.fail = fail
         self._stop = threading.Event()
         self._nudge = threading.Event()
         self._rebuild = threading.Event()
@@ -154,7 +154,7 @@ class Upkeep:
             self._repair(error)
             self._backoff.failed(time.monotonic())
         except (ForeignLayout, UnfitServer) as error:
-            self._fail(error)
+            self.fail(error)
             return False
         except (BrokerError, DatabaseError) as error:
             forget_frames(error)

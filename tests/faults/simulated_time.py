@@ -12,8 +12,8 @@ from typing import Any
 
 from django_delayq import fields
 from django_delayq.broker import Broker, scripts
+from django_delayq.kinds import point_calls
 from django_delayq.timing import from_ms
-from django_delayq.worker import execution
 
 SERVER_LINE = "return tonumber(time[1]) * 1000"
 #: In the scripts on jobs the other clock is one of µs; its line begins like the one of ms.
@@ -48,7 +48,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
     replace(scripts, "load", shifted_load)
     replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
     replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
-    for module in (fields, execution):
+    for module in (fields, point_calls):
         replace(module, "datetime", Wall)
 
 

@@ -18,26 +18,27 @@ HOW: dict[str, dict[str, bool]] = {"reset": {}, "silence": {"silent": True}, "re
 
 
 @pytest.mark.parametrize(
-    ("script", "how"),
+    ("what", "how"),
     [
         pytest.param("claim", "reset", marks=pytest.mark.smoke),
         *[both for both in itertools.product(["claim", "settle", "retry"], HOW) if both != ("claim", "reset")],
     ],
 )
 def test_f07_a_lost_reply_to_a_worker_is_made_up_for_without_waiting_for_the_lease(
-    script, how, server, proxy, trace, tmp_path, report
+    what, how, server, proxy, trace, tmp_path, report
 ):
     retried = {"task": "tests.faults.tasks.fail_first", "max_attempts": 2, "backoff": SECOND / 5}
-    histories = schedules(10, trace, **(retried if script == "retry" else {}))
+    histories = schedules(10, trace, **(retried if what == "retry" else {}))
     with WorkerProcess(folder=tmp_path, redis_url=proxy.url, LEASE_SECONDS=ENDLESS) as worker:
         wait_until(lambda: trace.executions(), 30, "runs")
+        script = "settle" if what == "retry" else what
         losses = 1 if how == "silence" else 3
         proxy.lose(script, count=losses, **HOW[how])
         wait_until(lambda: proxy.lost[script] == losses, 30, "lost replies")
         lost = time.time()
         wait_until(lambda: len(trace.first_after(lost)) == len(histories), 30, "all schedules to go on")
         recovery = max(trace.first_after(lost).values())
-        verdict = report(f"F7 {script} {how}", histories, recovery=recovery)
+        verdict = report(f"F7 {what} {how}", histories, recovery=recovery)
         assert worker.alive
     assert verdict.executions_max == 1
 

@@ -56,7 +56,7 @@ def commands(broker):
 
 
 def claims(workers):
-    return sum(sum(worker.claims._request.values()) for worker in workers)
+    return sum(worker.claims.sent(worker.kinds[0]) for worker in workers)
 
 
 @pytest.mark.long

@@ -183,7 +183,7 @@ def test_f33_what_has_to_run_alone_does_not_wait_for_an_outcome_whose_row_is_loc
         wait_until(lambda: started(path) == 1, 20, "its start")
         with locking(rows_of(first)):
             gate.touch()
-            wait_until(lambda: len(live.worker.job_recorder.locked), 20, "an outcome that cannot be recorded")
+            wait_until(lambda: len(live.worker.recorder.locked), 20, "an outcome that cannot be recorded")
             with transaction.atomic():
                 suspect = durable(tasks.noop).enqueue()
                 rows_of(suspect).update(status="RUNNING", fence="1.x dead", reclaims=1)

@@ -63,11 +63,11 @@ class JobShard:
 
     def settle(self, *items, dead_ms=DEAD_MS, dead_most=DEAD_MOST):
         """Settle (member, holder, what, ms, text); return per job whether it was still the holder's."""
-        replies = self.jobs.settle(
+        settled = self.jobs.settle(
             self.place, [JobSettlement(*item) for item in items], dead_ms=dead_ms, dead_most=dead_most
         )
         self.look()
-        return replies
+        return [bool(reply) for reply in settled.replies]
 
     def change(self, member, what, ms=0, value="", **options):
         """Cancel, move, revive or bury; return the reply."""

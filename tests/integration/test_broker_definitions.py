@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, Definition, JobBroker, Lease, Place, Settlement, keys, scripts
+from django_delayq.broker import Broker, Definition, JobBroker, Place, Settlement, keys, scripts
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
@@ -202,9 +202,9 @@ def test_a_building_mark_that_never_ends_counts_as_absent(shard):
 HINTS = [
     ("enqueue", lambda b, now: b.enqueue(PLACE, [("r1", now + 5, now + 5)])),
     ("upsert", lambda b, now: b.upsert(PLACE, [Definition("r1", 1, now + 5, now + 5)])),
-    ("settle", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", 7, now + 5, now + 5)])),
-    ("release", lambda b, now: b.release(PLACE, [Lease("s1", "f", 5)])),
-    ("retry", lambda b, now: b.retry(PLACE, [Lease("s1", "f", 5)])),
+    ("settle", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "next", now + 5, 7, now + 5)])),
+    ("release", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "release", 5)])),
+    ("retry", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "retry", 5)])),
 ]
 
 
@@ -266,9 +266,9 @@ def test_bytes_and_str_replies_mean_the_same(prefix, decode):
         ]
         view = shard.broker.views([("s1", "default")])[0]
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
-        assert shard.broker.renew(PLACE, [Lease("s1", "other")], lease_ms=1) == {"s1"}
+        assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
         assert set().union(*shard.broker.scan(PLACE)) == {"s1"}
-        assert shard.broker.settle(PLACE, [Settlement("s1", claim.fence, 7, None)]) == [1]
+        assert shard.broker.settle(PLACE, [Settlement("s1", claim.fence, "drop", 0, 7)]).replies == [1]
         assert shard.broker.remove(PLACE, [("s1", 8, "")]) == ["GONE"]
         shard.broker.claim_layout("{}")
         assert shard.broker.layout() == "{}"

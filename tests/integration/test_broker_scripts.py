@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from django_delayq.broker import Definition, Lease, Place, Settlement
+from django_delayq.broker import Definition, Place, Settlement
 from tests.integration.shard import LEASE_MS, PLACE, Shard, about, names_of
 
 
@@ -79,7 +79,7 @@ def test_a_repeated_request_gets_nothing_that_somebody_took_over(shard):
 def test_a_repeated_request_gets_nothing_that_was_settled(shard):
     shard.member("s1")
     first = shard.claim()
-    shard.broker.settle(PLACE, [Settlement("s1", first.fence, 7, None)])
+    shard.broker.settle(PLACE, [Settlement("s1", first.fence, "drop", 0, 7)])
     assert shard.claim().entries == ()
     assert shard.state() == {}
 
@@ -160,14 +160,14 @@ def test_claims_go_on_during_a_rebuild_and_the_fence_outlives_it(shard):
     assert claim.fence.endswith(".b7")
 
 
-# -- renew, release, retry
+# -- renew, hand back
 
 
 def test_renew_extends_own_leases_and_creates_nothing(shard):
     shard.held("s1", "s2")
     shard.seed(due={"s1": 5, "s2": 6})
     shard.client.hset(shard.names["lease"], "s2", "other")
-    lost = shard.broker.renew(PLACE, [Lease("s1", "f"), Lease("s2", "f"), Lease("s3", "f")], lease_ms=LEASE_MS)
+    lost = shard.broker.renew(PLACE, [("s1", "f"), ("s2", "f"), ("s3", "f")], lease_ms=LEASE_MS)
     assert lost == {"s2", "s3"}
     assert shard.state() == {
         "due": {"s1": about(LEASE_MS), "s2": 6},
@@ -180,18 +180,21 @@ def test_renew_extends_own_leases_and_creates_nothing(shard):
 def test_what_was_claimed_after_a_lapsed_lease_is_handed_back_as_such(shard):
     """Rule R6: who was perhaps executed before is a suspect for its next claimer too."""
     shard.held("s1", "s2")
-    assert shard.broker.release(PLACE, [Lease("s1", "f", 0)], lapsed=True) == [1]
-    assert shard.broker.release(PLACE, [Lease("s2", "f", 0)]) == [1]
-    assert shard.broker.renew(PLACE, [Lease("s1", "f")], lease_ms=LEASE_MS) == {"s1"}, "its lease is over"
+    settled = shard.broker.settle(PLACE, [Settlement("s1", "f", "lapsed"), Settlement("s2", "f", "release")])
+    assert settled.replies == [1, 1]
+    assert shard.broker.renew(PLACE, [("s1", "f")], lease_ms=LEASE_MS) == {"s1"}, "its lease is over"
     assert {entry.member: entry.lapsed for entry in shard.claim().entries} == {"s1": True, "s2": False}
 
 
-@pytest.mark.parametrize(("command", "attempts"), [("release", {"s1": "1"}), ("retry", {"s1": "2", "s2": "1"})])
-def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(shard, command, attempts):
+@pytest.mark.parametrize(("what", "attempts"), [("release", {"s1": "1"}), ("retry", {"s1": "2", "s2": "1"})])
+def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(shard, what, attempts):
     shard.held("s1", "s2", "s3")
     shard.seed(attempts={"s1": 1})
-    leases = [Lease("s1", "f", 0), Lease("s2", "f", 10_000), Lease("s3", "foreign", 0), Lease("s4", "f", 0)]
-    assert getattr(shard.broker, command)(PLACE, leases) == [1, 1, 0, 0]
+    waits = [("s1", "f", 0), ("s2", "f", 10_000), ("s3", "foreign", 0), ("s4", "f", 0)]
+    items = [Settlement(member, fence, what, ms) for member, fence, ms in waits]
+    settled = shard.broker.settle(PLACE, items)
+    assert settled.replies == [1, 1, 0, 0]
+    assert settled.head_ms == settled.now_ms, "what was handed back first"
     after = {
         "due": {"s1": about(0), "s2": about(10_000), "s3": LEASE_MS},
         "point": dict.fromkeys(("s1", "s2", "s3"), LEASE_MS),
@@ -200,7 +203,7 @@ def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(sha
         "attempts": attempts,
     }
     assert shard.state() == after
-    assert getattr(shard.broker, command)(PLACE, leases) == [0, 0, 0, 0]
+    assert shard.broker.settle(PLACE, items).replies == [0, 0, 0, 0]
     assert shard.state() == after
 
 
@@ -227,19 +230,24 @@ def test_settle(shard, stored, used, point, reply, after):
     else:
         shard.seed(gen={"s1": stored})
     target = None if point is None else shard.now + point
-    item = Settlement("s1", "f", used, target, 0 if target is None else target + 5000)
-    assert shard.broker.settle(PLACE, [item]) == [reply]
+    what = ("drop", 0, used) if target is None else ("next", target + 5000, used, target)
+    item = Settlement("s1", "f", *what)
+    assert shard.broker.settle(PLACE, [item]).replies == [reply]
     wanted = {part: {"s1": value} for part, value in after.items()}
     assert shard.state() == wanted
-    assert shard.broker.settle(PLACE, [item]) == [0]
+    assert shard.broker.settle(PLACE, [item]).replies == [0]
     assert shard.state() == wanted
 
 
 def test_settle_under_a_foreign_fence_changes_nothing(shard):
     shard.held("s1", "s2")
     before = shard.state()
-    items = [Settlement("s1", "other", 7, None), Settlement("s3", "f", 7, shard.now), Settlement("s2", "f", 7, None)]
-    assert shard.broker.settle(PLACE, items) == [0, 0, 1]
+    items = [
+        Settlement("s1", "other", "drop", 0, 7),
+        Settlement("s3", "f", "next", 0, 7, shard.now),
+        Settlement("s2", "f", "drop", 0, 7),
+    ]
+    assert shard.broker.settle(PLACE, items).replies == [0, 0, 1]
     assert shard.state() == {part: {"s1": values["s1"]} for part, values in before.items()}
 
 
@@ -296,16 +304,20 @@ def test_every_script_takes_a_whole_batch(shard, size):
     claim = shard.claim(limit=size)
     assert sorted(names_of(claim)) == sorted(members)
     assert shard.claim(limit=size).entries == claim.entries
-    leases = [Lease(name, claim.fence) for name in members]
-    assert broker.renew(PLACE, leases, lease_ms=LEASE_MS) == set()
-    assert broker.retry(PLACE, leases) == [1] * size
+    assert broker.renew(PLACE, [(name, claim.fence) for name in members], lease_ms=LEASE_MS) == set()
+    assert broker.settle(PLACE, [Settlement(name, claim.fence, "retry") for name in members]).replies == [1] * size
     second = shard.claim(request=2, limit=size)
     assert {entry.attempts for entry in second.entries} == {1}
-    assert broker.release(PLACE, [Lease(name, second.fence) for name in members]) == [1] * size
+    assert broker.settle(PLACE, [Settlement(name, second.fence, "release") for name in members]).replies == [1] * size
     third = shard.claim(request=3, limit=size)
-    assert broker.settle(PLACE, [Settlement(name, third.fence, 1, past, past) for name in members]) == [1] * size
+    assert (
+        broker.settle(PLACE, [Settlement(name, third.fence, "next", past, 1, past) for name in members]).replies
+        == [1] * size
+    )
     fourth = shard.claim(request=4, limit=size)
-    assert broker.settle(PLACE, [Settlement(name, fourth.fence, 1, None) for name in members]) == [1] * size
+    assert (
+        broker.settle(PLACE, [Settlement(name, fourth.fence, "drop", 0, 1) for name in members]).replies == [1] * size
+    )
     assert shard.state() == {}
     ahead = shard.now + 60_000
     assert broker.enqueue(PLACE, [(f"r{n}", ahead, ahead) for n in range(size)]) == [True] * size

@@ -27,13 +27,9 @@ def due_failure(broker):
 
 
 @pytest.mark.parametrize(
-    ("make", "owner", "name"),
-    [(enqueue, "jobs", "settle"), (due_point, "broker", "settle"), (due_failure, "broker", "retry")],
-    ids=["job", "point", "retry"],
+    ("make", "kind"), [(enqueue, 1), (due_point, 0), (due_failure, 0)], ids=["job", "point", "retry"]
 )
-def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(
-    broker, monkeypatch, caplog, make, owner, name
-):
+def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(broker, monkeypatch, caplog, make, kind):
     lost, renewed = [], []
 
     def hear(sender, member, **kwargs):
@@ -42,7 +38,7 @@ def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(
     lease_lost.connect(hear)
     make(broker)
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
-    hand_back = getattr(getattr(worker, owner), name)
+    hand_back = worker.kinds[kind].settle
 
     def overtaken(*args, **kwargs):
         reply = hand_back(*args, **kwargs)
@@ -50,7 +46,7 @@ def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(
         worker.keeper.renew_all()
         return reply
 
-    monkeypatch.setattr(getattr(worker, owner), name, overtaken)
+    monkeypatch.setattr(worker.kinds[kind], "settle", overtaken)
     try:
         assert worker.run() == 0
     finally:

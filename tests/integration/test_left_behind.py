@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from django_delayq.kinds import Held
 from django_delayq.models import Run, Schedule
 from django_delayq.worker import Worker, WorkerOptions
-from django_delayq.worker.entry import Finished
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.support import make_due, run_burst
 
@@ -51,9 +51,9 @@ def test_points_that_were_due_when_an_edit_came_during_a_run_are_explained(broke
     assert worker.slots.waiting == 1
     edit(row)
     worker.slots.start()
-    while not isinstance(item := worker.inbox.get(timeout=PATIENCE_SECONDS), Finished):
+    while not isinstance(item := worker.inbox.get(timeout=PATIENCE_SECONDS), Held):
         pass
-    worker.recorder.add([item])
+    worker.recorder.add(item)
     worker.recorder.flush()
     run_burst()
     assert unexplained(points) == []

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import ledger, mirror
-from django_delayq.broker import Broker, Lease, Settlement
+from django_delayq.broker import Broker, Settlement
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.fields import utcnow
 from django_delayq.mirror import layout, sweep, turn
@@ -140,9 +140,11 @@ def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, mo
     before = built.epochs(built.places())
     assert mirror.adopt(built).done
     assert all(new != old for new, old in zip(built.epochs(built.places()), before, strict=True))
-    settlement = Settlement(f"s{row.pk}", claim.fence, row.generation, to_ms(utcnow() + timedelta(days=9)), 10**13)
-    assert built.settle(place, [settlement]) == [0]
-    assert built.renew(place, [Lease(f"s{row.pk}", claim.fence)], lease_ms=1000) == {f"s{row.pk}"}
+    settlement = Settlement(
+        f"s{row.pk}", claim.fence, "next", 10**13, row.generation, to_ms(utcnow() + timedelta(days=9))
+    )
+    assert built.settle(place, [settlement]).replies == [0]
+    assert built.renew(place, [(f"s{row.pk}", claim.fence)], lease_ms=1000) == {f"s{row.pk}"}
     assert view(built, row).point_ms == to_ms(point)
     mirror.check_layout(built)
 
@@ -209,7 +211,7 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     with monkeypatch.context() as elsewhere:
         become_a_copy(elsewhere)
         mirror.adopt(built)
-    assert not own.claims.claim(built.place_of(f"s{row.pk}", "default"), 1)
+    assert not own.claims.claim(built.place_of(f"s{row.pk}", "default"), lambda: 1)
     assert isinstance(own.failure, ForeignLayout)
     seen = view(built, row)
     assert (seen.point_ms, seen.leased) == (to_ms(point), False)

@@ -61,7 +61,7 @@ def test_two_jobs_of_one_key_that_wait_are_both_moved(settings, later):
     waits = tasks.note.using(unique_key="k", run_after=timedelta(seconds=later)).enqueue("/dev/null")
     (entry,) = claim.entries
     again = JobSettlement(entry.member, claim.holder, "retry", LATER * 1000, entry.payload)
-    assert jobs.settle(Place("default", 0), [again], dead_ms=1, dead_most=1) == [True]
+    assert jobs.settle(Place("default", 0), [again], dead_ms=1, dead_most=1).replies == [1]
     assert counts() == (2, 0, 0, 0)
     change(settings, 4)
     assert counts() == (2, 0, 0, 0)
@@ -128,7 +128,7 @@ def test_what_was_handed_back_by_who_took_it_over_moves(settings, broker):
     jobs, place = JobBroker(broker), Place("default", 0)
     claim = jobs.claim(place, limit=8, lease_ms=60_000, request=1)
     back = [JobSettlement(entry.member, claim.holder, "release", LATER * 1000, "lapsed") for entry in claim.entries]
-    assert jobs.settle(place, back, dead_ms=1, dead_most=1) == [True] * 8
+    assert jobs.settle(place, back, dead_ms=1, dead_most=1).replies == [1] * 8
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 4}
     looks = iter(range(3))
     moved = mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None, pause=lambda seconds: next(looks))
@@ -166,7 +166,7 @@ def test_what_a_worker_holds_stays_until_it_has_ended_and_is_never_run_twice(set
     def settle_meanwhile(seconds):
         for entry in claim.entries:
             item = JobSettlement(entry.member, claim.holder, "done")
-            assert holder.settle(Place("default", 0), [item], dead_ms=1, dead_most=1) == [True]
+            assert holder.settle(Place("default", 0), [item], dead_ms=1, dead_most=1).replies == [1]
 
     moved = mirror.reshard(Broker(timeout_seconds=5), say=said.append, pause=settle_meanwhile)
     assert len(said) == 1

@@ -143,7 +143,7 @@ def test_what_is_about_to_move_to_another_shard_is_not_executed_where_it_was(set
     broker.remove(home, [(f"s{row.pk}", 10**15, "")], gone=True)
     broker.upsert(other, [Definition(f"s{row.pk}", 1, to_ms(point), to_ms(point))])
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
-    assert worker.claims.claim(other, 5)
+    assert worker.claims.claim(other, lambda: 5)
     (entry,) = worker.broker.claim(other, limit=5, lease_ms=1000, request=9).entries or (None,)
     worker.broker.close()
     assert entry is None, "it comes back a second later"
@@ -441,8 +441,8 @@ def test_the_settle_that_never_came_is_made_up_without_a_second_run(broker):
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
     assert view(broker, row).point_ms == to_ms(point + DAY)
-    late = Settlement(f"s{row.pk}", claim.fence, row.generation, to_ms(point), to_ms(point))
-    assert broker.settle(place, [late]) == [0]
+    late = Settlement(f"s{row.pk}", claim.fence, "next", to_ms(point), row.generation, to_ms(point))
+    assert broker.settle(place, [late]).replies == [0]
 
 
 def test_log_lines_tell_schedule_point_lag_duration_and_outcome(broker, caplog):

@@ -261,7 +261,7 @@ def test_an_error_that_nobody_foresaw_hands_its_entries_back_and_the_worker_goes
     make_due(broker, row)
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
     worker.upkeep.begin(burst=True, stopping=lambda: False)
-    monkeypatch.setattr("django_delayq.worker.dispatch.judge", lambda *args: 1 / 0)
+    monkeypatch.setattr("django_delayq.kinds.points.judge", lambda *args: 1 / 0)
     assert worker.round() == 1.0
     seen = broker.views([(f"s{row.pk}", "default")])[0]
     assert not seen.leased

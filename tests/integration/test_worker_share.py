@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_delayq.broker import Broker, Claim, Place
+from django_delayq.broker import Broker, Place
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import turn
 from django_delayq.models import Run, Schedule
@@ -178,7 +178,7 @@ class Shared:
         self.agenda.look(0.0)
         self.head_ms = broker.now_ms() - 5000
         for place in self.agenda.places:
-            self.agenda.claimed(place, Claim(broker.now_ms(), None, "e", "", ()))
+            self.agenda.claimed(place, broker.now_ms(), None)
         self.mine = [place for place in self.agenda.places if not self.before(place)]
         self.others = [place for place in self.agenda.places if self.before(place)]
 
@@ -246,7 +246,7 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come
     place = next(place for place in worker.places if worker.agenda.share.before(place, late_ms, time.monotonic()))
     make_due(broker, next(row for row in rows if broker.place_of(f"s{row.pk}", "default") == place))
     for other in worker.places:
-        worker.agenda.claimed(other, Claim(broker.now_ms(), None, "e", "", ()))
+        worker.agenda.claimed(other, broker.now_ms(), None)
     worker.agenda.due_at_ms(place, late_ms)
     real = worker.broker.claim
 
@@ -256,9 +256,9 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come
         raise BrokerUnavailable("gone")
 
     monkeypatch.setattr(worker.broker, "claim", lose_the_reply)
-    assert not worker.claims.claim(place, 1)
+    assert not worker.claims.claim(place, lambda: 1)
     assert worker.agenda.turns(time.monotonic()) == [place]
-    assert worker.claims.claim(place, 1)
+    assert worker.claims.claim(place, lambda: 1)
     assert len(worker.keeper) == 1
     worker.dispatcher.release_all()
     worker.broker.close()
@@ -292,7 +292,7 @@ class Fleet:
 
     def claims(self):
         """Return how many claims there were."""
-        return sum(sum(worker.claims._request.values()) for worker in self.workers)
+        return sum(worker.claims.sent(worker.kinds[0]) for worker in self.workers)
 
 
 def once(name, seconds):

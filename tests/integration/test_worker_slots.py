@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from django_delayq.compat import TaskResultStatus
+from django_delayq.kinds import Held
 from django_delayq.worker import slots
-from django_delayq.worker.jobs.entry import FinishedJob, HeldJob
 from django_delayq.worker.slots import Slots
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.app.tasks import noop, stubborn
@@ -18,21 +18,17 @@ SHORT, LONG = 0.000_01, 0.5
 
 
 @dataclass(eq=False)
-class Item(HeldJob):
+class Item(Held):
     """What the slots are given here: calls `act`, and is said to have taken `seconds`. It lets other threads go on."""
 
+    kind: object = None
     place: object = None
-    entry: object = None
+    member: str = "jitem"
     fence: str = ""
     deadline: float = float("inf")
     act: object = lambda: time.sleep(0)
     seconds: float = SHORT
     thread: list[str] = field(default_factory=list)
-
-    @property
-    def member(self):
-        """Its name in a log."""
-        return "jitem"
 
 
 class Bench:
@@ -43,19 +39,20 @@ class Bench:
         self.slots = Slots(threads, self.call, self.reported.append)
         self.slots.start()
 
-    def call(self, held, task):
+    def call(self, held):
         """Do what a worker does for an entry."""
+        held.executed = True
         held.thread.append(threading.current_thread().name)
         try:
             held.act()
         except Exception as error:
             self.errors.append(error)
             raise
-        return FinishedJob(held, held.seconds)
+        return True
 
     def submit(self, *items):
         """Queue these."""
-        self.slots.submit_many([(item, None) for item in items])
+        self.slots.submit(items)
 
     def run(self, *items):
         """Queue these, and wait for their ends."""
@@ -73,7 +70,7 @@ class Bench:
 
     def held_of_reports(self):
         """Return what was reported."""
-        return {found.held for found in list(self.reported)}
+        return set(self.reported)
 
     def threads_of(self, *items):
         """Return the threads that executed these."""
@@ -167,7 +164,7 @@ def test_an_entry_whose_execution_fails_unforeseen_is_let_go_and_its_thread_goes
 
     bad, good = [Item(act=burst) for _ in range(9)], Item()
     bench.run(*bad, good)
-    assert [found.settlement for found in bench.reported] == [None] * 10
+    assert [found.executed for found in bench.reported].count(False) == 9
     assert "nobody foresaw this" in caplog.text
     assert len(bench.errors) == 9
     bench.errors.clear()

@@ -7,16 +7,17 @@ import threading
 import time
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.db import connections
 
 from django_delayq.exceptions import TaskTimeout
+from django_delayq.kinds import Held, timeouts
+from django_delayq.kinds.timeouts import Timeouts, Watch
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, status, timeouts
-from django_delayq.worker.entry import Held
-from django_delayq.worker.timeouts import Timeouts, Watch
+from django_delayq.worker import Worker, WorkerOptions, status
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
@@ -208,7 +209,7 @@ def test_a_process_ends_when_its_grace_is_over_whatever_its_tasks_do(task, broke
 
 def held():
     """An entry of which only the timeouts ask anything."""
-    return Held(None, None, "", None, float("inf"))
+    return Held(SimpleNamespace(give_up=lambda held, where: None), None, "", "", float("inf"))
 
 
 class Watched:
@@ -342,6 +343,7 @@ def test_the_end_and_the_hard_timeout_have_one_winner():
             watched.overdue.clear()
             watched.timeouts.run(lambda: time.sleep(chance.uniform(0.001, 0.003)), entry, 0.002, interrupt=False)
             mine = entry.conclude()
+            wait_until(lambda mine=mine: mine or watched.overdue, 10, "the report")
             busy(0.0005)
             assert mine + len(watched.overdue) == 1
             late += not mine

@@ -63,6 +63,12 @@ def test_the_outcome_of_a_deleted_job_is_gone_and_makes_no_row(result):
     assert ledger.load_jobs([row.member]) == {}
 
 
+def claim(worker):
+    """Have a worker claim jobs, as where points are due beside them."""
+    _, jobs = worker.kinds
+    worker.claims._claim(jobs, Place("default", 0), 10)
+
+
 def test_only_one_of_two_takes_a_job_over(result):
     row = read(result)
     assert ledger.start_jobs([(row, "2.x me")])[0].reclaims == 1
@@ -73,7 +79,7 @@ def test_only_one_of_two_takes_a_job_over(result):
 def test_what_is_handed_back_unstarted_counts_no_take_over(broker, result):
     rows_of(result).update(status="RUNNING", fence="1.x dead", reclaims=0)
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))  # whose slots have not begun
-    worker.job_claims.claim(Place("default", 0), 10)
+    claim(worker)
     assert row_of(result).reclaims == 1
     worker.dispatcher.release_all()
     row = row_of(result)
@@ -92,7 +98,7 @@ def test_a_take_over_that_meets_another_ones_row_is_looked_up_again(broker, resu
         return real(starting)
 
     monkeypatch.setattr(ledger, "start_jobs", start_jobs)
-    worker.job_claims.claim(Place("default", 0), 10)
+    claim(worker)
     assert (worker.slots.waiting, row_of(result).fence) == (0, "0.x late")
     assert view(broker, result).waits_until_ms is not None
 
@@ -102,10 +108,11 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(broker, monkeypatch):
     bad, *good = durable(tasks.noop).enqueue_many(((), {}) for _ in range(3))
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
     claimed = []
-    monkeypatch.setattr(worker.slots, "submit_many", claimed.extend)
-    worker.job_claims.claim(Place("default", 0), 10)
-    for held, task in claimed:
-        worker.job_recorder.add(worker._execute(held, task))
+    monkeypatch.setattr(worker.slots, "submit", claimed.extend)
+    claim(worker)
+    for held in claimed:
+        assert held.kind.execute(held)
+        worker.recorder.add(held)
     real = ledger.record_jobs
 
     def record_jobs(outcomes):
@@ -114,6 +121,6 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(broker, monkeypatch):
         return real(outcomes)
 
     monkeypatch.setattr(ledger, "record_jobs", record_jobs)
-    worker.job_recorder.flush()
+    worker.recorder.flush()
     assert [row_of(result).status for result in (bad, *good)] == ["READY", "SUCCESSFUL", "SUCCESSFUL"]
-    assert (worker.job_recorder.idle, len(worker.keeper)) == (True, 0)
+    assert (worker.recorder.idle, len(worker.keeper)) == (True, 0)

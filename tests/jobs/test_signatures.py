@@ -18,8 +18,8 @@ from django_delayq.exceptions import ForgedJob
 from django_delayq.fields import utcnow
 from django_delayq.jobs import State, decode, encode, encode_state
 from django_delayq.jobs.signing import sign, verify
+from django_delayq.kinds import unverified
 from django_delayq.timing import to_ms
-from django_delayq.worker.jobs import rows, strangers
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
@@ -163,7 +163,7 @@ def test_what_another_key_signed_waits_for_a_worker_that_has_it(settings):
 
 @pytest.mark.parametrize("remembered", [0, 1])
 def test_no_more_than_so_many_are_handed_back(monkeypatch, remembered):
-    monkeypatch.setattr(strangers, "REMEMBERED", remembered)
+    monkeypatch.setattr(unverified, "REMEMBERED", remembered)
     made = [app_tasks.add.enqueue(n) for n in range(3)]
     for result in made:
         Stored(result).payload = "damaged"
@@ -172,7 +172,7 @@ def test_no_more_than_so_many_are_handed_back(monkeypatch, remembered):
 
 
 def test_a_dead_one_gives_its_unique_key_up(monkeypatch):
-    monkeypatch.setattr(strangers, "REMEMBERED", 0)
+    monkeypatch.setattr(unverified, "REMEMBERED", 0)
     task = app_tasks.add.using(unique_key="k")
     first = task.enqueue(1)
     Stored(first).payload = "damaged"
@@ -184,7 +184,7 @@ def test_a_dead_one_gives_its_unique_key_up(monkeypatch):
 
 
 def test_the_dead_of_others_are_not_forgotten_for_it(monkeypatch):
-    monkeypatch.setattr(strangers, "REMEMBERED", 0)
+    monkeypatch.setattr(unverified, "REMEMBERED", 0)
     dead = run(app_tasks.fail.enqueue())
     stranger = app_tasks.add.enqueue(1)
     Stored(stranger).payload = "damaged"
@@ -193,7 +193,7 @@ def test_the_dead_of_others_are_not_forgotten_for_it(monkeypatch):
 
 
 def test_while_the_database_cannot_be_asked_it_is_handed_back(monkeypatch):
-    monkeypatch.setattr(strangers, "REMEMBERED", 0)
+    monkeypatch.setattr(unverified, "REMEMBERED", 0)
     result = app_tasks.add.enqueue(1)
     stored = Stored(result)
     stored.payload = "damaged"
@@ -201,7 +201,7 @@ def test_while_the_database_cannot_be_asked_it_is_handed_back(monkeypatch):
     def away(members):
         raise InterfaceError
 
-    monkeypatch.setattr(rows.ledger, "load_jobs", away)
+    monkeypatch.setattr(unverified.ledger, "load_jobs", away)
     before = stored.jobs.broker.now_ms()
     run_burst()
     assert not stored.dead

@@ -8,7 +8,7 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import orders
-from django_delayq.broker import Broker, Definition, JobBroker, JobSettlement, Lease, NewJob, Place, Settlement, keys
+from django_delayq.broker import Broker, Definition, JobBroker, JobSettlement, NewJob, Place, Settlement, keys
 from django_delayq.broker.job_pages import After, JobPages
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
@@ -138,10 +138,10 @@ def steps(broker, admin):
     yield lambda: claims.append(broker.claim(place, limit=9, request=1, **lease))
     yield lambda: broker.claim(place, limit=9, request=1, **lease)
     fence = claims[0].fence if claims else ""
-    yield lambda: broker.renew(place, [Lease("r1", fence)], **lease)
-    yield lambda: broker.release(place, [Lease("r1", fence)])
-    yield lambda: broker.retry(place, [Lease("r2", fence)])
-    yield lambda: broker.settle(place, [Settlement("r3", fence, 1, None)])
+    yield lambda: broker.renew(place, [("r1", fence)], **lease)
+    yield lambda: broker.settle(place, [Settlement("r1", fence, "lapsed")])
+    yield lambda: broker.settle(place, [Settlement("r2", fence, "retry")])
+    yield lambda: broker.settle(place, [Settlement("r3", fence, "drop", 0, 1)])
     yield lambda: broker.remove(place, [("s1", 9, "")])
     yield lambda: broker.views([("s2", "default")])
     yield lambda: list(broker.scan(place))

@@ -20,11 +20,11 @@ from django_delayq.broker import keys
 from django_delayq.broker.prefix import _parse_hint
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.jobs import parse_id
+from django_delayq.kinds import execution, point_calls
+from django_delayq.kinds import job_calls as job_calls_module
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker import execution
 from django_delayq.worker.agenda import _queues
-from django_delayq.worker.jobs import execution as job_execution
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -137,14 +137,14 @@ class Prefix:
 def spied(monkeypatch):
     """What was called with what, and what was unpickled, started or imported, while `armed`."""
     calls, deeds, armed = [], [], [True]
-    real = execution._call
+    real = execution.perform_task
 
-    def call(function, task, run, schedule, held):
-        def traced(*args, **kwargs):
-            calls.append((task.module_path, schedule.name, args, kwargs, run.due_at))
-            return function(*args, **kwargs)
-
-        return real(traced, task, run, schedule, held)
+    def perform_task(held, task, timeouts, seconds, /, *args, **kwargs):
+        if held.member.startswith("j"):
+            job_calls.append((task.module_path, args, kwargs))
+        else:
+            calls.append((task.module_path, held.judged.schedule.name, args, kwargs, held.judged.run.due_at))
+        return real(held, task, timeouts, seconds, *args, **kwargs)
 
     def audit(event, args):
         if armed[0] and event in ("pickle.find_class", "os.system", "os.exec", "subprocess.Popen"):
@@ -152,13 +152,9 @@ def spied(monkeypatch):
         elif armed[0] and event == "import" and str(args[0]).startswith(TRAP):
             deeds.append((event, args[0]))
 
-    def attempt(task, result, held, timeouts):
-        job_calls.append((task.module_path, tuple(result.args), result.kwargs))
-        return real_attempt(task, result, held, timeouts)
-
-    job_calls, real_attempt = [], job_execution._attempt
-    monkeypatch.setattr(job_execution, "_attempt", attempt)
-    monkeypatch.setattr(execution, "_call", call)
+    job_calls = []
+    for module in (point_calls, job_calls_module):
+        monkeypatch.setattr(module, "perform_task", perform_task)
     sys.addaudithook(audit)
     calls_of_jobs[:] = [job_calls]
     yield calls, deeds

@@ -152,7 +152,7 @@ def late_release(world):
     world.release(0, fault=Fault("send:release", "lose"))
     world.advance(LEASE_MS)
     world.take(1)
-    world.late(script="release", w=0)
+    world.late(script="settle", w=0)
 
 
 def late_retry(world):
@@ -165,7 +165,7 @@ def late_retry(world):
     world.advance(LEASE_MS)
     world.claim(1)
     world.begin(1)
-    world.late(script="retry", w=0)
+    world.late(script="settle", w=0)
 
 
 def claim_without_a_reply(world):

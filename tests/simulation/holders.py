@@ -51,15 +51,19 @@ class Holders:
             again = any(other[0] == member and right for other, right in zip(request.items(), rights, strict=True))
             if not again and self._state(request.place, member) != was:
                 raise Broken("I4 a stale request changed something", request.name, member, item, was)
-            if mine and request.name in ("settle", "release", "retry"):
-                self.back.add((request.place, member, item[1]))
-            if mine and request.name == "settle" and reply[number] == 2:
-                self.world.stage.seen["edited under a lease"] += 1
-            if mine and request.name == "retry":
-                self.world.stage.seen["attempt failed"] += 1
-                self.not_before[(request.place, member)] = self.world.clock.server_ms() + int(item[2])
-            if mine and request.name == "settle" and reply[number] == 1:
-                self.world.invariants.settled(request, member, int(item[2]), int(item[3]) if item[3] else None)
+            if mine and request.name == "settle":
+                self._check_settled(request, item, reply[number + 2])
+
+    def _check_settled(self, request, item, applied):
+        member, fence, what, ms, generation, point = item
+        self.back.add((request.place, member, fence))
+        if what == "retry":
+            self.world.stage.seen["attempt failed"] += 1
+            self.not_before[(request.place, member)] = self.world.clock.server_ms() + int(ms)
+        elif what in ("next", "drop") and applied == 2:
+            self.world.stage.seen["edited under a lease"] += 1
+        elif what in ("next", "drop"):
+            self.world.invariants.settled(request, member, int(generation), int(point) if what == "next" else None)
 
     def _check_jobs(self, request, before):
         rights = {member for member, holder, *_ in request.items() if before[member]["held"] == holder}

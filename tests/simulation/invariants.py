@@ -174,7 +174,7 @@ class Invariants:
 
     def _alone(self, stepped, held):
         """Rule R6: from the second take-over on, nothing runs beside it."""
-        others = [other for other, _ in stepped.slots.begun if not is_job(other)]
+        others = [other for other in stepped.slots.begun if not is_job(other)]
         if others and any(item.outcome.run.reclaims >= 2 for item in (held, *others)):
             raise Broken("R6 a suspect does not run alone", stepped.name, held.member, [item.member for item in others])
 
@@ -236,7 +236,7 @@ class Invariants:
         waiting = {
             self.world.key_of(held.outcome.run)
             for stepped in self.world.workers
-            for held, _ in stepped.slots.entries
+            for held in stepped.slots.entries
             if not is_job(held)
         }
         for outcome, result in zip(outcomes, results, strict=True):

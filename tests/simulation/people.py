@@ -124,7 +124,7 @@ class People:
 
     def _claimed_points(self, pk):
         """Return which due points of a schedule somebody has: in hand, on the way to him, or between two attempts."""
-        held = [item for stepped in self.workers for item, _ in (*stepped.slots.entries, *stepped.slots.begun)]
+        held = [item for stepped in self.workers for item in (*stepped.slots.entries, *stepped.slots.begun)]
         runs = [item.outcome.run for item in held if not is_job(item)]
         shards = read_shards(self).values()
         leased = [shard.point[f"s{pk}"] for shard in shards if f"s{pk}" in shard.lease]

@@ -26,15 +26,15 @@ ALIASES = ("default", "default", "durable", "durable", "stored")
 #: The scripts that a kind of step sends, and the places of `failpoints` that it passes.
 SEAMS = {
     "claim": (
-        ["claim", "release", "renew", "job_claim", "job_claim", "job_settle", "job_renew"],
+        ["claim", "settle", "renew", "job_claim", "job_claim", "job_settle", "job_renew"],
         ["before_claim", "after_claim", "after_judge"],
     ),
     "flush": (
-        ["settle", "settle", "retry", "enqueue", "job_settle", "job_settle"],
+        ["settle", "settle", "settle", "enqueue", "job_settle", "job_settle"],
         ["before_ledger", "after_ledger", "after_ledger", "after_settle"],
     ),
     "renew": (["renew", "job_renew"], []),
-    "release": (["release", "job_settle"], []),
+    "release": (["settle", "job_settle"], []),
     "sweep": (["upsert", "remove", "epoch", "enqueue", "job_enqueue"], ["during_rebuild"]),
     "web": (["upsert", "remove", "enqueue"], ["before_mirror"]),
     "jobs": (["job_enqueue", "job_change"], []),

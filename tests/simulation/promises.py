@@ -80,7 +80,7 @@ class Promises:
         if item.outcome is not None and item.alias != "stored" and not lost:
             raise Broken("R2 started after its outcome was recorded", stepped.name, item)
         for other in world.workers:
-            for running, _ in other.slots.begun:
+            for running in other.slots.begun:
                 if running.member == held.member and running is not held and not other.lapsed(running) and not lost:
                     raise Broken("I3 two executions of one job", item, other.name, stepped.name)
         item.begun += 1

@@ -10,8 +10,7 @@ from hashlib import sha1
 
 from django_delayq import conf, failpoints, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
-from django_delayq.worker import execution
-from django_delayq.worker.jobs import execution as job_execution
+from django_delayq.worker import contexts
 
 from .clock import Clock, timed
 from .wire import Wire
@@ -49,9 +48,8 @@ class Stage:
         monkeypatch.setattr(conf, "get_config", lambda: self.config)
         monkeypatch.setattr(conf, "mirrors", lambda: self.config.mirror)
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
-        for module in (execution, job_execution):
-            for name in ("close_aged_connections", "tidy_connections"):
-                monkeypatch.setattr(module, name, lambda: None)
+        for name in ("close_old_connections", "tidy_connections"):
+            monkeypatch.setattr(contexts, name, lambda: None)
         monkeypatch.setattr(os, "urandom", random.randbytes)  # the names of jobs decide about their shards
         for name, check in (("record", "recorded"), ("start", "started")):
             monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))

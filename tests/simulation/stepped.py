@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django_delayq import mirror
 from django_delayq.exceptions import BrokerError, ForeignLayout
 from django_delayq.worker import Worker, WorkerOptions
-from django_delayq.worker.slots import Slots, unstarted
+from django_delayq.worker.slots import Slots
 
 #: So few, and so many claimed ahead, that some have to wait.
 THREADS, AHEAD = 3, 2
@@ -46,7 +46,7 @@ class Hand(Slots):
 
     def executing(self):
         """Return what runs, and since when."""
-        return [(held, self.since[held]) for held, _ in self.begun]
+        return [(held, self.since[held]) for held in self.begun]
 
     @property
     def free(self):
@@ -69,21 +69,21 @@ class Hand(Slots):
     def nothing_ended(self, *, waited):
         """No thread sleeps here."""
 
-    def submit_many(self, items):
+    def submit(self, items):
         """Keep these, and note which a free slot takes at once: they begin a moment later."""
-        for held, task in items:
+        for held in items:
             if self.free:
                 self.taken.add(held)
                 self.noted(held)
-            self.entries.append((held, task))
+            self.entries.append(held)
 
     def take_back(self):
         """Hand out what waits for a slot."""
-        self.leaving = [held for held, _ in self.entries if held not in self.taken]
+        self.leaving = [held for held in self.entries if held not in self.taken]
         for held in self.leaving:
             if held.lapsed():  # its row is taken back only where nobody has taken it over
                 self.in_vain(held)
-        self.entries = [(held, task) for held, task in self.entries if held in self.taken]
+        self.entries = [held for held in self.entries if held in self.taken]
         return list(self.leaving)
 
     def stop(self, timeout_seconds):
@@ -115,7 +115,7 @@ class Stepped:
 
     def lapsed(self, held):
         """Say whether the lease may be over, worked out here from what the package noted."""
-        return held.lost.is_set() or self.world.clock.monotonic() >= held.deadline
+        return held.lost or self.world.clock.monotonic() >= held.deadline
 
     def claimed_since_loss(self, place, fence):
         """Say whether Redis has lost nothing since the claim."""
@@ -159,13 +159,13 @@ class Stepped:
         """Start the task that waits for longest, as a slot does; `dies`: the task kills its process."""
         if not self.slots.entries:
             return
-        held, task = self.slots.entries.pop(0)
+        held = self.slots.entries.pop(0)
         if held.lapsed():
             self.world.invariants.waited_in_vain(held)
-            self.slots.report(unstarted(held))
+            self.slots.report(held)
             return
         self.world.invariants.at_begin(self, held)
-        self.slots.begun.append((held, task))
+        self.slots.begun.append(held)
         self.slots.since[held] = self.world.clock.monotonic()
         self.begun.append(held)
         if dies:
@@ -174,9 +174,10 @@ class Stepped:
     def end(self, index, *, ok=True):
         """End a task that runs."""
         if self.slots.begun:
-            item = self.slots.begun.pop(index % len(self.slots.begun))
+            held = self.slots.begun.pop(index % len(self.slots.begun))
             self.world.stage.ending = ok
-            self.slots.report(self.slots.call(*item))
+            self.slots.call(held)
+            self.slots.report(held)
 
     def flush(self):
         """Record and settle what has ended, and start what waited for that."""

@@ -15,9 +15,10 @@ from django_delayq.broker import scripts
 from django_delayq.mirror.ghosts import BEYOND
 
 #: Scripts whose members name a fence.
-BY_FENCE = ("settle", "release", "retry", "renew")
-#: The same of jobs: how many arguments stand before the jobs, and how many each takes.
-JOBS_BY_FENCE = {"job_settle": (4, 5), "job_renew": (2, 2)}
+BY_FENCE = ("settle", "renew")
+JOBS_BY_FENCE = ("job_settle", "job_renew")
+#: How many arguments stand before the members, and how many each takes, where the header says more of them.
+SHAPES = {"settle": (2, 6), "job_settle": (4, 5), "job_renew": (2, 2)}
 #: Scripts that change nothing but the members they name.
 BY_MEMBER = (*BY_FENCE, "enqueue", *JOBS_BY_FENCE)
 
@@ -30,8 +31,8 @@ def plain(value: Any) -> str:
 @lru_cache
 def shape(name: str) -> tuple[int, int]:
     """Return how many arguments of a script stand before the members, and how many each takes, by its header."""
-    if name in JOBS_BY_FENCE:
-        return JOBS_BY_FENCE[name]
+    if name in SHAPES:
+        return SHAPES[name]
     header = scripts.load(name)[0].partition("-- ARGV")[2].partition("-- RETURNS")[0].replace("\n--", "")
     before, found, each = re.sub(r"\([^()]*\)", "", header).partition("then per member")
     assert found, f"the header of {name}.lua names no arguments per member"

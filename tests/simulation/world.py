@@ -167,7 +167,7 @@ class World(People, Callers):
     def killed(self, stepped):
         """Replace a worker that is gone."""
         self.stage.seen["killed"] += 1
-        for held in (*stepped.slots.leaving, *(held for held, _ in stepped.slots.entries)):
+        for held in (*stepped.slots.leaving, *stepped.slots.entries):
             self.invariants.waited_in_vain(held)
         self.workers[self.workers.index(stepped)] = self._born(stepped.number)
 

@@ -20,10 +20,11 @@ local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
 local function head() return call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or '' end
 
--- Tell sleeping workers of an earlier head: the message is '<place> <score>', so that they need not ask.
+-- Tell sleeping workers of an earlier head: the message is '<place> <score>', so that they need not ask. Return the head.
 local function hint(before, channel, place)
   local after = head()
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
     call('PUBLISH', channel, place .. ' ' .. after)
   end
+  return after
 end

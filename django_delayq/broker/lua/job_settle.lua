@@ -7,21 +7,21 @@
 --          'retry'   keep text as its payload and let it wait for ms
 --          'release' it did not start: let it wait for ms; text 'lapsed': the next claim shall see, as this one did,
 --                    that a lease ran out before; 'begun': so too, and the take-over that was counted did not begin
--- RETURNS  per job: 1 applied, 0 not the caller's any more
+-- RETURNS  now_ms, head_ms | '', then per job: 1 applied, 0 not the caller's any more
 -- COST     O(jobs · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and a job must not be there beside its result.
 call('HDEL', RECLAIMS, '') -- see Note [Out of memory] in renew.lua
 local us, before, members = server_us(), head(), {}
 local now = math.floor(us / 1000)
 for i = 5, #ARGV, 5 do members[#members + 1] = ARGV[i] end
-if #members == 0 then return {} end
-local replies, gone, dead, died, waiting, wakes, lapsed = {}, {}, {}, {}, {}, {}, {}
+if #members == 0 then return {int(now), before} end
+local reply, gone, dead, died, waiting, wakes, lapsed = {int(now), ''}, {}, {}, {}, {}, {}, {}
 for i, holder in ipairs(call('HMGET', HELD, unpack(members))) do
   local member, at = members[i], 5 * i
   local what, ms, text = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  replies[i] = 1
+  reply[i + 2] = 1
   if holder ~= ARGV[at + 1] then
-    replies[i] = 0
+    reply[i + 2] = 0
   elseif what == 'done' then
     gone[#gone + 1] = member
     if text ~= '' then call('SET', KEYS[COMMON + i], text, 'PX', ms) end
@@ -55,5 +55,5 @@ if #waiting > 0 then
   for _, member in ipairs(lapsed) do call('HSET', HELD, member, '-') end
 end
 point(false, now)
-hint(before, ARGV[1], ARGV[2])
-return replies
+reply[2] = hint(before, ARGV[1], ARGV[2])
+return reply

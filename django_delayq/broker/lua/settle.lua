@@ -1,42 +1,63 @@
--- PURPOSE  Give members back with their next due point, or drop those that have none.
+-- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
 -- KEYS     the constant list
--- ARGV     channel, place, then per member: member, fence, generation used, next point_ms | '', next wake_ms
--- RETURNS  per member: 1 applied, 2 applied but edited meanwhile (score = now, point kept), 0 not the caller's any more
+-- ARGV     channel, place, then per member: member, fence, what, ms, generation used, point_ms, where `what` is
+--          'next'    its next point is point_ms, and it wakes at ms
+--          'drop'    it has no next point
+--          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
+--          'release' it did not start: it comes due again after ms
+--          'lapsed'  so too, and the next claim shall see, as this one did, that a lease ran out before
+-- RETURNS  now_ms, head_ms | '', then per member: 1 applied, 2 applied but edited meanwhile ('next' and 'drop' only:
+--          score = now, point kept), 0 not the caller's any more
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
 local now, before, members = server_ms(), head(), {}
-for i = 3, #ARGV, 5 do members[#members + 1] = ARGV[i] end
-if #members == 0 then return {} end
+for i = 3, #ARGV, 6 do members[#members + 1] = ARGV[i] end
+if #members == 0 then return {int(now), before} end
 local holders, stored = call('HMGET', LEASE, unpack(members)), call('HMGET', GEN, unpack(members))
-local replies, scores, points, generations, kept, gone = {}, {}, {}, {}, {}, {}
+local reply, scores, points, generations = {int(now), ''}, {}, {}, {}
+local waiting, moved, gone, lapsed = {}, {}, {}, {}
 local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 for i, member in ipairs(members) do
-  local at = 5 * i - 2
-  local used, point, wake = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local known = whole(stored[i]) or 0
+  local at = 6 * i - 3
+  local what, ms, used, point = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+  local known, result = whole(stored[i]) or 0, 1
   if holders[i] ~= ARGV[at + 1] then
-    replies[i] = 0
-  elseif known > tonumber(used) then
-    -- Edited during the lease: wake at once, to be judged again under the new definition.
-    replies[i], kept[#kept + 1] = 2, member
-    append(scores, int(now), member)
-  elseif point == '' then
-    replies[i], gone[#gone + 1] = 1, member
+    result = 0
+  elseif what == 'next' or what == 'drop' then
+    if known > tonumber(used) then
+      -- Edited during the lease: wake at once, to be judged again under the new definition.
+      result, moved[#moved + 1] = 2, member
+      append(scores, int(now), member)
+    elseif what == 'drop' then
+      gone[#gone + 1] = member
+    else
+      moved[#moved + 1] = member
+      append(scores, ms, member)
+      append(points, member, point)
+      if known < tonumber(used) then append(generations, member, used) end
+    end
   else
-    replies[i], kept[#kept + 1] = 1, member
-    append(scores, wake, member)
-    append(points, member, point)
-    if known < tonumber(used) then append(generations, member, used) end
+    waiting[#waiting + 1] = member
+    append(scores, int(now + tonumber(ms)), member)
+    if what == 'retry' then
+      call('HSET', ATTEMPTS, member, int((whole(call('HGET', ATTEMPTS, member)) or 0) + 1))
+    elseif what == 'lapsed' then
+      lapsed[#lapsed + 1] = member
+    end
   end
+  reply[i + 2] = result
 end
 if #scores > 0 then call('ZADD', DUE, unpack(scores)) end
 if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
-if #kept > 0 then
-  call('HDEL', LEASE, unpack(kept))
-  call('HDEL', ATTEMPTS, unpack(kept))
+if #moved > 0 then
+  call('HDEL', LEASE, unpack(moved))
+  call('HDEL', ATTEMPTS, unpack(moved))
 end
+if #waiting > 0 then call('HDEL', LEASE, unpack(waiting)) end
+-- A fence that nobody holds: not the caller's own, which a late renewal would still find.
+for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
-hint(before, ARGV[1], ARGV[2])
-return replies
+reply[2] = hint(before, ARGV[1], ARGV[2])
+return reply

@@ -27,7 +27,7 @@ from typing import NoReturn
 from django.core.exceptions import ImproperlyConfigured
 
 from ...embedded import keep_through_exec
-from ..children import end_children
+from ...kinds.children import end_children
 from .ending import END_SECONDS, flush
 
 #: The signals that a worker obeys.

@@ -81,12 +81,12 @@ SCRIPTS = (
     ),
     mutant(
         "nogencas", "an edit during the lease is not overwritten", "settle",
-        "elseif known > tonumber(used) then", "elseif false then",
+        "if known > tonumber(used) then", "if false then",
         h.edited_between_ledger_and_redis, "I1 the entry is beyond",
     ),
     mutant(
         "settlekeeps", "a settlement ends the lease", "settle",
-        "call('HDEL', LEASE, unpack(kept))", "",
+        "call('HDEL', LEASE, unpack(moved))", "",
         h.two_points_in_one_ms, "I5 ",
     ),
     mutant(
@@ -94,15 +94,14 @@ SCRIPTS = (
         "{POINT, GEN, LEASE, ATTEMPTS}", "{POINT, GEN, ATTEMPTS}",
         hl.order_while_it_runs, "something is left of an entry",
     ),
-    # release.lua, retry.lua
     mutant(
-        "releasenofence", "only the holder hands back", "release",
-        "if holder == ARGV[3 * i + 2] then", "if holder then",
+        "releasenofence", "only the holder hands back", "settle",
+        "if holders[i] ~= ARGV[at + 1] then", "if holders[i] ~= ARGV[at + 1] and what ~= 'release' then",
         h.late_release, "I4 a stale request changed something",
     ),
     mutant(
-        "retrynofence", "only the holder puts off", "retry",
-        "if holder == ARGV[3 * i + 1] then", "if holder then",
+        "retrynofence", "only the holder puts off", "settle",
+        "if holders[i] ~= ARGV[at + 1] then", "if holders[i] ~= ARGV[at + 1] and what ~= 'retry' then",
         h.late_retry, "I4 a stale request changed something",
     ),
     # upsert.lua

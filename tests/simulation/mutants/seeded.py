@@ -27,19 +27,20 @@ SEEDED = (
         "call('ZADD', DUE, unpack(scores))", "call('ZREM', DUE, unpack(members))",
     ),
     code(
-        "notowed", "what is not owed is settled to the first missing point", "worker.judge:_judge_schedule",
-        "verdicts.settle.append((held, first if rows else owed or first, schedule))", "verdicts.drop.append(held)",
+        "notowed", "what is not owed is settled to the first missing point", "kinds.judge:_judge_schedule",
+        "held.go_to(first if rows else owed or first, schedule)", "held.drop()",
     ),
     code(
-        "noedited", "a point that was due at an edit runs once", "worker.judge:_not_owed",
+        "noedited", "a point that was due at an edit runs once", "kinds.judge:_not_owed",
         "if point <= schedule.effective_from:", "if False:",
     ),
     code(
         "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle_all",
-        "items = self.unsettled[place]", "items = list(self.unsettled.pop(place)); self.unsettled[place] = []",
+        "entries = waiting.unsettled[place]",
+        "entries = list(waiting.unsettled.pop(place)); waiting.unsettled[place] = []",
     ),
     code(
-        "ownclock", "lateness is judged by the server's clock", "worker.claims:Claims._dispatch",
+        "ownclock", "lateness is judged by the server's clock", "kinds.points:Points.claim",
         "from_ms(claim.now_ms)", "utcnow()", utcnow=utcnow,
     ),
     # jobs
@@ -74,7 +75,7 @@ SEEDED = (
         "if stands in ([row.status, row.attempt, row.fence], after):", "if stands is not None:",
     ),
     code(
-        "jobnorow", "a claimed durable job is looked up", "worker.jobs.rows:_sort",
+        "jobnorow", "a claimed durable job is looked up", "kinds.job_rows:_sort",
         "if row is None or not row.is_open:", "if row is None:",
     ),
     code(
@@ -86,16 +87,12 @@ SEEDED = (
         "if missing and not dry_run:", "if False:",
     ),
     code(
-        "jobnopoison", "a job that kills its workers ends", "worker.jobs.dispatch:JobDispatcher.is_poison",
-        "job.entry.reclaims + 1 > conf.get_config().max_reclaims", "False",
+        "jobnopoison", "a job that kills its workers ends", "kinds.jobs:Jobs.begin",
+        "job.take_overs > conf.get_config().max_reclaims", "False",
     ),
     code(
         "jobnosuspect", "a job that somebody may have executed is proven first",
-        "worker.jobs.dispatch:JobDispatcher.dispatch",
-        "elif job.entry.lapsed:", "elif False:",
-    ),
-    code(
-        "jobforget", "what Redis did not take of jobs is settled later", "worker.jobs.recorder:JobRecorder._settle_all",
-        "items = self._unsettled[place]", "items = list(self._unsettled.pop(place)); self._unsettled[place] = []",
+        "kinds.jobs:Jobs.judge",
+        "(verdicts.suspects if job.entry.lapsed else verdicts.start)", "verdicts.start",
     ),
 )  # fmt: skip

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..exceptions import TaskTimeout
-from .entry import Held
-from .jobs.entry import HeldJob
+from .base import Held
+from .connections import forget_connections
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -48,7 +48,7 @@ def _raise_in(ident: int, exception: type[BaseException] | None) -> None:
 class Watch:
     """One execution with a timeout, in the thread that made this."""
 
-    def __init__(self, held: Held | HeldJob, seconds: float, grace_seconds: float, *, interrupt: bool) -> None:
+    def __init__(self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool) -> None:
         self.held = held
         self.ident = threading.get_ident()
         self.began = time.monotonic()
@@ -92,9 +92,15 @@ class Watch:
 class Timeouts:
     """One thread that watches all executions with a timeout; it sleeps while there are none."""
 
-    def __init__(self, *, grace_seconds: float, overdue: Callable[[Watch], None]) -> None:
-        """`overdue` is called in the watching thread with what did not end in time; its outcome is the callee's."""
+    def __init__(
+        self, *, grace_seconds: float, overdue: Callable[[Held], None], forget: Callable[[], None] = forget_connections
+    ) -> None:
+        """`overdue` is told in the watching thread what did not end in time; its outcome is filled in.
+
+        `forget` is called in a thread whose task was cut off: its connections may be in the middle of something.
+        """
         self.grace_seconds = grace_seconds
+        self.forget = forget
         self._overdue = overdue
         self._watches: set[Watch] = set()
         self._nudge: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -114,7 +120,7 @@ class Timeouts:
             self._thread.join(timeout=5)
 
     def run(
-        self, call: Callable[[], Any], held: Held | HeldJob, seconds: float, *, interrupt: bool
+        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool
     ) -> tuple[Any, BaseException | None]:
         """Call, watched; return the value, or the exception that ended it. Never raises.
 
@@ -129,6 +135,8 @@ class Timeouts:
             finally:
                 watch.close()
         except BaseException as error:
+            if issubclass(type(error), TaskTimeout):
+                self.forget()
             return None, error
         finally:
             self._watches.discard(watch)
@@ -166,7 +174,10 @@ class Timeouts:
             if watch.hard_at <= now:
                 self._watches.discard(watch)
                 if watch.held.conclude():
-                    self._overdue(watch)
+                    watch.held.lost = True  # its context tells it that somebody else may execute the same
+                    watch.held.hung, watch.held.seconds = True, time.monotonic() - watch.began
+                    watch.held.kind.give_up(watch.held, watch.where())
+                    self._overdue(watch.held)
             else:
                 soonest = min(soonest, watch.next_at)
         return soonest

@@ -10,13 +10,15 @@ dropped.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from ...broker import JobSettlement
-from ...exceptions import ForgedJob
-from ...jobs import is_member
-from .entry import FinishedJob, HeldJob
-from .rows import JobRows
+from django.db import DatabaseError, InterfaceError
+
+from .. import ledger
+from ..exceptions import ForgedJob
+from ..jobs import is_member
+from .base import Verdicts
+from .held_job import HeldJob
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -26,37 +28,27 @@ STRANGE_MS = 30_000
 REMEMBERED = 10_000
 
 
-class Strangers:
-    """Used by the loop's thread only."""
+class Unverified:
+    """Remembers what was handed back. Used by the loop's thread only."""
 
-    def __init__(
-        self,
-        rows: JobRows,
-        *,
-        drop: Callable[[HeldJob], None],
-        release: Callable[[Iterable[HeldJob], int], None],
-        end: Callable[[FinishedJob], None],
-    ) -> None:
-        """`drop` and `release` as in `JobRows`; `end` takes what is to be settled."""
-        self._rows, self._drop, self._release, self._end = rows, drop, release, end
+    def __init__(self) -> None:
         self._handed_back: set[str] = set()
 
-    def take(self, strangers: Sequence[tuple[HeldJob, ForgedJob]]) -> None:
-        """Set jobs that were claimed in one place on their way. See Note [A strange signature]."""
-        kept = {job.member for job, _ in strangers if job.entry.payload and is_member(job.member)}
-        stored = self._rows.stored(kept)
-        back = []
-        for job, error in strangers:
+    def judge(self, unverified: Sequence[tuple[HeldJob, ForgedJob]], verdicts: Verdicts[HeldJob]) -> None:
+        """Decide about jobs of one place. See Note [A strange signature]."""
+        kept = {job.member for job, _ in unverified if job.entry.payload and is_member(job.member)}
+        stored = _stored(kept)
+        for job, error in unverified:
             if job.member not in kept or (stored and job.member in stored):
                 logger.error("Dropped from %s: %s", job.place, error)
-                self._drop(job)
+                verdicts.settle.append(job.drop())
             elif stored is None or self._is_new(job):
                 logger.warning("%s is handed back for workers that may have its key: %s", job.title, error)
-                back.append(job)
+                verdicts.back.append((job, STRANGE_MS))
             else:
-                self._bury(job)
-        if back:
-            self._release(back, STRANGE_MS)
+                self._handed_back.discard(job.member)
+                logger.error("%s is dead: no worker could verify it. Retry it when one can.", job.title)
+                verdicts.settle.append(job.settle("dead", 0, job.entry.payload))
 
     def _is_new(self, job: HeldJob) -> bool:
         """Say whether the job was not handed back before, and is to be now."""
@@ -65,7 +57,10 @@ class Strangers:
         self._handed_back.add(job.member)
         return True
 
-    def _bury(self, job: HeldJob) -> None:
-        self._handed_back.discard(job.member)
-        logger.error("%s is dead: no worker could verify it. Retry it when one can.", job.title)
-        self._end(FinishedJob(job, 0.0, JobSettlement(job.member, job.fence, "dead", 0, job.entry.payload)))
+
+def _stored(members: Iterable[str]) -> set[str] | None:
+    """Return which of these stand in the database, done or not; None where it cannot be asked now."""
+    try:
+        return set(ledger.load_jobs(members))
+    except (DatabaseError, InterfaceError):
+        return None

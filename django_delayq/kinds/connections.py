@@ -7,37 +7,15 @@ the next one. Django's `close_old_connections` sees neither: it leaves alone wha
 be left, and tries out only what has failed. So a connection that is not idle after a task is given up.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-
-_kept = False
-
-
-@contextmanager
-def kept_connections() -> Iterator[None]:
-    """Leave all connections as they are meanwhile: in a test they are the test's own, and in its transaction."""
-    global _kept
-    before, _kept = _kept, True
-    try:
-        yield
-    finally:
-        _kept = before
-
-
-def close_aged_connections() -> None:
-    """Do as Django does at the beginning of a request."""
-    if not _kept:
-        close_old_connections()
 
 
 def tidy_connections() -> None:
     """Leave each connection of this thread closed, or idle and as old as Django allows. See Note [Left open]."""
-    if _kept:
-        return
     for connection in connections.all(initialized_only=True):
         if not _is_left_open(connection):
             with suppress(Exception):
@@ -48,8 +26,6 @@ def tidy_connections() -> None:
 
 def forget_connections() -> None:
     """Give this thread new database connections: an exception from outside may have left these in any state."""
-    if _kept:
-        return
     for connection in connections.all(initialized_only=True):
         _forget(connection)
 

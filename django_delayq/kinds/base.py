@@ -1,0 +1,214 @@
+"""An entry under this worker's lease, and the protocol of what the worker does with entries of a kind.
+
+Note [Kinds]
+Loop, claims, slots, leases, isolation and recorder are the same for all that comes due; what differs stands in a
+`Kind`. A kind claims, decides, executes, records and settles batches of its own entries, and says by values what is
+to become of each (`Verdicts`): it never calls the worker back. One kind more is one object more in `Worker`.
+"""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from django.db import Error
+from django.db.models import Model
+
+from ..broker import Place
+from ..compat import AnyTask
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """An entry under this worker's lease. `deadline` is monotonic: after it the lease may be somebody else's."""
+
+    kind: "Kind[Any]"
+    place: Place
+    member: str
+    #: What Redis calls this lease.
+    fence: str
+    deadline: float
+    #: The task, once it is known that it is to be executed.
+    task: AnyTask | None = None
+    #: How often an execution of it was begun that did not end, with the one that would begin now; 0 for a first one.
+    take_overs: int = 0
+    #: True where its outcome belongs into the database before Redis hears of it.
+    stored: bool = True
+    #: True once its task was called, and for how long that went on.
+    executed: bool = False
+    seconds: float = 0.0
+    #: True where the task goes on although its time is over: its thread is lost to this process.
+    hung: bool = False
+    #: True once the lease is lost, or the task is given up: somebody else may execute the same.
+    lost: bool = False
+    #: The monotonic second at which its row was first found locked, 0 for never; whether that was told.
+    locked_at: float = 0.0
+    told: bool = False
+    _unconcluded: list[None] = field(default_factory=lambda: [None])
+
+    def conclude(self) -> bool:
+        """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
+        try:
+            self._unconcluded.pop()  # atomic
+        except IndexError:
+            return False
+        return True
+
+    def lapsed(self) -> bool:
+        """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
+        return self.lost or time.monotonic() >= self.deadline
+
+    def is_lost(self) -> bool:
+        """Say whether somebody else may execute the same: for the contexts of tasks."""
+        return self.lost
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.member
+
+    @property
+    def limit(self) -> timedelta | None:
+        """For how long its task may run; None for ever."""
+        return None
+
+
+H = TypeVar("H", bound=Held)
+
+#: After a failure of the database, its entries come back after so long; so does what somebody has locked.
+AGAIN_MS = 1_000
+#: What is about to move to another shard comes back after so long, unleased meanwhile, so that it can be moved: what is
+#: busy all the time would be leased at each look, and never be moved.
+MOVING_MS = 1_000
+
+
+class Due(NamedTuple):
+    """When something comes due in a place, in ms by the server's clock, None for never; and what that clock says now.
+
+    `now_ms` is 0 where that is not known.
+    """
+
+    place: Place
+    due_ms: int | None
+    now_ms: int = 0
+
+
+class Claimed(NamedTuple, Generic[H]):
+    """The reply to a claim. `head_ms` is the score of the shard's next member after it, None if the shard is empty.
+
+    `epoch` is None where the shard was flushed and has to be rebuilt. `also` names the other kinds that have something
+    due there.
+    """
+
+    now_ms: int
+    head_ms: int | None
+    epoch: str | None
+    entries: list[H]
+    also: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Verdicts(Generic[H]):
+    """A batch, sorted by what happens next. Each entry is in one list at most."""
+
+    #: Execute at once: nobody can have executed these before, or `begin` has written that they run.
+    start: list[H] = field(default_factory=list)
+    #: Somebody may have executed these before (rule R2b): `begin` first.
+    suspects: list[H] = field(default_factory=list)
+    #: Their outcome is filled in without an execution: record, then settle.
+    decided: list[H] = field(default_factory=list)
+    #: No outcome is to be recorded (any more): settle.
+    settle: list[H] = field(default_factory=list)
+    #: Hand back after so many ms.
+    back: list[tuple[H, int]] = field(default_factory=list)
+    #: This code does not know their tasks: hand back for others.
+    unknown: list[H] = field(default_factory=list)
+    #: Somebody else has locked their rows: try again.
+    locked: list[H] = field(default_factory=list)
+    #: The lease is gone, or left to its end: let go.
+    gone: list[H] = field(default_factory=list)
+    #: Redis says that the lease is somebody else's: let go, and tell.
+    lost: list[H] = field(default_factory=list)
+    #: Whether the database was asked, and why that failed, if it did: what needs it is in `back` then.
+    asked: bool = False
+    error: Error | None = None
+
+    def put_back(self, members: Collection[str]) -> None:
+        """Have these be handed back, instead of what was found before."""
+        for group in (self.start, self.suspects, self.decided, self.unknown):
+            self.back += [(held, AGAIN_MS) for held in group if held.member in members]
+            group[:] = [held for held in group if held.member not in members]
+
+
+class Kind(Protocol[H]):
+    """Batches are of this kind; those that go to Redis of one place too. Called in the loop's thread unless said."""
+
+    #: As other kinds' claims name it.
+    name: str
+
+    @property
+    def tables(self) -> tuple[type[Model], ...]:
+        """Whose rows may be locked by others."""
+
+    def claim(self, place: Place, limit: int, request: int, deadline: float) -> Claimed[H]:
+        """Lease what is due. The same `request` again returns what the lost reply had.
+
+        Raises:
+            BrokerError: The claim may have been executed.
+        """
+
+    def renew(self, place: Place, batch: Sequence[H]) -> set[str]:
+        """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.
+
+        Raises:
+            BrokerError: Nothing is known.
+        """
+
+    def judge(self, batch: Sequence[H]) -> Verdicts[H]:
+        """Read what the database says, and decide. What has to be written before anything else is written."""
+
+    def begin(self, batch: Sequence[H]) -> Verdicts[H]:
+        """Write that executions begin which may be repetitions, and count them; what is poison is decided (rule R6).
+
+        Raises:
+            DatabaseError: None of them may start.
+            BrokerError: None of them may start, and nothing is known of their leases.
+        """
+
+    def show(self, batch: Sequence[H]) -> list[H] | None:
+        """Write that these run, as far as no row says so yet: None where all say so, else those that shall have none.
+
+        Raises:
+            django.db.Error: Nothing was written.
+        """
+
+    def execute(self, held: H) -> bool:
+        """Call the task and fill in its outcome. Called in a slot's thread. Never raises.
+
+        False where the task ended after its hard timeout: its outcome was reported without it.
+        """
+
+    def give_up(self, held: H, where: str) -> None:
+        """Fill in the outcome of a task that does not end; `where` is what its thread does. Called by who concludes."""
+
+    def record(self, batch: Sequence[H]) -> Verdicts[H]:
+        """Write outcomes in one transaction: each entry is to be settled, locked or gone then.
+
+        Raises:
+            django.db.Error: Nothing was written; the same call may be repeated.
+        """
+
+    def give_back(self, batch: Sequence[H], delay_ms: int) -> None:
+        """Have these be settled as not started, to come due after so long; take back what was written of their start.
+
+        Raises:
+            DatabaseError: They are to be settled all the same.
+        """
+
+    def settle(self, place: Place, batch: Sequence[H]) -> list[Due]:
+        """Give leases back; return where something comes due for that, and when.
+
+        Raises:
+            BrokerError: Settling them once more does no harm.
+        """

@@ -1,0 +1,247 @@
+"""Due points as the worker works on them: `Kind`, carried out by the ledger, the mirror and the scripts on points.
+
+Note [Ledger first]
+Rule R3. An outcome is written to the ledger before Redis hears of it, and Redis is only settled for what the ledger
+took. A crash between the two repeats a wake-up, which finds the point decided; in the other order it would lose the
+outcome. Whoever loses the ledger's compare-and-set does not touch Redis at all: the lease may be somebody else's, whose
+settle is the right one. The one exception is a row that is final: then nobody executes, perhaps nobody is left to
+settle, and the loser settles to the first missing point, as far as the fence lets it.
+
+Note [Next point]
+Rule R4. The next point comes from the point that was decided and from the definition, as the recording transaction sees
+it, and never from a worker's clock: a clock that is wrong, or an outage, must not move it. It is proposed even where it
+has passed already; what to do about a late point is judged when it is claimed.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from django.db import DatabaseError
+
+from .. import chain, failpoints, ledger, mirror
+from ..broker import Broker, Place
+from ..exceptions import InvalidRecurrence
+from ..ledger import Outcome, Won, version_of
+from ..models import Run, Schedule, ScheduleState, Status
+from ..rows import RunRow
+from ..timing import from_ms, to_ms
+from . import point_calls
+from .announcing import announce
+from .base import AGAIN_MS, MOVING_MS, Claimed, Due, Verdicts
+from .held_point import HeldPoint
+from .judge import PointVerdicts, judge
+from .starting import show, take_over, write_running
+from .timeouts import Timeouts
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: As the claims of other kinds name it.
+NAME = "points"
+
+
+class Points:
+    """See `Kind`."""
+
+    name = NAME
+    tables = (Schedule, ScheduleState, Run)
+
+    def __init__(self, broker: Broker, timeouts: Timeouts) -> None:
+        self.broker, self.timeouts = broker, timeouts
+        self._lease_ms = int(broker.config.lease_seconds * 1000)
+        self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
+
+    # -- from Redis
+
+    def claim(self, place: Place, limit: int, request: int, deadline: float) -> Claimed[HeldPoint]:
+        """See `Kind.claim`."""
+        claim = self.broker.claim(place, limit=limit, lease_ms=self._lease_ms, request=request)
+        claimed_at, worker = from_ms(claim.now_ms), self.broker.worker
+        entries = [
+            HeldPoint(
+                self, place, entry.member, claim.fence, deadline, entry=entry, worker=worker, claimed_at=claimed_at
+            )
+            for entry in claim.entries
+        ]
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, ("jobs",) if claim.jobs_due else ())
+
+    def renew(self, place: Place, batch: Sequence[HeldPoint]) -> set[str]:
+        """See `Kind.renew`."""
+        return self.broker.renew(place, [(held.member, held.fence) for held in batch], lease_ms=self._lease_ms)
+
+    # -- before they run
+
+    def judge(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
+        """See `Kind.judge`."""
+        at_home = [held for held in batch if not self._lives_elsewhere(held)]
+        try:
+            verdicts = judge(at_home)
+            failpoints.reach("after_judge")
+            self._note(verdicts)
+        except DatabaseError as error:
+            verdicts = PointVerdicts(back=[(held, AGAIN_MS) for held in at_home], asked=True, error=error)
+        verdicts.back += [(held, MOVING_MS) for held in batch if held not in at_home]
+        return verdicts
+
+    def _lives_elsewhere(self, held: HeldPoint) -> bool:
+        known = chain.parse_member(held.member) is not None
+        return known and self.broker.place_of(held.member, held.place.queue) != held.place
+
+    def _note(self, verdicts: PointVerdicts) -> None:
+        """Write what belongs into the database before anything is started or settled."""
+        locked = set()
+        for outcome, won in zip(verdicts.stretches, ledger.record(verdicts.stretches), strict=True):
+            if won is Won.YES:
+                announce(outcome)
+            elif won is Won.LOCKED:
+                locked.add(chain.member_of(outcome.schedule.pk))
+        if locked:
+            verdicts.put_back(locked)
+        for run in verdicts.orphans:
+            ledger.close_orphan(run, "the schedule was deleted")
+        if verdicts.park:
+            mirror.note_parked([int(held.member[1:]) for held in verdicts.park])
+            verdicts.settle += [held.drop() for held in verdicts.park]
+
+    def begin(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
+        """See `Kind.begin` and `starting.py`, Note [Take-over]."""
+        verdicts: Verdicts[HeldPoint] = Verdicts(asked=True)
+        starting: list[HeldPoint] = []
+        for held in batch:
+            poison = held.take_overs > self.broker.config.max_reclaims
+            if held.lapsed():
+                verdicts.gone.append(held)
+                continue
+            take_over(held, poison=poison)
+            (verdicts.decided if poison else starting).append(held)
+        for held, won in zip(starting, write_running([(held, held.judged) for held in starting]), strict=True):
+            if won is Won.YES:
+                held.judged.seen = version_of(held.judged.run)
+                verdicts.start.append(held)
+            elif won is Won.LOCKED:
+                held.before = None  # nothing was written
+                verdicts.locked.append(held)
+            else:
+                self._lost(held, verdicts)
+        return verdicts
+
+    def show(self, batch: Sequence[HeldPoint]) -> list[HeldPoint] | None:
+        """See `Kind.show`."""
+        return show(batch)
+
+    # -- in a slot
+
+    def execute(self, held: HeldPoint) -> bool:
+        """See `Kind.execute`."""
+        return point_calls.execute(held, self.timeouts)
+
+    def give_up(self, held: HeldPoint, where: str) -> None:
+        """See `Kind.give_up`."""
+        point_calls.give_up(held, where)
+
+    # -- after they ran
+
+    def record(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
+        """See `Kind.record` and Note [Ledger first]."""
+        entries: list[tuple[int, Outcome, HeldPoint | None]] = []
+        for number, held in enumerate(batch):
+            entries += [(number, outcome, owner) for outcome, owner in _outcomes(held)]
+        failpoints.reach("before_ledger")
+        won = ledger.record([outcome for _, outcome, _ in entries])
+        failpoints.reach("after_ledger")
+        verdicts: Verdicts[HeldPoint] = Verdicts(asked=True)
+        in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
+        for (_, outcome, owner), result in in_order:
+            if result is Won.YES:
+                announce(outcome)
+            if owner is not None:
+                self._after(owner, outcome, result, verdicts)
+        return verdicts
+
+    def _after(self, held: HeldPoint, outcome: Outcome, result: Won, verdicts: Verdicts[HeldPoint]) -> None:
+        if result is Won.LOCKED:
+            verdicts.locked.append(held)
+        elif result is Won.GONE:
+            logger.info("%s was deleted while it ran; its outcome is not recorded.", outcome.run.schedule_name)
+            verdicts.settle.append(held.drop())
+        elif result is Won.LOST:
+            self._lost(held, verdicts)
+        elif held.retry_after_ms is not None:
+            verdicts.settle.append(held.wait("retry", held.retry_after_ms))
+        else:
+            verdicts.settle.append(self._advanced(held, outcome))
+
+    def _advanced(self, held: HeldPoint, outcome: Outcome) -> HeldPoint:
+        """Say what follows a decided point: run members leave, a chain goes on. See Note [Next point]."""
+        schedule = outcome.schedule
+        held.generation = max(held.generation, schedule.generation)
+        if outcome.run.apart and outcome.run.status == Status.QUEUED:
+            self._unqueued.append(outcome.run)
+        if not held.in_chain or schedule.queue != held.place.queue:
+            return held.drop()
+        return held.go_to(outcome.next_point, schedule)
+
+    def _lost(self, held: HeldPoint, verdicts: Verdicts[HeldPoint]) -> None:
+        """Somebody else decided this point. See Note [Ledger first]."""
+        run = held.judged.run
+        logger.warning("%s due %s was decided by another worker.", run.schedule_name, run.due_at)
+        try:
+            going_on = self._from_ledger(held, run)
+        except DatabaseError as error:  # whatever else is in this batch is written: let its lease end
+            logger.warning("%s is left to its lease: %s", held.member, error)
+            going_on = None
+        if going_on is None:
+            verdicts.gone.append(held)
+        else:
+            verdicts.settle.append(going_on)
+
+    def _from_ledger(self, held: HeldPoint, run: RunRow) -> HeldPoint | None:
+        row = ledger.find(run)
+        if row is None or Status(row.status).is_open or not held.in_chain:
+            return None
+        schedule = ledger.load_schedules([run.schedule_id]).get(run.schedule_id)
+        rows = ledger.load_open_rows([run.schedule_id]).get(run.schedule_id)
+        if schedule is None or not (schedule.enabled or rows):
+            return held.drop()
+        held.generation = max(held.generation, schedule.generation)
+        try:
+            point = rows[0].due_at if rows else chain.next_point(schedule, schedule.state)
+        except InvalidRecurrence:
+            point = None
+        return held.go_to(point, schedule)
+
+    # -- back to Redis
+
+    def give_back(self, batch: Sequence[HeldPoint], delay_ms: int) -> None:
+        """See `Kind.give_back`: what did not start counts no take-over, although its row says that it runs."""
+        for held in batch:
+            held.wait("lapsed" if held.entry.lapsed else "release", delay_ms)
+        begun = [(held.outcome, held.before) for held in batch if held.outcome and held.before]
+        if begun:
+            ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
+
+    def settle(self, place: Place, batch: Sequence[HeldPoint]) -> list[Due]:
+        """See `Kind.settle`."""
+        # Before the schedule goes on, so that a crash in between is made up for by its next claimer.
+        dues = self._enqueue()
+        settled = self.broker.settle(place, [held.settlement for held in batch if held.settlement is not None])
+        failpoints.reach("after_settle")
+        return [*dues, Due(place, settled.head_ms, settled.now_ms)]
+
+    def _enqueue(self) -> list[Due]:
+        runs = self._unqueued
+        if runs:
+            mirror.enqueue_runs(self.broker, runs)
+        self._unqueued = []
+        return [Due(self.broker.place_of(chain.run_member_of(run.pk), run.queue), to_ms(run.due_at)) for run in runs]
+
+
+def _outcomes(held: HeldPoint) -> list[tuple[Outcome, HeldPoint | None]]:
+    """Return what is to be recorded of an entry, its own outcome with the entry."""
+    outcome = held.judged
+    decided = outcome.run.apart or not Status(outcome.run.status).is_open
+    if not held.beside or not (decided or outcome.owner is not None):
+        return [(outcome, held)]
+    if outcome.owner is None:
+        for beside in held.beside:
+            beside.owner = outcome
+    return [(outcome, held), *((beside, None) for beside in held.beside)]

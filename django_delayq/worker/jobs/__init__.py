@@ -1,1 +1,0 @@
-"""Jobs in the worker: claimed, read, executed and settled apart from due points, in the same slots."""
