@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from . import broker, checks_databases, checks_declared, conf, registry
-from .broker import aliases, engine
+from .broker import aliases, engine, probe
 from .exceptions import BrokerError
 from .jobs.aliases import keepers_of
 
@@ -98,8 +98,6 @@ def check_server(**kwargs: Any) -> list[checks.CheckMessage]:
     """Look at the servers, as a worker does at its start. Redis that does not answer is a warning, never an error."""
     if not _usable():
         return []
-    from .worker import probe  # only here: it imports the whole worker
-
     client = broker.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
         found = [

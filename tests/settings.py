@@ -79,8 +79,6 @@ CACHES = {
     },
     "local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
 }
-# The servers of the tests are of any version; what asks for this warning does so by itself.
-SILENCED_SYSTEM_CHECKS = ["delayq.W005"]
 DELAYQ = {
     "REDIS_IN_TESTS": True,
     "PREFIX": os.environ.get("DELAYQ_TEST_PREFIX", "delayq-test"),

@@ -1,4 +1,7 @@
-"""Growing delays per member, for what is handed back again and again. Reads no clock."""
+"""Growing delays: for a server that does not answer, and per member for what is handed back. Reads no clock."""
+
+#: Between two tries of a server.
+FIRST_SECONDS, MOST_SECONDS = 0.1, 5.0
 
 #: So many members are remembered. While all of them come back, others wait the longest: few of them come at a time.
 REMEMBERED = 10_000
@@ -32,3 +35,24 @@ class Delays:
             if now - self._last[oldest][1] < 3 * self._most_ms / 1000:
                 return
             del self._last[oldest]
+
+
+class Backoff:
+    """Doubles from 0.1 s to 5 s with each failure in a row; `failed` returns True for the first of a row."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self._delay = 0.0
+
+    def failed(self, now: float) -> bool:
+        """Note a failure at `now` (monotonic); say whether it is the first in a row, worth a log line."""
+        first = self._delay == 0.0
+        self._delay = min(max(FIRST_SECONDS, self._delay * 2), MOST_SECONDS)
+        self.until = now + self._delay
+        return first
+
+    def worked(self) -> bool:
+        """Note a success; say whether it ends a row of failures."""
+        again = self._delay > 0.0
+        self._delay = self.until = 0.0
+        return again

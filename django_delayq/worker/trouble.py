@@ -11,7 +11,7 @@ from django.db import Error, InternalError, ProgrammingError, connections
 from .. import ledger
 from ..broker import Broker, Place
 from ..exceptions import BrokerError, DamagedKeys
-from .backoff import Backoff
+from .delays import Backoff
 
 logger = logging.getLogger("django_delayq.worker")
 

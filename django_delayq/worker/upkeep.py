@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from django.db import DatabaseError, connections
 
 from .. import ledger, mirror
-from ..broker import Broker, JobBroker, Place
+from ..broker import Broker, JobBroker, Place, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
-from . import probe
-from .backoff import Backoff
+from .delays import Backoff
 from .trouble import forget_frames
 
 logger = logging.getLogger("django_delayq.worker")

@@ -14,9 +14,9 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq.models import Run, Schedule
+from django_delayq.supervisor import Orders
 from django_delayq.worker import Worker, WorkerOptions, status
 from django_delayq.worker.recycling import _asked_of_ps, resident_mb
-from django_delayq.worker.supervision import Orders
 from tests.acceptance.processes import (
     alive,
     due_now,

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from django_delayq.models import Run
-from django_delayq.worker.supervision.line import VARIABLE, Line
-from django_delayq.worker.supervision.seat import YOUNG_SECONDS
+from django_delayq.supervisor.line import VARIABLE, Line
+from django_delayq.supervisor.seat import YOUNG_SECONDS
 from tests.acceptance.processes import (
     alive,
     due_now,

@@ -15,12 +15,7 @@ from django.utils import autoreload
 
 from django_delayq import conf, registry
 from django_delayq.exceptions import DelayQError
-from django_delayq.worker import Worker, WorkerOptions, status
-from django_delayq.worker.collector import calm_collector
-from django_delayq.worker.log_queue import LogQueue
-from django_delayq.worker.logs import JsonFormatter, LineFormatter
-from django_delayq.worker.recycling import resident_mb
-from django_delayq.worker.supervision import (
+from django_delayq.supervisor import (
     END_SECONDS,
     MARGIN_SECONDS,
     Line,
@@ -33,6 +28,11 @@ from django_delayq.worker.supervision import (
     end_at_once,
     end_within,
 )
+from django_delayq.worker import Worker, WorkerOptions, status
+from django_delayq.worker.collector import calm_collector
+from django_delayq.worker.log_queue import LogQueue
+from django_delayq.worker.logs import JsonFormatter, LineFormatter
+from django_delayq.worker.recycling import resident_mb
 
 MAX_PROCESSES = 200
 #: What Django's reloader takes as a wish to be started again.

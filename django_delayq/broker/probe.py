@@ -1,4 +1,4 @@
-"""What is wrong with a server: found by workers and by `check --deploy`. The broker looks, this judges.
+"""What is wrong with a server: found by workers and by `check --deploy`. `engine.py` looks, this judges.
 
 Note [Refuse or warn]
 A worker refuses what would lose or falsify points later, in silence: a server that evicts keys, and one that does not
@@ -14,11 +14,9 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from .. import conf
-from ..broker import Broker
-from ..broker.broker import EXACT
-from ..broker.engine import Look, look, run_ids
 from ..exceptions import UnfitServer
-from .flaws import known_flaw
+from .broker import EXACT, Broker
+from .engine import Look, look, run_ids
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -92,15 +90,6 @@ def _server(each: Look) -> Iterator[Finding]:
             f"{server} does not run the scripts of django-delayq as it must: {wrong}",
             "Use Redis 6.2 or later, or Valkey; let this user run EVAL, EVALSHA and the commands of the scripts (ACL), "
             "and do not rename commands.",
-        )
-    flaw = known_flaw(each.about)
-    if flaw:
-        yield Finding(
-            "delayq.W005",
-            f"{server} is a version with known flaws in its Lua engine, by which whoever may run scripts can take the "
-            "server over.",
-            f"{flaw} If your distribution or provider has mended it under the same version, silence this by "
-            "SILENCED_SYSTEM_CHECKS.",
         )
 
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from ..status import LEAVING, OK, RECYCLE, WORKING
+from ..worker.status import LEAVING, OK, RECYCLE, WORKING
 from .fresh import held_back
 from .line import announced
 

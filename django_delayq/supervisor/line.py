@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final, Self
 
-from ..status import UNFINISHED
+from ..worker.status import UNFINISHED
 
 logger = logging.getLogger("django_delayq.worker")
 

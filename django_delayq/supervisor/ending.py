@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from ...kinds.children import end_children
+from ..kinds.children import end_children
 
 #: How long the end itself may take, beyond the grace and within the supervisor's MARGIN_SECONDS.
 END_SECONDS: Final = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..status import LEAVING, OK, RECYCLE, WORKING
+from ..worker.status import LEAVING, OK, RECYCLE, WORKING
 from .child import Child, how_it_ended
 from .seat import Seat
 

@@ -9,7 +9,7 @@ import os
 import selectors
 import time
 
-from ..status import OK, UNFINISHED
+from ..worker.status import OK, UNFINISHED
 from .alarm import Alarm
 from .child import Child
 from .crew import Crew, SupervisorOptions

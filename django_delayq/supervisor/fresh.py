@@ -26,8 +26,8 @@ from typing import NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ...embedded import keep_through_exec
-from ...kinds.children import end_children
+from ..embedded import keep_through_exec
+from ..kinds.children import end_children
 from .ending import END_SECONDS, flush
 
 #: The signals that a worker obeys.
