@@ -89,7 +89,8 @@ class Points:
     def _note(self, verdicts: PointVerdicts) -> None:
         """Write what belongs into the database before anything is started or settled."""
         locked = set()
-        for outcome, won in zip(verdicts.stretches, ledger.record(verdicts.stretches), strict=True):
+        recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
+        for outcome, won in zip(verdicts.stretches, recorded, strict=True):
             if won is Won.YES:
                 announce(outcome)
             elif won is Won.LOCKED:

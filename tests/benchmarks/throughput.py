@@ -62,14 +62,15 @@ def main() -> None:
     set_up()
     from django_delayq import ledger
     from django_delayq.broker import Broker
+    from django_delayq.kinds import points
     from django_delayq.models import Run
-    from django_delayq.worker import Worker, WorkerOptions, dispatch, upkeep
+    from django_delayq.worker import Worker, WorkerOptions, upkeep
     from django_delayq.worker.collector import calm_collector
 
     prepare(options.points)
     for owner, name, label in (
         (Broker, "claim", "claim (Redis)"),
-        (dispatch, "judge", "definitions and policies"),
+        (points, "judge", "definitions and policies"),
         (ledger, "record", "ledger (database)"),
         (Broker, "settle", "settle (Redis)"),
         (upkeep.Upkeep, "begin", PREPARING),
