@@ -69,7 +69,7 @@ class Broker(Prefix):
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
-        reply = self._run("claim", place, [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS])
+        reply = self._run("claim", place, [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.worker])
         now, head, epoch, fence, jobs, *rest = reply
         entries = []
         for at in range(0, len(rest), 5):
@@ -78,13 +78,15 @@ class Broker(Prefix):
             parts = instant_ms(point), number(generation), number(attempts) or 0, before != "0", claimed_ms(before)
             entries.append(Entry(text(member), *parts))
         due = text(jobs) == "1"
-        return Claim(int(now), head_ms(head), text(epoch) or None, text(fence), tuple(entries), jobs_due=due)
+        fence = text(fence)
+        known = text(epoch) or None
+        return Claim(int(now), head_ms(head), known, fence, f"{fence} {self.worker}", tuple(entries), jobs_due=due)
 
     def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
-        """Extend these leases, (member, fence) each; return the members that are no longer ours."""
+        """Extend these leases, (member, holder) each; return the members that are no longer ours."""
         args: list[Any] = [lease_ms]
-        for member, fence in leases:
-            args += (wire(member), fence)
+        for member, holder in leases:
+            args += (wire(member), holder)
         return {text(member) for member in self._run("renew", place, args)}
 
     def settle(self, place: Place, settlements: Sequence[Settlement]) -> Settled:

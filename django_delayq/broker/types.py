@@ -29,6 +29,8 @@ class Claim:
     head_ms: int | None
     epoch: str | None
     fence: str
+    #: What its leases are called: fence, space, worker.
+    holder: str
     entries: tuple[Entry, ...]
     jobs_due: bool = False
 
@@ -51,7 +53,7 @@ class Settlement(NamedTuple):
     """A held member and what becomes of it, in the words of settle.lua."""
 
     member: str
-    fence: str
+    holder: str
     what: str
     ms: int = 0
     generation: int = 0

@@ -26,8 +26,8 @@ class Held:
     kind: "Kind[Any]"
     place: Place
     member: str
-    #: What Redis calls this lease.
-    fence: str
+    #: What Redis calls this lease: fence, space, worker.
+    lease: str
     deadline: float
     #: The task, once it is known that it is to be executed.
     task: AnyTask | None = None

@@ -65,7 +65,7 @@ class HeldJob(Held):
 
     def settle(self, what: str, ms: int = 0, text: str = "") -> "HeldJob":
         """Have it be settled so: see job_settle.lua."""
-        self.settlement = JobSettlement(self.member, self.fence, what, ms, text)
+        self.settlement = JobSettlement(self.member, self.lease, what, ms, text)
         return self
 
     @property

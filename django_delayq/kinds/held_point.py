@@ -17,7 +17,8 @@ class HeldPoint(Held):
     """A member of a schedule's chain, or a run apart from it."""
 
     entry: Entry
-    #: The worker that has it.
+    #: The fence of its claim, and the worker that made it.
+    fence: str
     worker: str
     claimed_at: datetime
     #: What it has become or will have, once it is judged.
@@ -71,15 +72,15 @@ class HeldPoint(Held):
         if point is None:
             return self.drop()
         wake = to_ms(chain.wake_of(schedule, point))
-        self.settlement = Settlement(self.member, self.fence, "next", wake, self.generation, to_ms(point))
+        self.settlement = Settlement(self.member, self.lease, "next", wake, self.generation, to_ms(point))
         return self
 
     def drop(self) -> "HeldPoint":
         """Have it be settled as one that has no next point."""
-        self.settlement = Settlement(self.member, self.fence, "drop", 0, self.generation)
+        self.settlement = Settlement(self.member, self.lease, "drop", 0, self.generation)
         return self
 
     def wait(self, what: str, delay_ms: int) -> "HeldPoint":
         """Have it be settled as one that comes due again after so long: see settle.lua."""
-        self.settlement = Settlement(self.member, self.fence, what, delay_ms)
+        self.settlement = Settlement(self.member, self.lease, what, delay_ms)
         return self

@@ -65,7 +65,7 @@ def begin(jobs: Sequence[HeldJob], verdicts: Verdicts[HeldJob]) -> list[HeldJob]
     verdicts.asked = True
     standing = _results_of(jobs)
     durable = [(job, job.row) for job in jobs if job.row is not None]
-    written = ledger.start_jobs([(row, job.fence) for job, row in durable])
+    written = ledger.start_jobs([(row, job.lease) for job, row in durable])
     started = dict(zip((job for job, _ in durable), written, strict=True))
     going = []
     for job in jobs:
@@ -102,7 +102,7 @@ def show(jobs: Sequence[HeldJob]) -> list[HeldJob] | None:
     if not fresh:
         return None
     refused = []
-    written = ledger.start_jobs([(row, job.fence) for job, row in fresh], again=False)
+    written = ledger.start_jobs([(row, job.lease) for job, row in fresh], again=False)
     for (job, _), result in zip(fresh, written, strict=True):
         if isinstance(result, JobRow):
             job.row = result
@@ -126,7 +126,7 @@ def _sort(
         if row is None or not row.is_open:
             ended.append(job)
             continue
-        wait_ms = to_ms(row.wakes_at) - (claimed_ms(job.fence) or 0)
+        wait_ms = to_ms(row.wakes_at) - (claimed_ms(job.lease) or 0)
         if wait_ms > 0:
             job.entry = job.entry._replace(lapsed=False)  # it has not begun
             early.append((job, wait_ms))
@@ -187,10 +187,10 @@ def _outcome(held: HeldJob, row: JobRow) -> JobOutcome:
     finished = None if retry else from_ms(state.finished or to_ms(utcnow()))
     kept_seconds = options.result_ttl if settlement.what == "done" else options.dead_ttl
     # By the server's clock, as whoever claims it compares it.
-    ended_ms = (claimed_ms(held.fence) or 0) + int(held.seconds * 1000)
+    ended_ms = (claimed_ms(held.lease) or 0) + int(held.seconds * 1000)
     return JobOutcome(
         row=row,
-        fence=held.fence,
+        fence=held.lease,
         status=JobStatus.READY.value if retry else state.status,
         attempt=len(state.workers),
         state=encode_state(state),
@@ -213,7 +213,7 @@ def _result(held: HeldJob) -> Job:
         priority=call.priority,
         status=state.status,
         attempt=len(state.workers),
-        fence=held.fence,
+        fence=held.lease,
         mirrored=True,
         wakes_at=from_ms(call.run_after or call.enqueued),
         enqueued_at=from_ms(call.enqueued),

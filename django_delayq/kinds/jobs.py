@@ -53,7 +53,7 @@ class Jobs:
         return self._renew(place, batch)
 
     def _renew(self, place: Place, batch: Sequence[HeldJob], *, start: bool = False) -> set[str]:
-        return self.jobs.renew(place, [(job.member, job.fence) for job in batch], lease_ms=self._lease_ms, start=start)
+        return self.jobs.renew(place, [(job.member, job.lease) for job in batch], lease_ms=self._lease_ms, start=start)
 
     # -- before they run
 

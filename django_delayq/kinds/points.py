@@ -15,6 +15,7 @@ has passed already; what to do about a late point is judged when it is claimed.
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from django.db import DatabaseError
 
@@ -55,18 +56,15 @@ class Points:
     def claim(self, place: Place, limit: int, request: int, deadline: float) -> Claimed[HeldPoint]:
         """See `Kind.claim`."""
         claim = self.broker.claim(place, limit=limit, lease_ms=self._lease_ms, request=request)
-        claimed_at, worker = from_ms(claim.now_ms), self.broker.worker
+        same: dict[str, Any] = {"fence": claim.fence, "worker": self.broker.worker, "claimed_at": from_ms(claim.now_ms)}
         entries = [
-            HeldPoint(
-                self, place, entry.member, claim.fence, deadline, entry=entry, worker=worker, claimed_at=claimed_at
-            )
-            for entry in claim.entries
+            HeldPoint(self, place, entry.member, claim.holder, deadline, entry=entry, **same) for entry in claim.entries
         ]
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, ("jobs",) if claim.jobs_due else ())
 
     def renew(self, place: Place, batch: Sequence[HeldPoint]) -> set[str]:
         """See `Kind.renew`."""
-        return self.broker.renew(place, [(held.member, held.fence) for held in batch], lease_ms=self._lease_ms)
+        return self.broker.renew(place, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
 
     # -- before they run
 

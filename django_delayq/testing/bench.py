@@ -158,7 +158,7 @@ class Bench:
 
     def _check(self, held: Held) -> None:
         standing = self.points.members.get((held.place, held.member))
-        if standing is not None and standing.fence == held.fence:
+        if standing is not None and standing.fence == held.lease:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."
             )

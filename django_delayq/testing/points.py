@@ -54,7 +54,7 @@ class MemoryBroker(NoRedis):
             standing = self.members[place, member]
             standing.fence = fence
             entries.append(Entry(member, standing.point_ms, standing.generation, standing.attempts, lapsed=False))
-        return Claim(self.now_ms(), None, "memory", fence, tuple(entries))
+        return Claim(self.now_ms(), None, "memory", fence, fence, tuple(entries))
 
     def _free(self, place: Place) -> list[tuple[str, Standing]]:
         return [(member, item) for (where, member), item in self.members.items() if where == place and not item.fence]
@@ -68,7 +68,7 @@ class MemoryBroker(NoRedis):
         return Settled(self.now_ms(), None, [self._settle(place, item) for item in settlements])
 
     def _settle(self, place: Place, item: Settlement) -> int:
-        standing = self._held(place, item.member, item.fence)
+        standing = self._held(place, item.member, item.holder)
         if standing is None:
             return 0
         standing.fence = ""

@@ -268,7 +268,7 @@ def test_bytes_and_str_replies_mean_the_same(prefix, decode):
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
         assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
         assert set().union(*shard.broker.scan(PLACE)) == {"s1"}
-        assert shard.broker.settle(PLACE, [Settlement("s1", claim.fence, "drop", 0, 7)]).replies == [1]
+        assert shard.broker.settle(PLACE, [Settlement("s1", claim.holder, "drop", 0, 7)]).replies == [1]
         assert shard.broker.remove(PLACE, [("s1", 8, "")]) == ["GONE"]
         shard.broker.claim_layout("{}")
         assert shard.broker.layout() == "{}"

@@ -34,7 +34,7 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
         "due": {"s1": about(LEASE_MS), "s2": -1000, "s3": about(LEASE_MS), "s4": 60_000},
         "point": {"s1": -3000, "s2": -1000, "s3": -2000, "s4": 60_000},
         "gen": dict.fromkeys(("s1", "s2", "s3", "s4"), "7"),
-        "lease": {"s1": claim.fence, "s3": claim.fence},
+        "lease": {"s1": claim.holder, "s3": claim.holder},
         "attempts": {"s3": "2"},
     }
 
@@ -79,7 +79,7 @@ def test_a_repeated_request_gets_nothing_that_somebody_took_over(shard):
 def test_a_repeated_request_gets_nothing_that_was_settled(shard):
     shard.member("s1")
     first = shard.claim()
-    shard.broker.settle(PLACE, [Settlement("s1", first.fence, "drop", 0, 7)])
+    shard.broker.settle(PLACE, [Settlement("s1", first.holder, "drop", 0, 7)])
     assert shard.claim().entries == ()
     assert shard.state() == {}
 
@@ -108,7 +108,7 @@ def test_a_lapsed_lease_is_told_and_gets_another_fence(shard):
     second = shard.claim(request=2)
     assert [entry.lapsed for entry in second.entries] == [True]
     assert second.fence != first.fence
-    assert shard.state()["lease"] == {"s1": second.fence}
+    assert shard.state()["lease"] == {"s1": second.holder}
 
 
 @pytest.mark.parametrize("kept", ["1", "garbage", "", "-5", "nan", "-nan", "inf", "1e300", "9007199254740993"])
@@ -304,19 +304,19 @@ def test_every_script_takes_a_whole_batch(shard, size):
     claim = shard.claim(limit=size)
     assert sorted(names_of(claim)) == sorted(members)
     assert shard.claim(limit=size).entries == claim.entries
-    assert broker.renew(PLACE, [(name, claim.fence) for name in members], lease_ms=LEASE_MS) == set()
-    assert broker.settle(PLACE, [Settlement(name, claim.fence, "retry") for name in members]).replies == [1] * size
+    assert broker.renew(PLACE, [(name, claim.holder) for name in members], lease_ms=LEASE_MS) == set()
+    assert broker.settle(PLACE, [Settlement(name, claim.holder, "retry") for name in members]).replies == [1] * size
     second = shard.claim(request=2, limit=size)
     assert {entry.attempts for entry in second.entries} == {1}
-    assert broker.settle(PLACE, [Settlement(name, second.fence, "release") for name in members]).replies == [1] * size
+    assert broker.settle(PLACE, [Settlement(name, second.holder, "release") for name in members]).replies == [1] * size
     third = shard.claim(request=3, limit=size)
     assert (
-        broker.settle(PLACE, [Settlement(name, third.fence, "next", past, 1, past) for name in members]).replies
+        broker.settle(PLACE, [Settlement(name, third.holder, "next", past, 1, past) for name in members]).replies
         == [1] * size
     )
     fourth = shard.claim(request=4, limit=size)
     assert (
-        broker.settle(PLACE, [Settlement(name, fourth.fence, "drop", 0, 1) for name in members]).replies == [1] * size
+        broker.settle(PLACE, [Settlement(name, fourth.holder, "drop", 0, 1) for name in members]).replies == [1] * size
     )
     assert shard.state() == {}
     ahead = shard.now + 60_000

@@ -141,10 +141,10 @@ def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, mo
     assert mirror.adopt(built).done
     assert all(new != old for new, old in zip(built.epochs(built.places()), before, strict=True))
     settlement = Settlement(
-        f"s{row.pk}", claim.fence, "next", 10**13, row.generation, to_ms(utcnow() + timedelta(days=9))
+        f"s{row.pk}", claim.holder, "next", 10**13, row.generation, to_ms(utcnow() + timedelta(days=9))
     )
     assert built.settle(place, [settlement]).replies == [0]
-    assert built.renew(place, [(f"s{row.pk}", claim.fence)], lease_ms=1000) == {f"s{row.pk}"}
+    assert built.renew(place, [(f"s{row.pk}", claim.holder)], lease_ms=1000) == {f"s{row.pk}"}
     assert view(built, row).point_ms == to_ms(point)
     mirror.check_layout(built)
 

@@ -441,7 +441,7 @@ def test_the_settle_that_never_came_is_made_up_without_a_second_run(broker):
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
     assert view(broker, row).point_ms == to_ms(point + DAY)
-    late = Settlement(f"s{row.pk}", claim.fence, "next", to_ms(point), row.generation, to_ms(point))
+    late = Settlement(f"s{row.pk}", claim.holder, "next", to_ms(point), row.generation, to_ms(point))
     assert broker.settle(place, [late]).replies == [0]
 
 

@@ -7,6 +7,11 @@ HASHES = ("point", "gen", "lease", "attempts")
 JOB_SETS, JOB_HASHES = ("jobs", "ready", "dead"), ("payload", "held", "reclaims")
 
 
+def bare(holder):
+    """Return the fence of a holder, which names the worker too."""
+    return holder.partition(" ")[0]
+
+
 class Holders:
     """What the server has executed, call by call."""
 
@@ -56,7 +61,7 @@ class Holders:
 
     def _check_settled(self, request, item, applied):
         member, fence, what, ms, generation, point = item
-        self.back.add((request.place, member, fence))
+        self.back.add((request.place, member, bare(fence)))
         if what == "retry":
             self.world.stage.seen["attempt failed"] += 1
             self.not_before[(request.place, member)] = self.world.clock.server_ms() + int(ms)
@@ -108,8 +113,8 @@ class Holders:
     def reply_was_lost(self, request: Request, reply):
         """Note what a worker was given without knowing it."""
         if request.name == "claim":
-            fence = plain(reply[3])
-            leased = {plain(reply[at]): fence for at in range(5, len(reply), 5)}
+            holder = f"{plain(reply[3])} {request.owner}"
+            leased = {plain(reply[at]): holder for at in range(5, len(reply), 5)}
             self.lost[(request.owner, request.place)] = leased
 
     def reply_arrived(self, request, reply):
@@ -121,7 +126,8 @@ class Holders:
             trusted.update(((request.place, plain(member)), lease) for member in reply[5::5])
         elif request.name == "renew":
             lost = set(map(plain, reply))
-            for member, fence in request.items():
+            for member, holder in request.items():
+                fence = bare(holder)
                 known = trusted.get((request.place, member))
                 if known is not None and known[0] == fence:
                     trusted[(request.place, member)] = fence, request.sent + int(request.args[0]) / 1000

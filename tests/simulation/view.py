@@ -150,5 +150,6 @@ def read_shards(world):
         epoch = next(replies)
         text = None if epoch is None else plain(epoch)
         jobs_at, jobs = due.pop(keys.POINTER, None), next(replies) + next(replies)
+        lease = {member: holder.partition(" ")[0] for member, holder in lease.items()}  # the fence
         found[tag] = Shard(due, *numbers, lease, attempts, text, jobs_at, jobs)
     return found

@@ -28,3 +28,49 @@ local function hint(before, channel, place)
   end
   return after
 end
+
+-- Note [Leases]
+-- Of either kind, a lease is a field in a hash: member -> holder, which is the fence of the claim, a space, its worker.
+-- Whoever settles or renews names the holder. A claim draws one fence for all that it leases, greater than any before.
+-- It notes the members in the journal of its process, each with whether somebody else's lease on it had run out: where
+-- its reply is lost, the next claim carries the same request, and is told once more what is still leased so.
+
+-- Where this request was made before, return its fence, what is still leased under it, and the flags of the journal.
+-- 'stale' where a later one was; nil for a new one.
+local function replayed(journal, leases, request, worker)
+  local last, fence, list = string.match(call('GET', journal) or '', '^(%d+) ([%w.]+) ?(.*)$')
+  last = whole(last)
+  if not last or last < request then return nil end
+  if last > request then return 'stale' end
+  local candidates, flags, members, lapsed = {}, {}, {}, {}
+  for flag, member in string.gmatch(list, '([01])(%S+)') do
+    candidates[#candidates + 1], flags[#flags + 1] = member, flag
+  end
+  local holders = #candidates > 0 and call('HMGET', leases, unpack(candidates)) or {}
+  for i, member in ipairs(candidates) do
+    if holders[i] == fence .. ' ' .. worker then members[#members + 1], lapsed[#lapsed + 1] = member, flags[i] end
+  end
+  return fence, members, lapsed
+end
+
+-- Draw a fence for this claim.
+local function drawn(now, epoch)
+  local number = math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)
+  call('SET', FENCE, int(number))
+  local fence = int(number) .. '.' .. string.sub(string.gsub(epoch, '^building:', ''), 1, 16)
+  return (string.gsub(fence, '[^%w.]', '')) -- of a garbage epoch only what every database stores
+end
+
+-- Lease members under a fence, and note it; return who had each before, '0' for nobody.
+local function lease(journal, leases, members, fence, request, worker, journal_ms)
+  local holders, list, lapsed = {}, {}, {}
+  for i, holder in ipairs(call('HMGET', leases, unpack(members))) do
+    lapsed[i] = holder or '0'
+    holders[2 * i - 1], holders[2 * i] = members[i], fence .. ' ' .. worker
+    -- A garbage member could read like several: it is not repeated.
+    if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
+  end
+  call('SET', journal, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', journal_ms)
+  call('HSET', leases, unpack(holders))
+  return lapsed
+end

@@ -15,25 +15,12 @@ local us, epoch = server_us(), call('GET', EPOCH) or ''
 local now = math.floor(us / 1000)
 local reply = {int(now), '', epoch, ''}
 if epoch == '' then return reply end
-local last, last_fence, last_list = string.match(call('GET', TAKEN) or '', '^(%d+) ([%w.]+) ?(.*)$')
-last = whole(last)
-if last and last > request then
-  reply[2] = 'stale'
+local fence, members, lapsed = replayed(TAKEN, HELD, request, ARGV[5])
+if fence == 'stale' then
+  reply[2] = fence
   return reply
 end
-local members, lapsed, fence = {}, {}, nil
-local replay = last == request
-if replay then
-  fence = last_fence
-  local flags, candidates = {}, {}
-  for flag, member in string.gmatch(last_list, '([01])(%S+)') do
-    candidates[#candidates + 1], flags[#flags + 1] = member, flag
-  end
-  local holders = #candidates > 0 and call('HMGET', HELD, unpack(candidates)) or {}
-  for i, member in ipairs(candidates) do
-    if holders[i] == fence .. ' ' .. ARGV[5] then members[#members + 1], lapsed[#lapsed + 1] = member, flags[i] end
-  end
-else
+if not fence then
   local due = call('ZRANGE', JOBS, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, PROMOTE, 'WITHSCORES')
   if #due > 0 then
     local names, ready = {}, {}
@@ -54,22 +41,12 @@ if #members == 0 then
 end
 local payloads, reclaims, scores = call('HMGET', PAYLOAD, unpack(members)), {}, {}
 if call('HLEN', RECLAIMS) > 0 then reclaims = call('HMGET', RECLAIMS, unpack(members)) end
-if not replay then
-  local number = math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)
-  fence = int(number) .. '.' .. string.sub(string.gsub(epoch, '^building:', ''), 1, 16)
-  fence = string.gsub(fence, '[^%w.]', '') -- of a garbage epoch only what every database stores
-  local holders, list = {}, {}
-  local unique = call('HLEN', UNIQUE) > 0
-  for i, holder in ipairs(call('HMGET', HELD, unpack(members))) do
-    lapsed[i] = holder or '0'
-    holders[2 * i - 1], holders[2 * i] = members[i], fence .. ' ' .. ARGV[5]
-    -- A garbage member could read like several: it is not repeated.
-    if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
-    if unique then give_up_key(members[i]) end
+if not fence then
+  fence = drawn(now, epoch)
+  lapsed = lease(TAKEN, HELD, members, fence, request, ARGV[5], ARGV[4])
+  if call('HLEN', UNIQUE) > 0 then
+    for _, member in ipairs(members) do give_up_key(member) end
   end
-  call('SET', FENCE, int(number))
-  call('SET', TAKEN, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', ARGV[4])
-  call('HSET', HELD, unpack(holders))
 end
 for i, member in ipairs(members) do
   scores[2 * i - 1], scores[2 * i] = int(now + lease_ms), member

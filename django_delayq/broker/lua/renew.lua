@@ -1,6 +1,6 @@
 -- PURPOSE  Extend the leases that the caller still holds.
 -- KEYS     the constant list
--- ARGV     lease_ms, then per member: member, fence
+-- ARGV     lease_ms, then per member: member, holder
 -- RETURNS  the members whose lease is gone or somebody else's; nothing is created for them
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE a lease must not change hands between the comparison and the new score.

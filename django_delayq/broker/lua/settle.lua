@@ -1,6 +1,6 @@
 -- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
 -- KEYS     the constant list
--- ARGV     channel, place, then per member: member, fence, what, ms, generation used, point_ms, where `what` is
+-- ARGV     channel, place, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
 --          'next'    its next point is point_ms, and it wakes at ms
 --          'drop'    it has no next point
 --          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
@@ -56,7 +56,7 @@ if #moved > 0 then
   call('HDEL', ATTEMPTS, unpack(moved))
 end
 if #waiting > 0 then call('HDEL', LEASE, unpack(waiting)) end
--- A fence that nobody holds: not the caller's own, which a late renewal would still find.
+-- A holder that nobody is: not the caller, whom a late renewal would still find.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
 reply[2] = hint(before, ARGV[1], ARGV[2])

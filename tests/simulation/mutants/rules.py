@@ -203,8 +203,8 @@ RULES = (
     ),
     mutant(
         "fencefromreply", "the deadline counts from the sending of the claim", "kinds.points:Points.claim",
-        "claim.fence, deadline,",
-        "claim.fence, time.monotonic() + self.broker.config.lease_seconds,",
+        "claim.holder, deadline,",
+        "claim.holder, time.monotonic() + self.broker.config.lease_seconds,",
         h.slow_reply, "I4 started after its lease", time=time,
     ),
     mutant(

@@ -24,17 +24,17 @@ SCRIPTS = (
     ),
     mutant(
         "nojournal", "a claim is noted, to be repeated", "claim",
-        "call('SET', JOURNAL, ", "call('SETNX', JOURNAL, '') call('SET', JOURNAL, '0 ' .. ",
+        "call('SET', journal, ", "call('SET', journal, '0 ' .. ",
         h.claim_without_a_reply, "R: leases of a lost reply",
     ),
     mutant(
         "oldreplay", "a repeated reply holds only what is still leased", "claim",
-        "if holders[i] == fence then members", "if true then members",
+        "if holders[i] == fence .. ' ' .. worker then members", "if true then members",
         h.claim_without_a_reply_and_late_repetition, "I3 ",
     ),
     mutant(
         "noold", "an old claim gets nothing", "claim",
-        "if last and last > request then", "if false then",
+        "if not last or last < request then", "if not last or last ~= request then",
         h.old_claim_arrives, "I3 a late claim",
     ),
     mutant(

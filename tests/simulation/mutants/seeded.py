@@ -58,10 +58,10 @@ SEEDED = (
     ),
     script(
         "jobnojournal", "a claim of jobs is noted, to be repeated", "job_claim",
-        "call('SET', TAKEN, int(request) ..", "call('SET', TAKEN, '0' ..",
+        "call('SET', journal, int(request) ..", "call('SET', journal, '0' ..",
     ),
     script("jobnolapsed", "a claim tells that a lease of a job ran out", "job_claim",
-        "lapsed[i] = holder and '1' or '0'", "lapsed[i] = '0'"),
+        "lapsed[i] = holder or '0'", "lapsed[i] = '0'"),
     script("jobresultonly", "a job is forgotten with its result", "job_settle", "gone[#gone + 1] = member", ""),
     script("jobheldcancel", "what a worker has is not cancelled", "job_change",
         "elseif (call('HGET', HELD, member) or '-') ~= '-' then", "elseif false then"),
