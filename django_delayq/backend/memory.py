@@ -9,9 +9,11 @@ from typing import Any
 
 from .. import conf
 from ..broker import Broker, JobBroker, JobEntry, JobSettlement, JobView, NewJob, Place
-from ..broker.job_pages import PATIENCE_MS
 from ..fields import utcnow
 from ..timing import to_ms
+
+#: One step of priority is worth so many ms of waiting: `broker/lua/_jobs.lua`, Note [Priorities].
+PATIENCE_MS = 60_000
 
 
 @dataclass(slots=True)
