@@ -21,9 +21,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import mirror
-from ..backend import dead, operating
+from ..backend import operating
 from ..backend.listing import JobState, SeenJob, find_job, find_stored
-from ..backend.outcome import Outcome
+from ..backend.operating import Outcome
 from ..broker import Broker
 from ..exceptions import BrokerError, ForeignLayout
 from ..models import RedisJob
@@ -83,12 +83,12 @@ ORDERS = {
         Order(
             "retry", "change", (JobState.DEAD,), operating.revive, gettext_lazy("Retry"),
             gettext_lazy("A retried job is executed as it was enqueued, with all attempts. Its errors are forgotten."),
-            gettext_lazy("Retried."), dead.revive,
+            gettext_lazy("Retried."), operating.revive_row,
         ),
         Order(
             "delete", "delete", (JobState.DEAD,), operating.delete, gettext_lazy("Delete"),
             gettext_lazy("A deleted job is gone, with its arguments and its errors. Nothing brings it back."),
-            gettext_lazy("Deleted."), dead.delete,
+            gettext_lazy("Deleted."), operating.delete_row,
         ),
     )
 }  # fmt: skip

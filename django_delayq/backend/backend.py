@@ -1,28 +1,27 @@
-"""The backend that `TASKS` names. Enqueues, reads results, and what people do to jobs; executes nothing."""
+"""The backend that `TASKS` names. Enqueues, reads results, and what people do to jobs; executes nothing.
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+Note [Before the apps are loaded]
+`@task` makes the backend as soon as a module with a task is imported, and a project may do that before Django's apps
+are loaded, where no model can be imported: in an app's `apps.py`, say. Django's own backends allow it, so do we. So
+this module imports none, but for the stores when the first job is enqueued or looked for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
 
 from django.core import checks
-from django.db import transaction
 
 from .. import conf, registry
-from ..broker import NewJob, Place
-from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
-from ..exceptions import BrokerError, ForgedJob, JobCancelled, JobHeld, UnknownTask
-from ..fields import utcnow
-from ..jobs import IN_DATABASE, MAX_QUEUE, Call, DelayQTask, State, as_result, decode, encode, parse_id, result_id
+from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
+from ..exceptions import BrokerError, JobHeld, UnknownTask
+from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running, parse_id
 from ..jobs.options import parse
-from ..jobs.task import as_enqueued, retries_of, unique_key_of
-from ..timing import from_ms, to_ms
-from .checking import check_queues
-from .late import durable, ledger
+from ..jobs.task import retries_of, unique_key_of
+from ..timing import to_ms
 from .preparing import Preparer, absolute, moment, prepare
-from .sending import shared
-
-if TYPE_CHECKING:
-    from ..models import Job
+from .store import JobState, Outcome, SeenJob, Store
 
 
 class DelayQBackend(BaseTaskBackend):
@@ -98,12 +97,7 @@ class DelayQBackend(BaseTaskBackend):
             InvalidTask, InvalidArguments, BrokerUnavailable: See `enqueue`.
         """
         results, jobs = prepare(calls, self._preparer)
-        if self.settings.durable:
-            durable().enqueue(results, jobs, type(self))
-        elif self.settings.enqueue_on_commit:
-            transaction.on_commit(lambda: self._send(results, jobs), using=ledger().database())
-        else:
-            self._send(results, jobs)
+        self._stores[0].enqueue(results, jobs, type(self))
         return results
 
     def get_result(self, result_id: str) -> AnyResult:
@@ -113,42 +107,39 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: No job has this id, its result has expired, or its text is not of this project.
             BrokerUnavailable: Redis does not answer.
         """
-        parsed = parse_id(result_id)
-        if parsed is None:
-            raise TaskResultDoesNotExist(result_id)
-        if self.settings.durable and (row := durable().find(result_id, self.alias)) is not None:
-            return self._stored_result(row)
-        queue, member = parsed
+        store, found = self._find(result_id)
+        seen = store.for_result(found)
         try:
-            _, view = shared().view(queue, member)
-        except BrokerError:
-            if self.settings.results == "database" and (row := durable().find(result_id, self.alias)) is not None:
-                return self._stored_result(row)
-            raise
-        text = view.result or view.payload  # the result, where it ended between the two reads
-        in_database = self.settings.results == "database" and text in ("", IN_DATABASE)
-        if in_database and (row := durable().find(result_id, self.alias)) is not None:
-            return self._stored_result(row)
-        if not text or text == IN_DATABASE:
-            raise TaskResultDoesNotExist(result_id)
-        try:
-            _, call, state = decode(queue, member, text)
+            call, state = seen.read()
             task = registry.get_task(call.task)
-        except (ForgedJob, UnknownTask) as error:
+        except UnknownTask as error:
             raise TaskResultDoesNotExist(result_id) from error
-        if call.backend != self.alias:
-            raise TaskResultDoesNotExist(result_id)
-        running = not view.result and view.died_ms is None and " " in view.holder
+        running = seen.state == JobState.RUNNING
         if running:
-            durable().note_running(state, view)
-        run_after = call.run_after
-        if view.waits_until_ms is not None and not running:
-            run_after = view.waits_until_ms
-        return as_result(self._task_of(task, call, queue, run_after), result_id, call, state, running=running)
+            note_running(state, seen.worker, seen.at_ms)
+        return as_result(as_called(task, call, seen.place.queue), result_id, call, state, running=running)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Report what of this alias cannot work."""
-        return check_queues(self.alias, self.queues)
+        """Report the queues of this alias that no worker serves, or whose names are too long."""
+        served = conf.get_config().queues
+        unserved = [
+            checks.Error(
+                f"TASKS[{self.alias!r}] has the queue {queue!r}, which no worker serves.",
+                hint=f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here.",
+                id="delayq.E021",
+            )
+            for queue in sorted(set(self.queues) - set(served))
+        ]
+        too_long = [
+            checks.Error(
+                f"TASKS[{self.alias!r}] has the queue {queue!r}, whose name is longer than {MAX_QUEUE} characters.",
+                hint="The ids of results contain it, and Django keeps them below 64 characters. Take a shorter one.",
+                id="delayq.E022",
+            )
+            for queue in sorted(self.queues)
+            if len(queue) > MAX_QUEUE
+        ]
+        return [*unserved, *too_long]
 
     # -- more than Django's
 
@@ -160,14 +151,8 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: No job has this id.
             BrokerUnavailable: Redis does not answer.
         """
-        if self.settings.durable and (row := durable().find(result_id, self.alias)) is not None:
-            return bool(durable().cancel(row, note_cancelled, self.settings.result_ttl))
-        member, place, line, state = self._waiting(result_id)
-        if line is None:
-            return False
-        note_cancelled(state)
-        text = encode(place.queue, member, line, state)
-        return self._changed(result_id, shared().jobs.change(place, member, "cancel", self.result_ms, text))
+        store, seen = self._find(result_id)
+        return _done(seen, lambda: store.cancel(seen, self.result_ms))
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
         """Let a job that waits start at another time (a timedelta counts from now). False where it has ended.
@@ -176,12 +161,8 @@ class DelayQBackend(BaseTaskBackend):
             JobHeld, TaskResultDoesNotExist, BrokerUnavailable: See `cancel`.
         """
         at_ms = to_ms(moment(when))
-        if self.settings.durable and (row := durable().find(result_id, self.alias)) is not None:
-            return bool(durable().move(row, from_ms(at_ms)))
-        member, place, line, _ = self._waiting(result_id)
-        if line is None:
-            return False
-        return self._changed(result_id, shared().jobs.change(place, member, "move", at_ms))
+        store, seen = self._find(result_id)
+        return _done(seen, lambda: store.move(seen, at_ms))
 
     @property
     def result_ms(self) -> int:
@@ -190,57 +171,37 @@ class DelayQBackend(BaseTaskBackend):
 
     # -- inside
 
-    def _stored_result(self, row: "Job") -> AnyResult:
-        """Return what stands of a job in the database."""
-        try:
-            call, state, running, run_after = durable().read(row)
-            task = registry.get_task(call.task)
-        except (ForgedJob, UnknownTask) as error:
-            raise TaskResultDoesNotExist(row.result_id) from error
-        shown = self._task_of(task, call, row.queue, run_after)
-        return as_result(shown, row.result_id, call, state, running=running)
+    @cached_property
+    def _stores(self) -> tuple[Store, ...]:
+        """Where jobs of this alias may stand, as they are asked: new ones go into the first."""
+        from .in_database import DatabaseStore  # see Note [Before the apps are loaded]
+        from .in_redis import RedisStore
 
-    def _send(self, results: list[AnyResult], jobs: list[tuple[str, NewJob]]) -> None:
-        """Send, and tell; a result whose job another one stands for becomes that one's."""
-        if not jobs:
-            return
-        standing = shared().send(jobs)
-        sender = type(self)
-        for result, (queue, job), member in zip(results, jobs, standing, strict=True):
-            if member and member != job.member:
-                object.__setattr__(result, "id", result_id(queue, member))
-            else:
-                task_enqueued.send(sender, task_result=result)
+        if self.settings.durable:
+            return DatabaseStore(), RedisStore()
+        redis = RedisStore(self.settings)
+        return (redis, DatabaseStore()) if self.settings.results == "database" else (redis,)
 
-    def _task_of(self, task: AnyTask, call: Call, queue: str, run_after: int | None) -> AnyTask:
-        """Return the task as it was enqueued."""
-        when = None if run_after is None else datetime.fromtimestamp(run_after / 1000, UTC if conf.use_tz() else None)
-        return as_enqueued(task, backend=self.alias, queue_name=queue, priority=call.priority, run_after=when)
-
-    def _waiting(self, result_id: str) -> tuple[str, Place, str | None, State]:
-        """Return (member, place, line, state) of a job; the line is None where it has ended."""
-        result = self.get_result(result_id)
+    def _find(self, result_id: str) -> tuple[Store, SeenJob]:
+        """Return the job of a result's id, and its store. One whose store does not answer may be known to the next."""
         parsed = parse_id(result_id)
-        assert parsed is not None  # noqa: S101 - it has a result
-        queue, member = parsed
-        place, view = shared().view(queue, member)
-        if result.is_finished or not view.payload:
-            return member, place, None, State()
-        line, _, state = decode(queue, member, view.payload)
-        return member, place, line, state
-
-    def _changed(self, result_id: str, reply: str) -> bool:
-        if reply == "HELD":
-            raise JobHeld(f"A worker has the job {result_id} already, so that it can be neither cancelled nor moved.")
-        return reply == "OK"
-
-
-def note_cancelled(state: State) -> None:
-    """Note in a state that the job was cancelled now."""
-    state.status, state.finished = "FAILED", to_ms(utcnow())
-    when = "between two attempts" if state.workers else "before it started"
-    state.errors.append((_path(JobCancelled), f"Cancelled {when}."))
+        if parsed is None:
+            raise TaskResultDoesNotExist(result_id)
+        away: BrokerError | None = None
+        for store in self._stores:
+            try:
+                seen = store.find(*parsed)
+            except BrokerError as error:
+                away = error
+            else:
+                if seen is not None and seen.alias == self.alias:
+                    return store, seen
+        raise away or TaskResultDoesNotExist(result_id)
 
 
-def _path(error: type[BaseException]) -> str:
-    return f"{error.__module__}.{error.__qualname__}"
+def _done(seen: SeenJob, order: Callable[[], Outcome]) -> bool:
+    """Give an order to a job that has not ended; say whether it was done."""
+    told = Outcome.GONE if seen.state in (JobState.DEAD, JobState.ENDED) else order()
+    if told == Outcome.HELD:
+        raise JobHeld(f"A worker has the job {seen.result_id} already, so that it can be neither cancelled nor moved.")
+    return told == Outcome.DONE

@@ -3,28 +3,52 @@ one by one. Changes nothing.
 
 Whoever calls brings the broker, and with it how long Redis may take. What is not signed with this project's key is told
 as such, and nothing of it is read.
+
+Note [Two orders merged]
+Plain jobs are dead in Redis, durable ones in the database, and a page is the first of both. It ends at a place of its
+own in each of the two: so the next one begins there, however many of either kind the page has shown.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import conf, ledger, mirror
+from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Place, claimed_ms
-from ..broker.job_pages import After, JobPages, Part
+from ..broker.job_pages import After, JobPages, Page, Part, after_of
 from ..jobs import parse_id
-from . import stored
-from .dead_pages import list_dead
-from .seen import LISTED, Flaw, JobState, Listing, SeenJob, seen_view
+from ..ledger import DeadKey
+from ..timing import from_ms, to_ms
+from .in_database import DatabaseStore, seen_row, tells_all, with_states
+from .in_redis import RedisStore, seen_view, with_turn
+from .store import LISTED, Flaw, JobState, SeenJob
 
 __all__ = [
     "LISTED", "Flaw", "JobState", "JobTotals", "Listing", "SeenJob", "count_jobs", "find_job", "find_stored",
-    "list_dead", "list_jobs", "locate", "places_of",
+    "list_dead", "list_jobs", "places_of",
 ]  # fmt: skip
 
 #: More rounds for one page are not made where workers hold nearly all that is looked at.
 MOST_ROUNDS = 5
+#: So many dead jobs of the database are counted.
+MOST_COUNTED = 1_000
 #: So many held jobs are read and sorted, at most about twice as many where Redis returns more at once.
 MOST_HELD = 1_000
+
+_ROW = re.compile(r"([0-9]{1,14})\.([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of jobs. `after` is what the next one is asked for with, '' where there is none.
+
+    `capped`: there are more, but they cannot be paged to.
+    """
+
+    jobs: list[SeenJob]
+    after: str = ""
+    capped: bool = False
 
 
 def places_of(broker: Broker, queues: Sequence[str]) -> list[Place]:
@@ -58,9 +82,9 @@ def count_jobs(broker: Broker, places: Sequence[Place]) -> JobTotals:
     """
     counts = JobBroker(broker).counts(places)
     waiting, ready, running, dead = (sum(column) for column in zip((0, 0, 0, 0), *counts, strict=True))
-    rows = ledger.count_dead(queues_of(places), stored.MOST_COUNTED + 1)
-    more = rows > stored.MOST_COUNTED
-    return JobTotals(waiting, ready, running, dead + min(rows, stored.MOST_COUNTED), more)
+    rows = ledger.count_dead(queues_of(places), MOST_COUNTED + 1)
+    more = rows > MOST_COUNTED
+    return JobTotals(waiting, ready, running, dead + min(rows, MOST_COUNTED), more)
 
 
 def list_jobs(broker: Broker, places: Sequence[Place], state: JobState, *, size: int, after: str = "") -> Listing:
@@ -89,13 +113,13 @@ def list_jobs(broker: Broker, places: Sequence[Place], state: JobState, *, size:
         begin = page.after
         if begin is None or len(found) >= size:
             break
-    return Listing(stored.with_states(found), "" if begin is None else str(begin))
+    return Listing(with_states(found), "" if begin is None else str(begin))
 
 
 def find_stored(wanted: str) -> SeenJob | None:
     """Return the job of a result's id where its row tells all: it is durable and dead, or succeeded. Asks no Redis."""
-    row = stored.find_row(wanted)
-    return stored.seen_row(row) if row is not None and stored.tells_all(row) else None
+    seen = _find_row(wanted)
+    return seen if seen is not None and tells_all(seen) else None
 
 
 def find_job(broker: Broker, wanted: str) -> SeenJob | None:
@@ -105,33 +129,20 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
         BrokerError: Redis does not answer, or with an error.
         ForeignLayout: The prefix belongs to another database.
     """
-    row = stored.find_row(wanted)
-    if row is not None and stored.tells_all(row):
-        return stored.seen_row(row)
-    found = locate(broker, wanted)
-    if found is None:
-        return None
-    place, member = found
-    view = JobBroker(broker).view(place, member)
-    ready = view.payload and view.waits_until_ms is None and view.died_ms is None
-    seen = seen_view(place, member, view, turn_us=JobPages(broker).turn_us(place, member) if ready else None)
+    stored, parsed = _find_row(wanted), parse_id(wanted)
+    if parsed is None or (stored is not None and tells_all(stored)):
+        return stored
+    seen = RedisStore(broker=broker).find(*parsed)
     if seen is None:
-        return None if row is None else stored.seen_row(row)
-    return stored.with_states([seen])[0]
+        return stored
+    if seen.state == JobState.READY:
+        seen = with_turn(seen, JobPages(broker).turn_us(seen.place, seen.member))
+    return with_states([seen])[0]
 
 
-def locate(broker: Broker, wanted: str) -> tuple[Place, str] | None:
-    """Return where the job of a result's id lives, and its member; None where no queue of ours can have it.
-
-    Raises:
-        BrokerError: Redis does not answer, or with an error.
-        ForeignLayout: The prefix belongs to another database.
-    """
+def _find_row(wanted: str) -> SeenJob | None:
     parsed = parse_id(wanted)
-    if parsed is None or parsed[0] not in conf.get_config().queues:
-        return None
-    queue, member = parsed
-    return JobBroker(broker).place_of(member, queue, mirror.standing_shards(broker)), member
+    return None if parsed is None else DatabaseStore().find(*parsed)
 
 
 def queues_of(places: Sequence[Place]) -> list[str]:
@@ -148,7 +159,67 @@ def _running(broker: Broker, places: Sequence[Place], size: int, after: str) -> 
     seen = [seen_view(place, member, view) for (place, member), view in zip(part, views, strict=True)]
     more = start + size < len(held)
     return Listing(
-        stored.with_states([job for job in seen if job is not None and job.state == JobState.RUNNING]),
+        with_states([job for job in seen if job is not None and job.state == JobState.RUNNING]),
         str(start + size) if more else "",
         capped=not more and len(read) >= MOST_HELD,
     )
+
+
+# -- dead jobs
+
+
+class Begin(NamedTuple):
+    """Where a page begins; None where it is the first one. See Note [Two orders merged]."""
+
+    redis: After | None
+    row: DeadKey | None
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f"{to_ms(self.row[0])}.{self.row[1]}"
+        return f"{self.redis or ''}|{row}"
+
+    @classmethod
+    def parse(cls, value: str) -> "Begin":
+        """Return what `str` wrote; the first page for anything else."""
+        redis, _, row = value.partition("|")
+        found = _ROW.fullmatch(row)
+        return cls(After.parse(redis), None if found is None else (from_ms(int(found[1])), int(found[2])))
+
+
+def list_dead(
+    queues: Sequence[str],
+    *,
+    size: int,
+    after: str = "",
+    broker: Broker | None = None,
+    places: Sequence[Place] = (),
+) -> Listing:
+    """Return a page of the dead jobs of these queues in the database and, with a broker, of these places in Redis.
+
+    Reads about `size` jobs of either kind, and the texts of those that are shown.
+
+    Raises:
+        BrokerError: Redis does not answer, or with an error.
+    """
+    begin = Begin.parse(after)
+    page = Page([], None)
+    if broker is not None:
+        page = JobPages(broker).ordered("dead", places, size, after=begin.redis, newest_first=True)
+    keys = ledger.dead_keys(queues, size + 1, after=begin.row)
+    merged = sorted(
+        [(-row.score, 0, at) for at, row in enumerate(page.rows)]
+        + [(-float(to_ms(died_at)), 1, at) for at, (died_at, _) in enumerate(keys)]
+    )
+    shown = merged[:size]
+    ranked = [page.rows[at] for _, kind, at in shown if kind == 0]
+    chosen = [keys[at] for _, kind, at in shown if kind == 1]
+    views = [] if broker is None else JobBroker(broker).views_of([(row.place, row.member) for row in ranked])
+    rows = ledger.load_dead([pk for _, pk in chosen])
+    found = (
+        iter([seen_view(row.place, row.member, view) for row, view in zip(ranked, views, strict=True)]),
+        iter([seen_row(rows[pk]) if pk in rows else None for _, pk in chosen]),
+    )
+    jobs = [seen for _, kind, _ in shown if (seen := next(found[kind])) is not None]
+    if len(merged) <= size and page.after is None:
+        return Listing(jobs)
+    return Listing(jobs, str(Begin(after_of(ranked, begin.redis), chosen[-1] if chosen else begin.row)))

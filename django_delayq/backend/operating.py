@@ -1,36 +1,22 @@
-"""What people do to jobs by their ids: cancel, run now, revive, delete. Signs only what it found signed.
+"""What people do to jobs by their ids: cancel, run now, revive, delete.
 
 Works also where this code does not know a job's task or its backend. Where it does, the backend itself is asked.
-
-Note [A result gives way]
-The result of a plain job that died may stand in the database, and where one stands none is written. So it is deleted
-before the job is revived, and put back where Redis refuses. Cut off in between, nothing is lost but the row: the job
-is dead in Redis, with all that the row told.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import ledger
-from ..broker import Broker, JobBroker, JobView, Place
+from ..broker import Broker
 from ..compat import TaskResultDoesNotExist, task_backends
-from ..exceptions import ForgedJob, JobHeld, UnreadableJob
-from ..jobs import Call, Options, State, decode, encode, revived
+from ..exceptions import JobHeld
+from ..jobs import Call, Options, parse_id
 from ..timing import from_ms, to_ms
-from . import dead
-from .backend import DelayQBackend, note_cancelled
-from .listing import locate
-from .outcome import Outcome
+from .backend import DelayQBackend
+from .in_database import DatabaseStore
+from .in_redis import RedisStore
+from .store import JobState, Outcome, SeenJob, Store
 
-__all__ = ["Outcome", "cancel", "delete", "revive", "run_now"]
-
-_REPLIES = {
-    "OK": Outcome.DONE,
-    "HELD": Outcome.HELD,
-    "DEAD": Outcome.DEAD,
-    "WAITING": Outcome.NOT_DEAD,
-    "TAKEN": Outcome.KEY_TAKEN,
-}
+__all__ = ["Outcome", "cancel", "delete", "delete_row", "revive", "revive_row", "run_now"]
 
 
 def cancel(broker: Broker, wanted: str) -> Outcome:
@@ -40,38 +26,27 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
         BrokerError: Redis does not answer, or with an error. After a `BrokerUnavailable` it may be cancelled or not.
         ForeignLayout: The prefix belongs to another database.
     """
-    found = _look(broker, wanted)
-    if isinstance(found, Outcome):
-        return found
-    jobs, place, member, view = found
-    if view.died_ms is not None:
-        return Outcome.DEAD
-    line, call, state = _text(place, member, view)
-    told = _by_backend(call, wanted, lambda backend: backend.cancel(wanted))
-    if told is not None:
-        return told
-    text = ""
-    if call is not None:
-        note_cancelled(state)
-        text = encode(place.queue, member, line, state)
-    return _told(jobs.change(place, member, "cancel", int(Options().result_ttl * 1000), text))
+    store = RedisStore(broker=broker)
+    seen = _look(store, wanted)
+    if isinstance(seen, Outcome):
+        return seen
+    told = _by_backend(seen.call, wanted, lambda backend: backend.cancel(wanted))
+    return store.cancel(seen, int(Options().result_ttl * 1000)) if told is None else told
 
 
 def run_now(broker: Broker, wanted: str) -> Outcome:
     """Let a job that waits for a time wait for its turn instead. Raises what `cancel` does."""
-    found = _look(broker, wanted)
-    if isinstance(found, Outcome):
-        return found
-    jobs, place, member, view = found
-    if view.died_ms is not None:
-        return Outcome.DEAD
-    if " " in view.holder:
+    store = RedisStore(broker=broker)
+    seen = _look(store, wanted)
+    if isinstance(seen, Outcome):
+        return seen
+    if seen.state == JobState.RUNNING:
         return Outcome.HELD
-    now = from_ms(broker.clocks_ms([place])[0])  # by the clock of this process it might have to wait
-    if view.waits_until_ms is None or view.waits_until_ms <= to_ms(now):
+    now = from_ms(broker.clocks_ms([seen.place])[0])  # by the clock of this process it might have to wait
+    if seen.state == JobState.READY or seen.at_ms is None or seen.at_ms <= to_ms(now):
         return Outcome.READY  # moving it would put it behind all others
-    told = _by_backend(_text(place, member, view)[1], wanted, lambda backend: backend.reschedule(wanted, now))
-    return _told(jobs.change(place, member, "move", 0)) if told is None else told
+    told = _by_backend(seen.call, wanted, lambda backend: backend.reschedule(wanted, now))
+    return store.move(seen, 0) if told is None else told
 
 
 def revive(broker: Broker, wanted: str) -> Outcome:
@@ -81,62 +56,55 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     A durable one is revived in the database, in the caller's transaction, with or without Redis. Raises what `cancel`
     does.
     """
-    told = dead.revive(wanted)
-    if told is not None:
-        return told
-    found = _look_at_dead(broker, wanted)
-    if isinstance(found, Outcome):
-        return found
-    jobs, place, member, view = found
-    line, call, state = _text(place, member, view)
-    if call is None:
-        return Outcome.UNREADABLE
-    result = ledger.take_result(place.queue, member)  # see Note [A result gives way]
-    text = encode(place.queue, member, line, revived(state))
-    told = _told(jobs.change(place, member, "revive", call.priority, text, unique=call.unique))
-    if result is not None and told != Outcome.DONE:
-        ledger.store_results([result])
-    return told
+    return _to_dead([DatabaseStore(), RedisStore(broker=broker)], wanted, _revive) or Outcome.GONE
 
 
 def delete(broker: Broker, wanted: str) -> Outcome:
     """Forget a dead job, and with it its result. Raises what `cancel` does."""
-    told = dead.delete(wanted)
-    if told is not None:
-        return told
-    found = _look_at_dead(broker, wanted)
-    if isinstance(found, Outcome):
-        return found
-    jobs, place, member, _ = found
-    told = _told(jobs.change(place, member, "bury"))
-    if told == Outcome.DONE:
-        ledger.take_result(place.queue, member)
-    return told
+    return _to_dead([DatabaseStore(), RedisStore(broker=broker)], wanted, _delete) or Outcome.GONE
 
 
-def _look(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str, JobView]:
-    found = locate(broker, wanted)
-    if found is None:
-        return Outcome.GONE
-    place, member = found
-    jobs = JobBroker(broker)
-    view = jobs.view(place, member)
-    if not view.payload:
-        return Outcome.DEAD if dead.is_dead(wanted) else Outcome.GONE
-    return jobs, place, member, view
+def revive_row(wanted: str) -> Outcome | None:
+    """Do as `revive` does, by the row and without Redis. None where that is not for the database to say."""
+    return _to_dead([DatabaseStore()], wanted, _revive)
 
 
-def _look_at_dead(broker: Broker, wanted: str) -> Outcome | tuple[JobBroker, Place, str, JobView]:
-    found = _look(broker, wanted)
-    return Outcome.NOT_DEAD if not isinstance(found, Outcome) and found[3].died_ms is None else found
+def delete_row(wanted: str) -> Outcome | None:
+    """Do as `delete` does, by the row; see `revive_row`."""
+    return _to_dead([DatabaseStore()], wanted, _delete)
 
 
-def _text(place: Place, member: str, view: JobView) -> tuple[str, Call | None, State]:
-    """Return what `decode` does of a job; no call where it is not of this project, or of a later version."""
-    try:
-        return decode(place.queue, member, view.payload)
-    except (ForgedJob, UnreadableJob):
-        return "", None, State()
+def _revive(store: Store, seen: SeenJob) -> Outcome:
+    return store.revive(seen)
+
+
+def _delete(store: Store, seen: SeenJob) -> Outcome:
+    return store.delete(seen)
+
+
+def _to_dead(stores: Sequence[Store], wanted: str, order: Callable[[Store, SeenJob], Outcome]) -> Outcome | None:
+    """Give an order to the first store that has the job, if it is dead there. None where none of them has it."""
+    for store in stores:
+        seen = _find(store, wanted)
+        if seen is not None:
+            return order(store, seen) if seen.state == JobState.DEAD else Outcome.NOT_DEAD
+    return None
+
+
+def _find(store: Store, wanted: str) -> SeenJob | None:
+    """Return a job that has not ended, or is dead. One without a text is none."""
+    parsed = parse_id(wanted)
+    seen = None if parsed is None else store.find(*parsed)
+    return seen if seen is not None and seen.size and seen.state != JobState.ENDED else None
+
+
+def _look(store: RedisStore, wanted: str) -> SeenJob | Outcome:
+    """Return a job that waits or runs in Redis, or what else became of it."""
+    seen = _find(store, wanted)
+    if seen is not None and seen.state != JobState.DEAD:
+        return seen
+    stored = seen or _find(DatabaseStore(), wanted)
+    return Outcome.DEAD if stored is not None and stored.state == JobState.DEAD else Outcome.GONE
 
 
 def _by_backend(call: Call | None, wanted: str, order: Callable[[DelayQBackend], bool]) -> Outcome | None:
@@ -153,7 +121,3 @@ def _by_backend(call: Call | None, wanted: str, order: Callable[[DelayQBackend],
         return Outcome.HELD
     except TaskResultDoesNotExist:
         return None
-
-
-def _told(reply: str) -> Outcome:
-    return _REPLIES.get(reply, Outcome.GONE)

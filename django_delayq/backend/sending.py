@@ -21,10 +21,9 @@ from collections.abc import Sequence
 
 from django.core.signals import setting_changed
 
-from .. import conf
+from .. import conf, mirror
 from ..broker import Broker, JobBroker, JobView, NewJob, Place, in_parts
 from ..exceptions import BrokerUnavailable
-from .late import mirror
 from .memory import MemoryJobs, NoRedis
 
 #: Whoever enqueues waits at most so long for Redis, twice.
@@ -101,7 +100,7 @@ class Sender:
 
     def _learn(self, place: Place, epoch: str) -> None:
         """See Note [The shards that stand]."""
-        self._shards = mirror().standing_shards(self.jobs.broker)
+        self._shards = mirror.standing_shards(self.jobs.broker)
         self._epochs[place] = epoch
 
     # -- one job that is there
@@ -115,7 +114,7 @@ class Sender:
         place = self._place(queue, member)
         view = self.jobs.view(place, member)
         if not (view.payload or view.result):
-            self._shards = mirror().standing_shards(self.jobs.broker)
+            self._shards = mirror.standing_shards(self.jobs.broker)
             if self._place(queue, member) != place:
                 place = self._place(queue, member)
                 view = self.jobs.view(place, member)

@@ -1,6 +1,6 @@
 """What a job is: its name, its task, its options, and its text in Redis. Reads no server and no database."""
 
-from .attempts import attempts_of, note_failed, note_lost, revived
+from .attempts import attempts_of, note_cancelled, note_failed, note_lost, note_running, revived
 from .context import JobContext
 from .ids import MAX_QUEUE, is_member, key_hash, new_members, parse_id, result_id
 from .options import Options, Retries
@@ -17,7 +17,7 @@ from .record import (
     encode_state,
     sign_anew,
 )
-from .results import as_result
+from .results import as_called, as_result
 from .task import DelayQTask
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Options",
     "Retries",
     "State",
+    "as_called",
     "as_result",
     "attempts_of",
     "bare",
@@ -41,8 +42,10 @@ __all__ = [
     "is_member",
     "key_hash",
     "new_members",
+    "note_cancelled",
     "note_failed",
     "note_lost",
+    "note_running",
     "parse_id",
     "result_id",
     "revived",

@@ -5,8 +5,11 @@ attempt that failed, in their order, and one wherever an execution did not end. 
 """
 
 from .. import history
+from ..exceptions import JobCancelled
 from ..history import Attempt
 from .record import Span, State
+
+_CANCELLED = f"{JobCancelled.__module__}.{JobCancelled.__qualname__}"
 
 
 def note_failed(state: State, ended: int) -> None:
@@ -24,6 +27,19 @@ def note_lost(state: State, count: int, worker: str, started: int | None) -> Non
             *[Span(None, None, "")] * (count - 1),
             Span(started, None, worker[: history.MOST_LINE]),
         ]
+
+
+def note_cancelled(state: State, ended: int) -> None:
+    """Note that the job was cancelled."""
+    state.status, state.finished = "FAILED", ended
+    when = "between two attempts" if state.workers else "before it started"
+    state.errors.append((_CANCELLED, f"Cancelled {when}."))
+
+
+def note_running(state: State, worker: str, claimed: int | None) -> None:
+    """Note who executes the job, since when."""
+    state.started, state.attempted = state.started or claimed, claimed
+    state.workers.append(worker)
 
 
 def attempts_of(state: State) -> list[Attempt]:

@@ -7,6 +7,7 @@ from .. import conf
 from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
 from ..exceptions import ResultTooLarge
 from .record import Call, State, why_left_out
+from .task import as_enqueued
 
 STATUSES = {"SUCCESSFUL": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED}
 
@@ -34,6 +35,12 @@ class JobResult(AnyResult):
         if why:
             raise ResultTooLarge(why)
         return value
+
+
+def as_called(task: AnyTask, call: Call, queue: str) -> AnyTask:
+    """Return a task as this call of it was enqueued."""
+    run_after = instant(call.run_after)
+    return as_enqueued(task, backend=call.backend, queue_name=queue, priority=call.priority, run_after=run_after)
 
 
 def as_result(task: AnyTask, result_id: str, call: Call, state: State, *, running: bool = False) -> AnyResult:

@@ -9,7 +9,7 @@ from django.db import connections
 from .. import chain, ledger
 from ..backend.preparing import moment
 from ..compat import AnyResult, AnyTask, TaskResultDoesNotExist, normalize_json, task_backends
-from ..jobs import as_result, decode, result_id
+from ..jobs import as_called, as_result, decode, result_id
 from ..models import Schedule
 from ..registry import get_task
 from ..timing import Recurrence, to_ms
@@ -110,8 +110,7 @@ class Assertions:
             found: AnyResult = backend.get_result(result_id(queue, member))
             return found
         except TaskResultDoesNotExist:  # kept no longer
-            task = backend._task_of(get_task(call.task), call, queue, call.run_after)
-            return as_result(task, result_id(queue, member), call, state)
+            return as_result(as_called(get_task(call.task), call, queue), result_id(queue, member), call, state)
 
     def assert_enqueued(
         self,

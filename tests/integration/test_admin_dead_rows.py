@@ -9,7 +9,7 @@ from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.utils import quote
 from django.core.management import call_command
 
-from django_delayq.backend import stored
+from django_delayq.backend import listing
 from django_delayq.fields import utcnow
 from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Job
@@ -85,7 +85,7 @@ def test_the_list_is_paged(viewer, broker):
 
 
 def test_more_than_are_counted_are_told_as_more(viewer, monkeypatch):
-    monkeypatch.setattr(stored, "MOST_COUNTED", 2)
+    monkeypatch.setattr(listing, "MOST_COUNTED", 2)
     for _ in range(3):
         dead_row()
     assert '<span class="delayq-count">2+</span>' in text_of(viewer, DEAD)

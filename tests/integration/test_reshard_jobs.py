@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import mirror
-from django_delayq.backend.listing import find_job
-from django_delayq.backend.seen import Flaw
+from django_delayq.backend.listing import Flaw, find_job
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Broker, JobBroker, JobSettlement, Place
 from django_delayq.compat import TaskResultStatus

@@ -9,9 +9,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger, mirror
-from django_delayq.backend import listing, operating, stored
+from django_delayq.backend import listing, operating
 from django_delayq.backend.listing import JobState, find_job, find_stored, list_dead, list_jobs, places_of
-from django_delayq.backend.outcome import Outcome
+from django_delayq.backend.operating import Outcome
 from django_delayq.broker import Broker, Place
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable
@@ -153,7 +153,7 @@ def test_dead_jobs_are_counted_up_to_a_number(broker, monkeypatch):
     places = places_of(broker, ("default", "mail"))
     assert listing.count_jobs(broker, places) == (0, 0, 0, 7, False)
     assert listing.count_jobs(broker, places_of(broker, ("mail",))) == (0, 0, 0, 3, False)
-    monkeypatch.setattr(stored, "MOST_COUNTED", 5)
+    monkeypatch.setattr(listing, "MOST_COUNTED", 5)
     assert listing.count_jobs(broker, places) == (0, 0, 0, 6, True)
 
 
@@ -310,7 +310,7 @@ def test_only_one_of_two_who_revive_a_job_does(broker, monkeypatch):
     assert row_of(result).status == "FAILED"
     assert not ledger.revive_job(read, unique="", now=utcnow()), "it died another death"
     assert not ledger.delete_job(read)
-    monkeypatch.setattr(operating.dead, "find_row", lambda wanted: read)
+    monkeypatch.setattr(ledger, "find_job", lambda member: read)
     assert operating.delete(broker, result.id) == Outcome.NOT_DEAD
 
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_delayq import ledger
-from django_delayq.backend import durable as module
+from django_delayq.backend import in_database as module
 from django_delayq.broker import JobBroker, JobSettlement
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable, JobHeld

@@ -3,7 +3,7 @@
 import pytest
 
 from django_delayq.backend import operating
-from django_delayq.backend.outcome import Outcome
+from django_delayq.backend.operating import Outcome
 from django_delayq.broker import JobBroker, NewJob
 from django_delayq.compat import InvalidTaskBackend, TaskResultDoesNotExist, TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable

@@ -10,8 +10,7 @@ from django.test import override_settings
 
 from django_delayq import mirror
 from django_delayq.backend import operating
-from django_delayq.backend.listing import find_job
-from django_delayq.backend.seen import Flaw, JobState
+from django_delayq.backend.listing import Flaw, JobState, find_job
 from django_delayq.broker import Broker, keys
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import ForgedJob

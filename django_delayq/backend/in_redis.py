@@ -1,0 +1,158 @@
+"""Jobs as Redis holds them: enqueued, found, changed. Signs only what it found signed.
+
+Note [A result gives way]
+The result of a plain job that died may stand in the database, and where one stands none is written. So it is deleted
+before the job is revived, and put back where Redis refuses. Cut off in between, nothing is lost but the row: the job
+is dead in Redis, with all that the row told.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from django.db import transaction
+
+from .. import conf, ledger, mirror
+from ..broker import Broker, JobBroker, JobView, NewJob, Place
+from ..broker.job_pages import PATIENCE_MS
+from ..compat import AnyResult, task_enqueued
+from ..exceptions import ForgedJob, UnreadableJob
+from ..fields import utcnow
+from ..jobs import Options, decode, encode, note_cancelled, result_id, revived
+from ..timing import to_ms
+from .sending import shared
+from .store import Flaw, JobState, Outcome, SeenJob
+
+_REPLIES = {
+    "OK": Outcome.DONE,
+    "HELD": Outcome.HELD,
+    "DEAD": Outcome.DEAD,
+    "WAITING": Outcome.NOT_DEAD,
+    "TAKEN": Outcome.KEY_TAKEN,
+}
+
+
+class RedisStore:
+    """Jobs in Redis, or in memory where Redis is sent nothing. A `Store`."""
+
+    def __init__(self, options: Options | None = None, *, broker: Broker | None = None) -> None:
+        """Take the options of an alias, and a broker where that is asked instead of this process' sender."""
+        self._options = options or Options()
+        self._given = None if broker is None else JobBroker(broker)
+
+    @property
+    def jobs(self) -> JobBroker:
+        """What is asked."""
+        return shared().jobs if self._given is None else self._given
+
+    def enqueue(self, results: Sequence[AnyResult], jobs: Sequence[tuple[str, NewJob]], sender: type) -> None:
+        """Add jobs in few round trips; see `Store`.
+
+        Raises:
+            BrokerUnavailable: Redis does not answer; some may have been added.
+        """
+        if self._options.enqueue_on_commit:
+            transaction.on_commit(lambda: RedisStore().enqueue(results, jobs, sender), using=ledger.database())
+            return
+        standing = shared().send(jobs) if jobs else []
+        for result, (queue, job), member in zip(results, jobs, standing, strict=True):
+            if member and member != job.member:
+                object.__setattr__(result, "id", result_id(queue, member))
+            else:
+                task_enqueued.send(sender, task_result=result)
+
+    def find(self, queue: str, member: str) -> SeenJob | None:
+        """See `Store`. With a broker of its own it goes by the shards that stand in Redis now.
+
+        Raises:
+            ForeignLayout: The prefix belongs to another database.
+        """
+        if self._given is None:
+            place, view = shared().view(queue, member)
+        elif queue not in conf.get_config().queues:
+            return None
+        else:
+            place = self._given.place_of(member, queue, mirror.standing_shards(self._given.broker))
+            view = self._given.view(place, member)
+        return seen_view(place, member, view)
+
+    def for_result(self, seen: SeenJob) -> SeenJob:
+        """See `Store`."""
+        if seen.state != JobState.WAITING or seen.call is None:
+            return seen
+        return replace(seen, call=replace(seen.call, run_after=seen.at_ms))
+
+    def cancel(self, seen: SeenJob, keep_ms: int) -> Outcome:
+        """See `Store`. What cannot be read leaves no result."""
+        text = ""
+        if seen.record is not None:
+            note_cancelled(seen.record, to_ms(utcnow()))
+            text = encode(seen.place.queue, seen.member, seen.line, seen.record)
+        return self._change(seen, "cancel", keep_ms, text)
+
+    def move(self, seen: SeenJob, at_ms: int) -> Outcome:
+        """See `Store`."""
+        return self._change(seen, "move", at_ms)
+
+    def revive(self, seen: SeenJob) -> Outcome:
+        """See `Store`."""
+        if seen.call is None or seen.record is None:
+            return Outcome.UNREADABLE
+        queue, member, call = seen.place.queue, seen.member, seen.call
+        result = ledger.take_result(queue, member)  # see Note [A result gives way]
+        text = encode(queue, member, seen.line, revived(seen.record))
+        told = self._change(seen, "revive", call.priority, text, call.unique)
+        if result is not None and told != Outcome.DONE:
+            ledger.store_results([result])
+        return told
+
+    def delete(self, seen: SeenJob) -> Outcome:
+        """See `Store`."""
+        told = self._change(seen, "bury")
+        if told == Outcome.DONE:
+            ledger.take_result(seen.place.queue, seen.member)
+        return told
+
+    def _change(self, seen: SeenJob, what: str, ms: int = 0, text: str = "", unique: str = "") -> Outcome:
+        reply = self.jobs.change(seen.place, seen.member, what, ms, text, unique=unique)
+        return _REPLIES.get(reply, Outcome.GONE)
+
+
+def seen_view(place: Place, member: str, view: JobView, turn_us: float | None = None) -> SeenJob | None:
+    """Return what these values of Redis say of a job; None where it is gone."""
+    text = view.payload or view.result
+    if not text and view.waits_until_ms is None and view.died_ms is None and turn_us is None:
+        return None
+    if view.result:  # beside a payload where it ended between the two reads
+        ended = _read(SeenJob(place, member, JobState.ENDED, None, len(view.result)), view.result)
+        if ended.record is not None:
+            return replace(ended, at_ms=ended.record.finished)
+        if not view.payload:
+            return None  # there is no such result
+    if view.died_ms is not None:
+        seen = SeenJob(place, member, JobState.DEAD, view.died_ms, len(text))
+    elif " " in view.holder:
+        worker, claimed = view.held_by
+        seen = SeenJob(place, member, JobState.RUNNING, claimed, len(text), worker, view.waits_until_ms)
+    elif view.waits_until_ms is None:
+        seen = SeenJob(place, member, JobState.READY, None, len(text))
+    else:
+        seen = SeenJob(place, member, JobState.WAITING, view.waits_until_ms, len(text))
+    return with_turn(_read(seen, text), turn_us)
+
+
+def with_turn(seen: SeenJob, turn_us: float | None) -> SeenJob:
+    """Return a job with the time since when it is ready, as its turn tells."""
+    if seen.state != JobState.READY or turn_us is None:
+        return seen
+    priority = 0 if seen.call is None else seen.call.priority
+    return replace(seen, at_ms=max(0, int(min(turn_us, 2.0**62)) // 1000 + priority * PATIENCE_MS))
+
+
+def _read(seen: SeenJob, text: str) -> SeenJob:
+    try:
+        line, call, record = decode(seen.place.queue, seen.member, text)
+    except ForgedJob:
+        return replace(seen, flaw=Flaw.FORGED)
+    except UnreadableJob:
+        return replace(seen, flaw=Flaw.UNREADABLE)
+    return replace(seen, line=line, call=call, record=record)
