@@ -24,7 +24,7 @@ class Item(Held):
     kind: object = None
     place: object = None
     member: str = "jitem"
-    fence: str = ""
+    lease: str = ""
     deadline: float = float("inf")
     act: object = lambda: time.sleep(0)
     seconds: float = SHORT
