@@ -85,9 +85,7 @@ def main() -> None:
     from django.db import connection
 
     from django_delayq.broker import Broker
-    from django_delayq.worker.collector import calm_collector
 
-    calm_collector()  # as the command does
     print(f"{options.schedules} schedules each second, one worker, {options.seconds:g} s, {connection.vendor}")
     heads = ("overlap", "missed", "executions", "per s", "share", "points", "longest wait", "never")
     print("{:<10} {:<7} {:>11} {:>6} {:>6} {:>8} {:>13} {:>6}".format(*heads))

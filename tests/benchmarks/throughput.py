@@ -65,7 +65,6 @@ def main() -> None:
     from django_delayq.kinds import points
     from django_delayq.models import Run
     from django_delayq.worker import Worker, WorkerOptions, upkeep
-    from django_delayq.worker.collector import calm_collector
 
     prepare(options.points)
     for owner, name, label in (
@@ -81,7 +80,6 @@ def main() -> None:
     worker.upkeep._rebuild_missing()
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
     profile = cProfile.Profile()
-    calm_collector()  # as the command does
     began = time.perf_counter()
     if options.profile:
         profile.runcall(worker.run)

@@ -29,7 +29,6 @@ from django_delayq.supervisor import (
     end_within,
 )
 from django_delayq.worker import Worker, WorkerOptions, status
-from django_delayq.worker.collector import calm_collector
 from django_delayq.worker.log_queue import LogQueue
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from django_delayq.worker.recycling import resident_mb
@@ -161,7 +160,6 @@ class Command(BaseCommand):
     def _worker(self, worker_options: WorkerOptions) -> Worker:
         tasks = len(registry.get_tasks())
         worker = Worker(worker_options)
-        calm_collector()
         logger.info(
             "Worker %s: queues %s, %d threads, %d tasks known.",
             worker_options.name,
