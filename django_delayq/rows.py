@@ -29,6 +29,7 @@ class StateRow:
     run_count: int = 0
     condition: str = Condition.ACTIVE.value
     condition_reason: str = ""
+    mirrored_digest: str = ""
     stored: bool = False
 
 
@@ -66,6 +67,7 @@ class ScheduleRow(Recurring):
     backoff: timedelta
     created_at: datetime
     generation: int
+    synced_generation: int
     replaced_from: datetime | None
     effective_from: datetime
     args: list[Any]

@@ -41,7 +41,7 @@ from .reading import (
     open_chains,
 )
 from .recording import record, start
-from .states import STATE_FIELDS, advance, save_states, settle_state
+from .states import STATE_FIELDS, advance, settle_state, write_states
 
 __all__ = [
     "STATE_FIELDS",
@@ -88,7 +88,6 @@ __all__ = [
     "record",
     "record_jobs",
     "revive_job",
-    "save_states",
     "settle_state",
     "start",
     "start_jobs",
@@ -98,5 +97,6 @@ __all__ = [
     "undo_start",
     "unmirrored_jobs",
     "version_of",
+    "write_states",
     "writing",
 ]

@@ -51,22 +51,25 @@ class Reader:
         """Return the rows with these keys, by their order; `where` is more SQL without values of anybody's."""
         if not keys:
             return []
-        places = ", ".join(["%s"] * len(keys))
+        among, values = f"{self._key} IN ({', '.join(['%s'] * len(keys))})", [*keys]
+        if isinstance(keys, range):
+            among, values = f"{self._key} >= %s AND {self._key} < %s", [keys.start, keys.stop]
         connection = connections[self._using]
         with connection.cursor() as cursor:
             if _instants_in_c(connection):
                 cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-            sql = f"{self._sql} WHERE {self._key} IN ({places}){where}{self._end}"
-            cursor.execute(sql, [*self._parameters, *keys])
+            cursor.execute(f"{self._sql} WHERE {among}{where}{self._end}", [*self._parameters, *values])
             rows = cursor.fetchall()
-        return [self._read(row) for row in rows]
+        return [_converted(row, self._converters) for row in rows]
 
-    def _read(self, row: Sequence[Any]) -> list[Any]:
-        values = list(row)
-        for index, convert in self._converters:
-            if values[index] is not None:
-                values[index] = convert(values[index])
-        return values
+
+def _converted(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) -> list[Any]:
+    """Return a row with some of its values converted, but for those that are None."""
+    values = list(row)
+    for index, convert in converters:
+        if values[index] is not None:
+            values[index] = convert(values[index])
+    return values
 
 
 def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
@@ -119,7 +122,7 @@ class Writer:
         Raises:
             DataError, IntegrityError: None was inserted; the transaction, on PostgreSQL, is to be rolled back.
         """
-        written, connection = [self._written(row) for row in rows], connections[self._using]
+        written, connection = [_converted(row, self._writing) for row in rows], connections[self._using]
         into, keys = f"INSERT INTO {self._table} ({', '.join(self._columns)})", []
         marks = f"({', '.join(['%s'] * len(self._columns))})"
         returning = f" RETURNING {self._pk}"
@@ -142,7 +145,7 @@ class Writer:
 
     def update(self, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows over those whose column of the first name is the same."""
-        written = [self._written(row) for row in rows]
+        written = [_converted(row, self._writing) for row in rows]
         if not written:
             return
         key, *others = self._columns
@@ -158,13 +161,6 @@ class Writer:
 
     def _json(self, rows: Iterable[Sequence[Any]]) -> str:
         return json.dumps([dict(zip(self._plain, row, strict=True)) for row in rows], separators=(",", ":"))
-
-    def _written(self, row: Sequence[Any]) -> list[Any]:
-        values = list(row)
-        for index, write in self._writing:
-            if values[index] is not None:
-                values[index] = write(values[index])
-        return values
 
 
 def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:

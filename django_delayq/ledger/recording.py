@@ -124,7 +124,7 @@ def _advance(
             if outcome.owner is not None:
                 outcome.owner.next_point = outcome.next_point
     if moved:
-        write_states([moved[pk] for pk in sorted(moved)], using)
+        write_states([moved[pk] for pk in sorted(moved)])
 
 
 def _record_left(outcome: Outcome, claimed: ScheduleRow, state: StateRow, using: str) -> None:

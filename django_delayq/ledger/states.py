@@ -10,7 +10,7 @@ from .. import chain
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, ScheduleState, Status
 from ..models.run import OPEN
-from ..rows import AnyRun, AnySchedule, AnyState, StateRow
+from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import writer
 from .database import database
 
@@ -20,17 +20,14 @@ STATE_FIELDS = [
 ]  # fmt: skip
 
 
-_VALUES = attrgetter("schedule_id", *STATE_FIELDS)
-
-
-def decides(run: AnyRun) -> bool:
+def decides(run: RunRow) -> bool:
     """Say whether a row decides points of its schedule's chain: an outcome, or the hand-over of an overlapping run."""
     if run.apart:
         return bool(run.origin == Origin.DUE and run.status == Status.QUEUED)
     return run.status not in OPEN
 
 
-def advance(state: AnyState, run: AnyRun) -> None:
+def advance(state: StateRow, run: RunRow) -> None:
     """Move a state on by one row of the ledger, in memory."""
     if decides(run):
         last = run.last_due_at or run.due_at
@@ -54,7 +51,7 @@ def advance(state: AnyState, run: AnyRun) -> None:
     state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
 
 
-def settle_state(schedule: AnySchedule, state: AnyState) -> datetime | None:
+def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
     """Write the chain's next point, or why there is none, into a state (in memory), and return the point."""
     try:
         point = chain.next_point(schedule, state)
@@ -73,22 +70,18 @@ def settle_state(schedule: AnySchedule, state: AnyState) -> datetime | None:
     return point
 
 
-def write_states(states: Sequence[StateRow], using: str) -> None:
-    """Write states whose rows, as far as there are any, are locked."""
-    writer(ScheduleState, ("schedule_id", *STATE_FIELDS), using).update(_VALUES(item) for item in states if item.stored)
-    save_states([state for state in states if not state.stored], STATE_FIELDS)
-
-
-def save_states(states: Sequence[AnyState], fields: list[str]) -> None:
-    """Insert states, or update these fields of those that are there, in one statement; no other field is looked at.
-
-    States that were read in part are asked for nothing more: each field would be a query.
-    """
-    if not states:
-        return
+def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELDS) -> None:
+    """Write these fields of states whose rows, as far as there are any, are locked; insert those that have none."""
     using = database()
-    with_target = connections[using].features.supports_update_conflicts_with_target
-    rows = [ScheduleState(pk=state.schedule_id, **{name: getattr(state, name) for name in fields}) for state in states]
-    ScheduleState._base_manager.using(using).bulk_create(
-        rows, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=fields
-    )
+    read = attrgetter("schedule_id", *fields)
+    writer(ScheduleState, ("schedule_id", *fields), using).update(read(state) for state in states if state.stored)
+    new = [
+        ScheduleState(pk=state.schedule_id, **{name: getattr(state, name) for name in fields})
+        for state in states
+        if not state.stored
+    ]
+    if new:  # another one may insert them at the same time
+        with_target = connections[using].features.supports_update_conflicts_with_target
+        ScheduleState._base_manager.using(using).bulk_create(
+            new, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=[*fields]
+        )

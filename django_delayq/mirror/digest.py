@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
 
-from ..models import Schedule
 from ..models.versions import TIMING_FIELDS
+from ..rows import ScheduleRow
 
 #: Grows when another set of fields, or another way to write them down, would give other sums for the same definition.
 VERSION = "1"
@@ -25,7 +25,7 @@ _read_instants = attrgetter("created_at", *_INSTANTS)
 _read_others = attrgetter(*sorted(TIMING_FIELDS - {*_INSTANTS}))
 
 
-def digest_of(schedule: Schedule) -> str:
+def digest_of(schedule: ScheduleRow) -> str:
     """Return what identifies this definition as far as Redis is concerned; the same in every process and database."""
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
@@ -46,7 +46,7 @@ class PastDjango(NamedTuple):
     moved: bool
 
 
-def edited_past_django(schedule: Schedule, seen: str, digest: str) -> PastDjango | None:
+def edited_past_django(schedule: ScheduleRow, seen: str, digest: str) -> PastDjango | None:
     """Compare a definition with what was mirrored of it; None where SQL edited nothing. See Note [Digest]."""
     old, new = seen.split(":"), digest.split(":")
     if len(old) != len(new) or old[0] != new[0]:  # never mirrored, or by another version of this package

@@ -8,6 +8,7 @@ from .. import chain, conf, ledger
 from ..broker import Definition
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
+from ..rows import ScheduleRow, StateRow
 from ..signals import schedule_parked
 from ..timing import to_ms
 from . import rows
@@ -23,7 +24,7 @@ class Wanted:
     locked it, and it must not be called mirrored.
     """
 
-    schedule: Schedule
+    schedule: ScheduleRow
     member: str
     point: datetime | None
     point_ms: int
@@ -44,13 +45,13 @@ def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
     edited past Django becomes a new version here: it gets a generation, and an `effective_from` where its timing
     changed. What others have locked is left to the next sweep. `range(a, b)` stands for all keys between.
     """
-    schedules = rows.load(pks)
+    schedules = list(ledger.load_schedules(pks).values())
     marks = {schedule.pk: digest_of(schedule) for schedule in schedules}
     edited = _edited(schedules, marks)
     left: set[int] = set()
     if edited and note:
         left = _begin_versions(schedules, edited)
-        fresh = {row.pk: row for row in rows.load(list(edited))}
+        fresh = ledger.load_schedules(edited)
         schedules = [fresh.get(row.pk, row) for row in schedules]
         marks |= {pk: digest_of(row) for pk, row in fresh.items()}
     oldest = rows.load_oldest_open(pks)
@@ -63,13 +64,14 @@ def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
     return wanted
 
 
-def _work_out(schedule: Schedule, mark: str, waiting: datetime | None, past_django: bool, notes: "_Notes") -> Wanted:
+def _work_out(schedule: ScheduleRow, mark: str, waiting: datetime | None, past_django: bool, notes: "_Notes") -> Wanted:
     """Work out one of them; `waiting` is the oldest point that has a row of the ledger and no outcome."""
     point, owed = notes.take(schedule, mark)
     if waiting is None:
-        state = chain.state_of(schedule)
-        if owed and state.condition != Condition.PARKED:
-            point = state.next_due_at  # its claimer runs or skips it, and explains what else the old definition left
+        if owed and schedule.state.condition != Condition.PARKED:
+            point = (
+                schedule.state.next_due_at
+            )  # its claimer runs or skips it, and explains what else the old definition left
     elif schedule.enabled:  # else it is closed by who finds it
         point = waiting if point is None else min(waiting, point)
     point_ms = wake_ms = 0
@@ -90,14 +92,14 @@ class _Notes:
     """What changed in the states of a page, to be written in at most two statements."""
 
     def __init__(self) -> None:
-        self.changed: list[ScheduleState] = []
-        self.mirrored: list[ScheduleState] = []  # nothing but their digest
-        self.parked: list[tuple[Schedule, str]] = []
+        self.changed: list[StateRow] = []
+        self.mirrored: list[StateRow] = []  # nothing but their digest
+        self.parked: list[tuple[ScheduleRow, str]] = []
 
-    def take(self, schedule: Schedule, mark: str) -> tuple[datetime | None, bool]:
+    def take(self, schedule: ScheduleRow, mark: str) -> tuple[datetime | None, bool]:
         """Return the schedule's next point and whether another one is owed, in memory."""
-        state = chain.state_of(schedule)
-        adding, seen = state._state.adding, state.mirrored_digest
+        state = schedule.state
+        adding, seen = not state.stored, state.mirrored_digest
         before = state.next_due_at, state.condition, state.condition_reason
         if adding and schedule.synced_generation:  # its state was lost: what is undecided is not known
             state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
@@ -120,27 +122,26 @@ class _Notes:
 
         Return which were left out: others have locked them. See `models/locks.py`, Note [Order of locks].
         """
-        pks = [state.pk for state in (*self.changed, *self.mirrored) if state.pk not in left]
+        pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in left]
         if pks:
             using = ledger.database()
             with ledger.writing(using):
                 left = left | ledger.leave_locked(Schedule, pks, using)
                 left |= ledger.leave_locked(ScheduleState, [pk for pk in pks if pk not in left], using)
-                self._save(self.changed, ["next_due_at", "condition", "condition_reason", "mirrored_digest"], left)
-                self._save(self.mirrored, ["mirrored_digest"], left)
+                self._write(self.changed, ("next_due_at", "condition", "condition_reason", "mirrored_digest"), left)
+                self._write(self.mirrored, ("mirrored_digest",), left)
         for schedule, reason in self.parked:
             if schedule.pk not in left:
-                schedule_parked.send_robust(sender=Schedule, schedule=schedule, reason=reason)
+                instance = ledger.as_schedule(schedule)
+                schedule_parked.send_robust(sender=Schedule, schedule=instance, reason=reason)
         return left
 
     @staticmethod
-    def _save(states: Sequence[ScheduleState], fields: list[str], left: set[int]) -> None:
-        states = [state for state in states if state.pk not in left]
-        if states:
-            ledger.save_states(states, fields)
+    def _write(states: Sequence[StateRow], fields: Sequence[str], left: set[int]) -> None:
+        ledger.write_states([state for state in states if state.schedule_id not in left], fields)
 
 
-def _owed(schedule: Schedule, state: ScheduleState) -> bool:
+def _owed(schedule: ScheduleRow, state: StateRow) -> bool:
     """Say whether a point of the definition before the last edit had come due by then and is undecided (rule R8)."""
     due = state.next_due_at
     return (
@@ -151,17 +152,17 @@ def _owed(schedule: Schedule, state: ScheduleState) -> bool:
     )
 
 
-def _edited(schedules: Sequence[Schedule], marks: dict[int, str]) -> dict[int, PastDjango]:
+def _edited(schedules: Sequence[ScheduleRow], marks: dict[int, str]) -> dict[int, PastDjango]:
     """Return which of these rows SQL has edited since they were mirrored, and what of them."""
     found = {}
     for row in schedules:
-        seen, mark = chain.state_of(row).mirrored_digest, marks[row.pk]
+        seen, mark = row.state.mirrored_digest, marks[row.pk]
         if seen != mark and (edited := edited_past_django(row, seen, mark)) is not None:
             found[row.pk] = edited
     return found
 
 
-def _begin_versions(schedules: Sequence[Schedule], edited: dict[int, PastDjango]) -> set[int]:
+def _begin_versions(schedules: Sequence[ScheduleRow], edited: dict[int, PastDjango]) -> set[int]:
     """Make new versions of rows that SQL has edited, as `Schedule.save` would have done; return which are locked."""
     using = ledger.database()
     written = Schedule._base_manager.using(using)

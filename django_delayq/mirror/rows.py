@@ -1,28 +1,14 @@
-"""Reads schedules with their states from the primary database, many at a time. Reads only; decides nothing."""
+"""Reads of many schedules what the sweeps need, from the primary database. Reads only; decides nothing."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from django.db.models import F, Min, Model, Q
-from django.db.models.base import ModelState
+from django.db.models import F, Min, Q
 
 from .. import ledger
-from ..models import Condition, Schedule, ScheduleState
-from ..models.versions import TIMING_FIELDS
+from ..models import Condition, Schedule
 from .digest import sum_of_place
-
-#: What decides when and where a schedule is due. The other fields are loaded where somebody asks for them.
-_FIELDS = (
-    "id", "name", "queue", "jitter", "overlap", "missed", "created_at", "generation", "synced_generation",
-    "effective_from", *sorted(TIMING_FIELDS),
-)  # fmt: skip
-_STATE_FIELDS = (
-    "schedule_id", "last_due_at", "next_due_at", "last_finished_at", "run_count", "condition", "condition_reason",
-    "mirrored_digest",
-)  # fmt: skip
-Row = TypeVar("Row", bound=Model)
-_COLUMNS = (*_FIELDS, *(f"state__{name}" for name in _STATE_FIELDS))
 
 
 class Settled(NamedTuple):
@@ -37,18 +23,6 @@ class Settled(NamedTuple):
 
 
 _SETTLED_FIELDS = ("pk", "queue", "name", "jitter", "generation", "state__next_due_at")
-
-
-def load(pks: Sequence[int]) -> list[Schedule]:
-    """Return schedules with their states, by primary key; `range(a, b)` means all of these. One query.
-
-    Note [Rows without construction]: building model instances takes most of the time of a rebuild, so these are filled
-    as unpickling does, from plain columns. No signal of model construction is sent; fields that were not read are
-    deferred.
-    """
-    using = ledger.database()
-    rows = Schedule._base_manager.using(using).filter(**_among("pk", pks)).order_by("pk")
-    return [_row(values, using) for values in rows.values_list(*_COLUMNS)]
 
 
 def load_settled(pks: Sequence[int]) -> list[Settled]:
@@ -108,18 +82,3 @@ def _among(column: str, pks: Sequence[int]) -> dict[str, Any]:
     if isinstance(pks, range):
         return {f"{column}__gte": pks.start, f"{column}__lt": pks.stop}
     return {f"{column}__in": list(pks)}
-
-
-def _row(values: Sequence[Any], using: str) -> Schedule:
-    schedule = _fill(Schedule, _FIELDS, values, using)
-    own = values[len(_FIELDS) :]
-    schedule._state.fields_cache["state"] = None if own[0] is None else _fill(ScheduleState, _STATE_FIELDS, own, using)
-    return schedule
-
-
-def _fill(model: type[Row], names: Iterable[str], values: Iterable[Any], using: str) -> Row:
-    row = model.__new__(model)
-    row.__dict__ = dict(zip(names, values, strict=False))
-    row._state = state = ModelState()
-    state.adding, state.db = False, using
-    return row

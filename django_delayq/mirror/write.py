@@ -8,6 +8,7 @@ from .. import ledger
 from ..broker import Broker, Definition, Place
 from ..chain import member_of
 from ..models import Schedule, Tombstone
+from ..rows import ScheduleRow
 from ..timing import to_ms, wake_at
 from .read import Wanted, read_wanted
 from .rows import Settled
@@ -109,7 +110,7 @@ def remove_tombstones(broker: Broker, members: set[str] | None = None, *, limit:
     return held
 
 
-def _note_synced(schedules: Iterable[Schedule]) -> None:
+def _note_synced(schedules: Iterable[ScheduleRow]) -> None:
     """Note which generation Redis has seen. A row that moved on meanwhile, or is locked, stays marked."""
     seen = {row.pk: row.generation for row in schedules if row.synced_generation != row.generation}
     if not seen:

@@ -62,12 +62,12 @@ def test_f33_a_deletion_that_meets_a_recording_waits_and_both_are_done(broker, m
     real = recording.write_states
     with ExitStack() as until_the_end:
 
-        def save_states(*args):
+        def write_states(*args):
             until_the_end.enter_context(in_thread(lambda: DELETIONS[how](Schedule.objects.all())))
             wait_until(keeps_somebody_waiting, what="the deletion to wait for the recording")
             return real(*args)
 
-        monkeypatch.setattr(recording, "write_states", save_states)
+        monkeypatch.setattr(recording, "write_states", write_states)
         assert ledger.record([outcome]) == [Won.YES]
     assert not (Schedule.objects.exists() or ScheduleState.objects.exists() or Declaration.objects.exists())
 

@@ -262,7 +262,7 @@ RULES = (
     mutant(
         "disabledowes", "a point that was due when a schedule was switched off survives a flush",
         "mirror.read:_work_out",
-        "if owed and state.condition != Condition.PARKED:", "if False:",
+        "if owed and schedule.state.condition != Condition.PARKED:", "if False:",
         h.disabled_and_moved, "I1 a due point without a row",
     ),
 )  # fmt: skip
