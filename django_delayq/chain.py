@@ -11,7 +11,7 @@ from datetime import datetime
 from .exceptions import InvalidRecurrence
 from .models import Schedule, ScheduleState
 from .rows import AnySchedule, AnyState
-from .timing import Recurrence, from_ms, to_ms, wake_at
+from .timing import from_ms, to_ms, wake_at
 from .timing.policy import MISSED, OVERLAP
 
 
@@ -43,15 +43,6 @@ def state_of(schedule: Schedule) -> ScheduleState:
         return blank
 
 
-def rule_and_base(schedule: AnySchedule, state: AnyState) -> tuple[Recurrence, datetime]:
-    """Return the rule and the instant after which its points count. See Note [First missing point].
-
-    Raises:
-        InvalidRecurrence: The row holds no usable recurrence.
-    """
-    return schedule.rule_and_base(state)
-
-
 def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
     """Return the first undecided point in whole ms, or None where the schedule is exhausted.
 
@@ -60,7 +51,7 @@ def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
     """
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return None
-    rule, base = rule_and_base(schedule, state)
+    rule, base = schedule.rule_and_base(state)
     if schedule.overlap not in OVERLAP or schedule.missed not in MISSED:
         schedule.policies  # noqa: B018 - raises, and names the one that is not known
     try:

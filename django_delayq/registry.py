@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from django.apps import apps
+from django.core.signals import setting_changed
 
 from . import conf
 from .compat import AnyTask, Task
@@ -57,11 +58,15 @@ def module_names() -> list[str]:
     return [f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.get_config().task_modules]
 
 
-def forget_tasks() -> None:
-    """Discover anew at the next call. For tests that install apps."""
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    """Discover anew at the next call, where a test has changed what there is."""
     global _tasks
-    with _lock:
-        _tasks = None
+    if setting in ("DELAYQ", "INSTALLED_APPS"):
+        with _lock:
+            _tasks = None
+
+
+setting_changed.connect(_forget, dispatch_uid="django_delayq.registry")
 
 
 def summary(task: AnyTask) -> str:

@@ -186,10 +186,10 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     name = f"t{os.getpid()}-{next(_numbers)}"
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
     from django_delayq.broker import Broker
+    from django_delayq.mirror import layout
     from django_delayq.mirror.fast import forget_broker
-    from django_delayq.mirror.layout import forget_fingerprints
 
-    forget_fingerprints()
+    layout._known.clear()
     yield name
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name, "MIRROR": True, "REDIS_IN_TESTS": True}
     forget_broker()

@@ -42,7 +42,7 @@ def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -
         Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
     mirror.check_layout(broker)
     for place in broker.places():
-        broker.swap_epoch(place, None, "test")
+        broker.swap_epochs([place], None, "test")
     broker.remove(broker.place_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
     mirror.full_sweep(broker)
     return earlier
@@ -61,3 +61,8 @@ def run_burst(**options: Any) -> int:
     """Run what is due in this process, as `delayq_worker --burst` does."""
     options = {"queues": ("default", "mail"), "threads": 2, "burst": True, **options}
     return Worker(WorkerOptions(**options)).run()
+
+
+def count_keys(broker: Broker) -> int:
+    """Count the keys under the prefix."""
+    return sum(len(page) for page in broker._own_keys())

@@ -119,12 +119,8 @@ class Broker(Prefix):
         """Add (member, point_ms, wake_ms) that are not there yet; say per member whether it was added."""
         return [bool(reply) for reply in self._run_in_parts("enqueue", place, [self._channel, str(place)], members)]
 
-    def swap_epoch(self, place: Place, expected: str | None, new: str, *, ttl_ms: int = 0) -> bool:
-        """Set the epoch if it still is `expected` (None = absent); say whether it was. `ttl_ms` 0 = for ever."""
-        return self.swap_epochs([place], expected, new, ttl_ms=ttl_ms)[0]
-
     def swap_epochs(self, places: Sequence[Place], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
-        """Do `swap_epoch` for each place, in one round trip."""
+        """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: for ever."""
         args = [expected or "", new, ttl_ms]
         return [bool(reply) for reply in self._run_each("epoch", [(place, args) for place in places])]
 

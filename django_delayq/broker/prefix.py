@@ -232,10 +232,6 @@ class Prefix:
         """Delete every key under the prefix; return how many there were."""
         return sum(self._delete(page) for page in self._own_keys())
 
-    def count_keys(self) -> int:
-        """Count the keys under the prefix."""
-        return sum(len(page) for page in self._own_keys())
-
     def _own_keys(self) -> Iterator[list[Any]]:
         for pattern in keys.patterns(self.config.prefix):
             with translated():

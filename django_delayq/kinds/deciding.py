@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from .. import chain, ledger
+from .. import ledger
 from ..models import Schedule, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms
@@ -35,7 +35,7 @@ def _decide_at(
     now: datetime, held: HeldPoint, schedule: ScheduleRow, state: StateRow
 ) -> tuple[list[Skip], datetime | None]:
     point = held.point
-    rule, base = chain.rule_and_base(schedule, state)
+    rule, base = schedule.rule_and_base(state)
     old = point <= schedule.effective_from
     if old:  # of the definition before: what is missed now has no points before the edit
         rule = Windowed(rule, start=base + timedelta(microseconds=1))

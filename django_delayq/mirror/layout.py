@@ -183,11 +183,6 @@ def fingerprint() -> str:
     return _known[key]
 
 
-def forget_fingerprints() -> None:
-    """Ask the database again. For tests that create databases."""
-    _known.clear()
-
-
 def _location(using: str) -> str:
     connection = connections[using]
     settings = connection.settings_dict

@@ -51,7 +51,7 @@ def _load() -> None:
 
     checks.run_checks(databases=[])  # as the command does, which imports much more
     registry.get_tasks()
-    registry.forget_tasks()
+    registry._forget(setting="INSTALLED_APPS")
     assert threading.active_count() == 1, "only a process of one thread may fork"
     gc.collect()
     gc.freeze()  # else each child looks through all of it

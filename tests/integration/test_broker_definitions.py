@@ -190,10 +190,10 @@ def test_an_error_in_one_part_is_raised(shard, monkeypatch):
 def test_a_building_mark_that_never_ends_counts_as_absent(shard):
     """A mark always expires, so that a rebuild whose worker died is begun anew."""
     shard.seed(epoch="building:abc")
-    assert shard.broker.swap_epoch(PLACE, None, "e2")
-    assert not shard.broker.swap_epoch(PLACE, None, "e3")
+    assert shard.broker.swap_epochs([PLACE], None, "e2") == [True]
+    assert shard.broker.swap_epochs([PLACE], None, "e3") == [False]
     shard.client.set(shard.names["epoch"], "building:abc", px=60_000)
-    assert not shard.broker.swap_epoch(PLACE, None, "e3")
+    assert shard.broker.swap_epochs([PLACE], None, "e3") == [False]
     assert shard.broker.epochs([PLACE]) == ["building:abc"]
 
 

@@ -281,15 +281,15 @@ def test_stats_count_without_changing(shard):
 
 def test_the_epoch_is_compared_and_set(shard):
     broker = shard.broker
-    assert not broker.swap_epoch(PLACE, None, "x")
-    assert not broker.swap_epoch(PLACE, "e0", "x")
+    assert broker.swap_epochs([PLACE], None, "x") == [False]
+    assert broker.swap_epochs([PLACE], "e0", "x") == [False]
     assert broker.epochs([PLACE]) == ["e1"]
-    assert broker.swap_epoch(PLACE, "e1", "building:b", ttl_ms=60_000)
+    assert broker.swap_epochs([PLACE], "e1", "building:b", ttl_ms=60_000)
     assert 0 < shard.client.pttl(shard.names["epoch"]) <= 60_000
-    assert broker.swap_epoch(PLACE, "building:b", "b")
+    assert broker.swap_epochs([PLACE], "building:b", "b") == [True]
     assert shard.client.pttl(shard.names["epoch"]) == -1
     shard.client.delete(shard.names["epoch"])
-    assert broker.swap_epoch(PLACE, None, "new")
+    assert broker.swap_epochs([PLACE], None, "new") == [True]
     assert broker.epochs([PLACE, Place("mail", 0)]) == ["new", None]
 
 

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import declared, registry
+from django_delayq import declared
 from django_delayq.declared.merge import GONE
 from django_delayq.declared.values import FIELDS, from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
@@ -263,18 +263,13 @@ def test_nothing_is_gone_where_a_module_cannot_be_imported(code, settings, monke
     declared.sync()
     code.says()
     settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": ["tasks", "broken"]}
-    registry.forget_tasks()
     monkeypatch.syspath_prepend(settings.SCRATCH)
     (settings.SCRATCH / "declares_badly").mkdir(exist_ok=True)
     (settings.SCRATCH / "declares_badly" / "__init__.py").write_text("")
     (settings.SCRATCH / "declares_badly" / "broken.py").write_text("import nowhere_to_be_found\n")
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "declares_badly"]
-    registry.forget_tasks()
-    try:
-        with pytest.raises(ImportError, match="nowhere_to_be_found"):
-            declared.sync()
-    finally:
-        registry.forget_tasks()
+    with pytest.raises(ImportError, match="nowhere_to_be_found"):
+        declared.sync()
     assert the_one().enabled
 
 

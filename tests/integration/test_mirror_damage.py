@@ -18,7 +18,7 @@ def built(broker):
     """A prefix that was built once, as in any running project."""
     mirror.check_layout(broker)
     for place in broker.places():
-        broker.swap_epoch(place, None, "built")
+        broker.swap_epochs([place], None, "built")
     return broker
 
 

@@ -82,10 +82,10 @@ def test_a_flushed_shard_is_wrong_until_a_worker_is_at_it(well):
     place = well.place_of(f"s{row.pk}", "default")
     well.client.delete(key(well, "epoch"))
     assert codes() == (1, ["not_built"])
-    well.swap_epoch(place, None, "building:x", ttl_ms=60_000)
+    well.swap_epochs([place], None, "building:x", ttl_ms=60_000)
     code, found = ask()
     assert (code, {shard["epoch"] for shard in found["shards"]}) == (0, {"built", "building"})
-    well.swap_epoch(place, "building:x", "x")
+    well.swap_epochs([place], "building:x", "x")
     assert codes() == (0, [])
 
 

@@ -8,8 +8,7 @@ from django.db import OperationalError, connection
 from django_delayq import mirror
 from django_delayq.broker import Place, keys
 from django_delayq.broker.keys import member_place
-from django_delayq.mirror import fast
-from django_delayq.mirror.layout import forget_fingerprints
+from django_delayq.mirror import fast, layout
 from django_delayq.models import Run, Schedule
 
 from .backup import Backup
@@ -68,7 +67,7 @@ class World(People, Callers):
         self.backup = Backup(self)
         self.backup.clear()
         self.advance_clock(0)
-        forget_fingerprints()
+        layout._known.clear()
         fast.forget_broker()
         for number in range(WORKERS):
             self.workers.append(self._born(number))

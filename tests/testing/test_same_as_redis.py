@@ -33,7 +33,7 @@ def work(request, broker):
     else:
         mirror.check_layout(broker)
         for place in broker.places():
-            broker.swap_epoch(place, None, "test")
+            broker.swap_epochs([place], None, "test")
         yield run_burst
 
 

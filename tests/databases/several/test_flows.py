@@ -129,7 +129,7 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
         Schedule.objects.get(name="b").delete()
         orders.run_now(Schedule.objects.get(name="a"))
     assert Tombstone.objects.exists()
-    broker.swap_epoch(broker.places()[0], None, "test")
+    broker.swap_epochs([broker.places()[0]], None, "test")
     assert mirror.delta_sweep(broker)
     assert mirrored(broker, Schedule.objects.get(name="a"))
     assert absent(broker, gone)
