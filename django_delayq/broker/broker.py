@@ -120,7 +120,7 @@ class Broker(Prefix):
         return [bool(reply) for reply in self._run_in_parts("enqueue", place, [self._channel, str(place)], members)]
 
     def swap_epochs(self, places: Sequence[Place], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
-        """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: for ever."""
+        """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
         args = [expected or "", new, ttl_ms]
         return [bool(reply) for reply in self._run_each("epoch", [(place, args) for place in places])]
 

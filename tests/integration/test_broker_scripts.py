@@ -284,7 +284,7 @@ def test_the_epoch_is_compared_and_set(shard):
     assert broker.swap_epochs([PLACE], None, "x") == [False]
     assert broker.swap_epochs([PLACE], "e0", "x") == [False]
     assert broker.epochs([PLACE]) == ["e1"]
-    assert broker.swap_epochs([PLACE], "e1", "building:b", ttl_ms=60_000)
+    assert broker.swap_epochs([PLACE], "e1", "building:b", ttl_ms=60_000) == [True]
     assert 0 < shard.client.pttl(shard.names["epoch"]) <= 60_000
     assert broker.swap_epochs([PLACE], "building:b", "b") == [True]
     assert shard.client.pttl(shard.names["epoch"]) == -1
