@@ -132,13 +132,15 @@ def test_a_result_may_be_as_large_as_the_setting_says(broker, settings, monkeypa
     from django_delayq import registry
 
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_002}
-    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), enormous.module_path: enormous})
+    known = {**registry.get_tasks(), enormous.module_path: enormous}
+    monkeypatch.setattr(registry, "_tasks", known)
     orders.run_now(schedule(task=enormous.module_path))
     result = enormous.enqueue()
     run_burst()
     result.refresh()
     assert (len(result.return_value), len(Run.objects.get().result)) == (10_000_000, 10_000_000)
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_001}
+    monkeypatch.setattr(registry, "_tasks", known)  # with the settings the tasks may be others
     result = enormous.enqueue()
     run_burst()
     result.refresh()
