@@ -7,6 +7,7 @@ here, by its folder, but for the tests marked `smoke`. Who names a folder below 
 but the long forms. A `-m` of one's own always wins.
 """
 
+import gc
 import itertools
 import os
 import signal
@@ -155,6 +156,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if is_left_out(item)]
     items[:] = [item for item in items if not is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays until the end: else each full collection goes through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
