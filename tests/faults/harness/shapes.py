@@ -24,6 +24,8 @@ from django_delayq.embedded import EmbeddedServer
 from django_delayq.embedded.binary import find_server
 from tests.acceptance.support import wait_until
 
+from .servers import BRISK
+
 NODES, PRIMARIES = 6, 3
 SLOTS = 16384
 #: After so long a node that does not answer is taken for dead.
@@ -70,7 +72,7 @@ class Node:
         folder.mkdir()
         self.port = port
         listen = ("--port", str(port), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
-        self._embedded = EmbeddedServer(directory=folder, extra_args=(*listen, *options))
+        self._embedded = EmbeddedServer(directory=folder, extra_args=(*BRISK, *listen, *options))
         self.up = False
 
     @property
