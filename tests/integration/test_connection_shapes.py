@@ -1,9 +1,11 @@
 """Clients of our own for a cluster and behind Sentinels, as far as settings decide; the faults are F11 and F12."""
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.test import override_settings
 from redis.cluster import RedisCluster
 
 from django_delayq.broker import Broker, ClusterConnectionFactory, connector
@@ -27,6 +29,14 @@ def alias(settings):
     settings.CACHES = good  # the prefix is purged after this
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """One for the tests here, each of which points at it itself."""
+    own = django_settings.CACHES
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started, override_settings(CACHES=own):
+        yield started
+
+
 @pytest.mark.parametrize("url", ["redis://localhost:6379/1", "unix:///tmp/s", ["redis://a:1", "redis://a:2/3"]])
 def test_an_address_that_no_node_of_a_cluster_has_is_refused_before_anything_connects(alias, url):
     alias(url, **CLUSTER)
@@ -35,20 +45,19 @@ def test_an_address_that_no_node_of_a_cluster_has_is_refused_before_anything_con
 
 
 @pytest.mark.django_db
-def test_a_cluster_that_is_away_is_unavailable_and_found_again(alias, tmp_path, settings):
+def test_a_cluster_that_is_away_is_unavailable_and_found_again(alias, cluster):
     (port,) = free_ports(1)
     alias(f"redis://127.0.0.1:{port}", **CLUSTER)
     broker = Broker(timeout_seconds=1)
     with pytest.raises(BrokerUnavailable, match="cannot be connected"):
         broker.layout()
-    with Cluster(tmp_path) as redis:
-        alias(redis.location(), **CLUSTER)
-        found = Broker(timeout_seconds=1)
-        assert found.layout() is None
-        assert isinstance(found.client, RedisCluster)
-        found.close()
-        assert found.layout() is None
-        found.close()
+    alias(cluster.location(), **CLUSTER)
+    found = Broker(timeout_seconds=1)
+    assert found.layout() is None
+    assert isinstance(found.client, RedisCluster)
+    found.close()
+    assert found.layout() is None
+    found.close()
 
 
 def test_a_single_server_is_no_cluster(alias, settings):
@@ -61,13 +70,14 @@ def test_a_single_server_is_no_cluster(alias, settings):
             Broker(timeout_seconds=1).layout()
 
 
-def test_django_redis_can_cache_in_a_cluster(alias, tmp_path):
-    with Cluster(tmp_path):
-        cache = caches["default"]
-        cache.set("a", 1)
-        assert cache.get("a") == 1
-        cache.close()
-        ClusterConnectionFactory._clusters.clear()
+@pytest.mark.django_db  # played beside the other one with a cluster, else that would be started twice
+def test_django_redis_can_cache_in_a_cluster(alias, cluster):
+    alias(cluster.location(), **CLUSTER)
+    cache = caches["default"]
+    cache.set("a", 1)
+    assert cache.get("a") == 1
+    cache.close()
+    ClusterConnectionFactory._clusters.clear()
 
 
 @pytest.mark.django_db
