@@ -9,6 +9,7 @@ from django.core.management import call_command
 
 from django_delayq import mirror
 from django_delayq.broker import keys
+from django_delayq.status import looking
 from django_delayq.status.snapshot import ShardView, WorkerView
 
 SHARD = ShardView("default", 0, 0, 0, 0, None, "built")
@@ -57,8 +58,9 @@ def key(broker, part, member="s1"):
 
 
 @pytest.fixture
-def well(broker):
-    """A built prefix with a live worker."""
+def well(broker, monkeypatch):
+    """A built prefix with a live worker, which never writes anything while somebody looks."""
+    monkeypatch.setattr(looking, "AGAIN_SECONDS", 0.01)
     build(broker)
     beat(broker)
     return broker
