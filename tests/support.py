@@ -1,5 +1,6 @@
 """What several tests need: moving a schedule into the past, running what is due."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -66,3 +67,9 @@ def run_burst(**options: Any) -> int:
 def count_keys(broker: Broker) -> int:
     """Count the keys under the prefix."""
     return sum(len(page) for page in broker._own_keys())
+
+
+def claims_of(workers: Sequence[Worker]) -> int:
+    """Count the claims of points that these have sent, without the repeated ones."""
+    requests = [(worker.kinds[0], item) for worker in workers for item in worker.claims._request.items()]
+    return sum(count for points, ((kind, _), count) in requests if kind is points)

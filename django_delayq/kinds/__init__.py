@@ -3,6 +3,6 @@
 from .base import Claimed, Due, Held, Kind, Verdicts
 from .jobs import Jobs
 from .points import Points
-from .timeouts import Timeouts, Watch
+from .timeouts import Timeouts
 
-__all__ = ["Claimed", "Due", "Held", "Jobs", "Kind", "Points", "Timeouts", "Verdicts", "Watch"]
+__all__ = ["Claimed", "Due", "Held", "Jobs", "Kind", "Points", "Timeouts", "Verdicts"]

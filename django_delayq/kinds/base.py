@@ -9,7 +9,6 @@ to become of each (`Verdicts`): it never calls the worker back. One kind more is
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from django.db import Error
@@ -69,8 +68,8 @@ class Held:
         return self.member
 
     @property
-    def limit(self) -> timedelta | None:
-        """For how long its task may run; None for ever."""
+    def limit(self) -> float | None:
+        """For how many seconds its task may run; None for ever."""
         return None
 
 

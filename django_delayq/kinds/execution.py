@@ -36,16 +36,15 @@ class Ended(NamedTuple):
     error: BaseException | None
 
 
-def perform(
-    held: Held, timeouts: Timeouts, limit: float | None, call: Callable[[], Any], *, interrupt: bool = True
-) -> Ended | None:
-    """Call, and have that end after so many seconds: by an exception in this thread, or else by the call itself.
+def perform(held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True) -> Ended | None:
+    """Call, and have that end within its time: by an exception in this thread, or else by the call itself.
 
     Never raises: a `BaseException` that is no `Exception` (a task that calls `sys.exit`) ends the call too. Returns
     None where it ended after its hard timeout: its outcome was reported without it.
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
+    limit = held.limit
     if limit is None:
         try:
             value, error = call(), None
@@ -64,14 +63,12 @@ def perform(
     return None
 
 
-def perform_task(
-    held: Held, task: AnyTask, timeouts: Timeouts, seconds: float | None, /, *args: Any, **kwargs: Any
-) -> Ended | None:
+def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
     """Do `perform` with a task; an `async def` one is cancelled by its event loop."""
-    if seconds is not None and iscoroutinefunction(task.func):
-        call = partial(_call_cancellable, task, seconds, *args, **kwargs)
-        return perform(held, timeouts, seconds, call, interrupt=False)
-    return perform(held, timeouts, seconds, partial(task.call, *args, **kwargs))
+    if held.limit is not None and iscoroutinefunction(task.func):
+        call = partial(_call_cancellable, task, held.limit, *args, **kwargs)
+        return perform(held, timeouts, call, interrupt=False)
+    return perform(held, timeouts, partial(task.call, *args, **kwargs))
 
 
 def _call_cancellable(task: AnyTask, seconds: float, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,6 @@
 """A claimed job on its way through the worker. Values only."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from ..broker import JobEntry, JobSettlement, held_by
@@ -54,9 +53,9 @@ class HeldJob(Held):
         return f"job {self.result_id}"
 
     @property
-    def limit(self) -> timedelta | None:
-        """Its call's timeout."""
-        return timedelta(seconds=self.retries.timeout) if self.retries.timeout else None
+    def limit(self) -> float | None:
+        """See `Held.limit`: its call's timeout."""
+        return self.retries.timeout or None
 
     @property
     def result_id(self) -> str:

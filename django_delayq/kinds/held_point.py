@@ -1,7 +1,7 @@
 """A claimed point on its way through the worker. Values only."""
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from .. import chain
@@ -58,9 +58,10 @@ class HeldPoint(Held):
         )
 
     @property
-    def limit(self) -> timedelta | None:
-        """Its schedule's timeout."""
-        return self.judged.schedule.timeout
+    def limit(self) -> float | None:
+        """See `Held.limit`: its schedule's timeout."""
+        timeout = self.judged.schedule.timeout
+        return None if timeout is None else max(0.0, timeout.total_seconds())
 
     @property
     def in_chain(self) -> bool:

@@ -48,8 +48,7 @@ def execute(held: HeldJob, worker: str, timeouts: Timeouts) -> bool:
     context = []
     if task.takes_context:
         context = [JobContext(task_result=result, idempotency_key=held.result_id, _lease_lost=held.is_lost)]
-    seconds = held.retries.timeout or None
-    ended = perform_task(held, task, timeouts, seconds, *context, *result.args, **result.kwargs)
+    ended = perform_task(held, task, timeouts, *context, *result.args, **result.kwargs)
     if ended is None:
         return False
     value, error = ended.value, ended.error

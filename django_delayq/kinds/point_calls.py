@@ -67,15 +67,14 @@ def _call(held: HeldPoint, timeouts: Timeouts) -> Ended | None:
     """Call the task, with the context where it takes one, or hand it over, within its schedule's timeout."""
     schedule, task = held.judged.schedule, held.task
     assert task is not None  # noqa: S101 - it is executed
-    seconds = None if schedule.timeout is None else max(0.0, schedule.timeout.total_seconds())
     if schedule.backend:
-        return perform(held, timeouts, seconds, partial(hand_over, task, schedule))
+        return perform(held, timeouts, partial(hand_over, task, schedule))
     try:
         check_call(task, schedule.args, schedule.kwargs)
     except InvalidArguments as error:
-        return perform(held, timeouts, None, partial(_refuse, error))
+        return perform(held, timeouts, partial(_refuse, error))
     context = [_context(held, task, held.judged.run, schedule)] if task.takes_context else []
-    return perform_task(held, task, timeouts, seconds, *context, *schedule.args, **schedule.kwargs)
+    return perform_task(held, task, timeouts, *context, *schedule.args, **schedule.kwargs)
 
 
 def _refuse(error: InvalidArguments) -> None:

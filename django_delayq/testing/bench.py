@@ -140,7 +140,8 @@ class Bench:
         began_ms = self.clock.now_ms
         assert held.task is not None  # noqa: S101 - it was submitted
         duration = self.durations.get(held.task.module_path)
-        with as_committed(), lasting(held.task, duration, held.limit, self.clock):
+        limit = None if held.limit is None else timedelta(seconds=held.limit)
+        with as_committed(), lasting(held.task, duration, limit, self.clock):
             concluded = copy_context().run(held.kind.execute, held)
         if not concluded:  # by the watching thread, which is about to tell
             self._given_up.get()

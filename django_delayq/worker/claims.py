@@ -83,10 +83,6 @@ class Claims:
         """False while the reply to a claim is missing. See Note [Lost reply]."""
         return not self._unanswered
 
-    def sent(self, kind: Kind[Any]) -> int:
-        """Return how many claims of a kind were sent, without the repeated ones."""
-        return sum(count for (of, _), count in self._request.items() if of is kind)
-
     def claim(self, place: Place, room: Callable[[], int]) -> bool:
         """Claim and dispatch what is due of each kind, as long as there is room; see Note [Whose turn].
 

@@ -17,6 +17,7 @@ from django_delayq.worker.share import Share
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules, soon
 from tests.faults.harness.workers import WorkerProcess
+from tests.support import claims_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SHARDS = 16
@@ -56,7 +57,7 @@ def commands(broker):
 
 
 def claims(workers):
-    return sum(worker.claims.sent(worker.kinds[0]) for worker in workers)
+    return claims_of(workers)
 
 
 @pytest.mark.long

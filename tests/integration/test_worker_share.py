@@ -19,7 +19,7 @@ from django_delayq.worker.agenda import Agenda
 from django_delayq.worker.share import ABSENT_SECONDS, ALL_SECONDS, Share
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.servers import Server, pointing_at
-from tests.support import DAILY_CRON, YEARLY_CRON, make_due
+from tests.support import DAILY_CRON, YEARLY_CRON, claims_of, make_due
 
 PLACES = [Place("default", shard) for shard in range(16)] + [Place("mail", shard) for shard in range(4)]
 FLEET = {f"host:{number}:abc": frozenset(("default", "mail")) for number in range(50)}
@@ -292,7 +292,7 @@ class Fleet:
 
     def claims(self):
         """Return how many claims there were."""
-        return sum(worker.claims.sent(worker.kinds[0]) for worker in self.workers)
+        return claims_of(self.workers)
 
 
 def once(name, seconds):

@@ -139,12 +139,12 @@ def spied(monkeypatch):
     calls, deeds, armed = [], [], [True]
     real = execution.perform_task
 
-    def perform_task(held, task, timeouts, seconds, /, *args, **kwargs):
+    def perform_task(held, task, timeouts, /, *args, **kwargs):
         if held.member.startswith("j"):
             job_calls.append((task.module_path, args, kwargs))
         else:
             calls.append((task.module_path, held.judged.schedule.name, args, kwargs, held.judged.run.due_at))
-        return real(held, task, timeouts, seconds, *args, **kwargs)
+        return real(held, task, timeouts, *args, **kwargs)
 
     def audit(event, args):
         if armed[0] and event in ("pickle.find_class", "os.system", "os.exec", "subprocess.Popen"):
