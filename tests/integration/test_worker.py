@@ -298,7 +298,9 @@ def test_whoever_takes_over_runs_the_newest_point_that_the_last_holder_had(broke
     row = schedule(kind="every", cron="", every=timedelta(seconds=1), grace=timedelta(0))
     make_due(broker, row, ago=timedelta(minutes=1))
     place = broker.place_of(f"s{row.pk}", "default")
-    claimed_ms = broker.claim(place, limit=10, lease_ms=0, request=1).now_ms
+    claim = broker.claim(place, limit=10, lease_ms=0, request=1)
+    assert [entry.member for entry in claim.entries] == [f"s{row.pk}"]
+    claimed_ms = claim.now_ms
     wait_until(lambda: broker.now_ms() > claimed_ms + 1500)
     run_burst(max_runs=1)
     skipped, ran = Run.objects.order_by("due_at")[:2]
