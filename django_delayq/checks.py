@@ -3,16 +3,25 @@
 Every id, with what to do, stands in the README's table.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from django.core import checks
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.db import connections, router
 
-from . import broker, checks_databases, checks_declared, conf, registry
+from . import broker, conf, declared, ledger, registry
 from .broker import aliases, engine, probe
+from .declared.sync import said
+from .declared.values import declared_schedule
+from .decorators import Declared
 from .exceptions import BrokerError
+from .fields import utcnow
 from .jobs.aliases import keepers_of
+from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.
@@ -27,8 +36,9 @@ def connect() -> None:
     checks.register(check_dead_jobs, "delayq")
     checks.register(check_mirror, "delayq", deploy=True)
     checks.register(check_server, "delayq", deploy=True)
-    checks_databases.connect()
-    checks_declared.connect()
+    checks.register(check_routers, "delayq")
+    checks.register(check_sqlite, "delayq")
+    checks.register(check_declared, "delayq")
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -142,3 +152,98 @@ def _of_alias() -> Iterator[checks.CheckMessage]:
         message = "DELAYQ['SHARDS'] is 1, so that each queue is on one node of the Redis Cluster only."
         hint = "Set SHARDS to the number of masters or a multiple of it."
         yield checks.Warning(message, hint=hint, id="delayq.W009")
+
+
+#: A writer of SQLite that waits less than this for its turn gives up while workers are busy.
+LEAST_TIMEOUT_SECONDS = 10
+_WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)
+_HINT = (
+    'Set in DATABASES: "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA '
+    'journal_mode=WAL; PRAGMA synchronous=NORMAL;"}. For more than a few workers use PostgreSQL.'
+)
+
+
+def check_routers(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that all models are in one database: outcomes, states and definitions are written in one transaction."""
+    models = (Schedule, ScheduleState, Declaration, Run, Tombstone, Job)
+    aliases = {model.__name__: router.db_for_write(model) for model in models}
+    if len(set(aliases.values())) == 1:
+        return []
+    found = ", ".join(f"{name} to {alias!r}" for name, alias in aliases.items())
+    message = f"DATABASE_ROUTERS send the models of django_delayq to several databases: {found}."
+    hint = "Have db_for_write() return the same alias for every model with the app label django_delayq."
+    return [checks.Error(message, hint=hint, id="delayq.E020")]
+
+
+def check_sqlite(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that SQLite lets the writers of several processes wait for each other."""
+    try:
+        mirror = conf.get_config().mirror
+    except ImproperlyConfigured:
+        return []  # the settings' own check says it
+    connection = connections[ledger.database()]
+    database = connection.settings_dict
+    name = str(database["NAME"])
+    if connection.vendor != "sqlite" or not mirror or ":memory:" in name or "mode=memory" in name:
+        return []
+    lacking = _lacking(database.get("OPTIONS", {}), name)
+    if not lacking:
+        return []
+    message = (
+        f'With these OPTIONS of the SQLite database {connection.alias!r} saves may fail with "database is locked" '
+        f"while workers run: {', '.join(lacking)}."
+    )
+    return [checks.Warning(message, hint=_HINT, id="delayq.W020")]
+
+
+def _lacking(options: Mapping[str, Any], name: str) -> list[str]:
+    found = []
+    if str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        found.append("transaction_mode is not IMMEDIATE")
+    timeout = options.get("timeout", 5)
+    if not isinstance(timeout, int | float) or timeout < LEAST_TIMEOUT_SECONDS:
+        found.append(f"timeout is {timeout} s")
+    if not _WAL.search(str(options.get("init_command", ""))) and not _is_wal(name):
+        found.append("init_command sets no WAL")
+    return found
+
+
+def _is_wal(name: str) -> bool:
+    """Say whether the file is in this mode already: it keeps it. Bytes 18 and 19 of its header are 2 then."""
+    with suppress(OSError), Path(name).open("rb") as file:
+        return file.read(20)[18:] == b"\x02\x02"
+    return False
+
+
+def check_declared(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Check that each declared schedule can be saved, is the only one of its key and name, and is found everywhere."""
+    try:
+        found = declared.collect()
+    except Exception:  # the settings are wrong or a module cannot be imported: other checks say it
+        return []
+    return [*map(_twice, found.twice), *filter(None, map(_invalid, found.declared)), *map(_outside, found.outside)]
+
+
+def _invalid(each: Declared) -> checks.CheckMessage | None:
+    try:
+        schedule = declared_schedule(each)
+        if schedule.at is None or schedule.at > utcnow():  # whether one that has passed is known, the database says
+            schedule.clean()
+    except ValidationError as error:
+        message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {said(error)}"
+        return checks.Error(message, hint=f"Correct @periodic of {each.task}.", id="delayq.E030")
+    return None
+
+
+def _twice(each: Declared) -> checks.CheckMessage:
+    message = f"The key {each.key!r} or name {each.values['name']!r}, declared in {each.module}, is declared twice."
+    return checks.Error(message, hint="Give each @periodic a name of its own: name='…'.", id="delayq.E031")
+
+
+def _outside(each: Declared) -> checks.CheckMessage:
+    message = f"The schedule {each.values['name']!r} of {each.task} is not synced: it is declared in {each.module}."
+    hint = (
+        "Have it beside a task that a module of DELAYQ['TASK_MODULES'] offers, or in such a module: others are not "
+        "imported by every process."
+    )
+    return checks.Warning(message, hint=hint, id="delayq.W030")

@@ -4,7 +4,7 @@ from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
 from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, held_by, in_parts
 from .keys import Place, member_place
-from .replies import claimed_ms
+from .scripts import claimed_ms
 from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats
 
 __all__ = [

@@ -9,8 +9,7 @@ from .cluster import node_of
 from .connection import translated
 from .keys import Place
 from .prefix import SCAN_PAGE, Prefix
-from .replies import claimed_ms, clock_ms, head_ms, instant_ms, number, settled, text, wire
-from .scripts import Call
+from .scripts import Call, claimed_ms, clock_ms, head_ms, instant_ms, number, settled, text, wire
 from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats, Trial
 
 #: Items that one run of a script of the mirror takes: some 0.5 ms of Redis.

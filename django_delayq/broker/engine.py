@@ -11,7 +11,7 @@ from ..exceptions import BrokerError, BrokerUnavailable
 from . import keys
 from .cluster import node_of, primaries
 from .connection import translated
-from .replies import text
+from .scripts import text
 from .types import Trial
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from .broker import Broker
 from .connection import translated
 from .keys import Place
 from .prefix import SCAN_PAGE
-from .replies import text, wire
+from .scripts import text, wire
 
 #: One step of priority in ms of waiting: PATIENCE of `_jobs.lua`.
 PATIENCE_MS = 60_000

@@ -10,8 +10,7 @@ from .connection import translated
 from .exchange import Argument
 from .keys import Place, member_place
 from .prefix import SCAN_PAGE
-from .replies import claimed_ms, head_ms, number, settled, text, wire
-from .scripts import Call
+from .scripts import Call, claimed_ms, head_ms, number, settled, text, wire
 from .types import Settled
 
 

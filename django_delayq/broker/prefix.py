@@ -10,8 +10,7 @@ from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import run_ids, told
 from .keys import Place
-from .replies import clock_ms, number, text, wire
-from .scripts import Scripts
+from .scripts import Scripts, clock_ms, number, text, wire
 
 SCAN_PAGE = 1000
 

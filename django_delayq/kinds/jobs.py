@@ -14,7 +14,7 @@ from ..jobs.aliases import keepers_of
 from ..jobs.task import retries_of
 from ..models import Job
 from ..registry import get_task
-from . import job_calls, job_rows
+from . import held_job, job_rows
 from .base import MOVING_MS, Claimed, Due, Verdicts
 from .held_job import HeldJob
 from .timeouts import Timeouts
@@ -96,7 +96,7 @@ class Jobs:
         job.backend = self._backend_of(job.call.backend)
         task = get_task(job.call.task)
         job.retries = self._retries_of(job.call, task, job.backend)
-        job.task = job_calls.task_of(task, job)
+        job.task = held_job.task_of(task, job)
         job.stored = job.call.durable or job.backend.settings.results == "database"
 
     def _retries_of(self, call: Call, task: AnyTask, backend: Any) -> Retries:
@@ -121,7 +121,7 @@ class Jobs:
         for job in batch:
             if job.take_overs > conf.get_config().max_reclaims:
                 error = JobLost(f"The workers that executed it died, {job.entry.reclaims} times in a row.")
-                job_calls.fail(job, error, final=True)
+                held_job.fail(job, error, final=True)
                 verdicts.decided.append(job)
             else:
                 starting.append(job)
@@ -148,11 +148,11 @@ class Jobs:
 
     def execute(self, held: HeldJob) -> bool:
         """See `Kind.execute`."""
-        return job_calls.execute(held, self.jobs.broker.worker, self.timeouts)
+        return held_job.execute(held, self.jobs.broker.worker, self.timeouts)
 
     def give_up(self, held: HeldJob, where: str) -> None:
         """See `Kind.give_up`."""
-        job_calls.give_up(held, where)
+        held_job.give_up(held, where)
 
     # -- after they ran
 

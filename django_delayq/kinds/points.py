@@ -26,12 +26,11 @@ from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import RunRow
 from ..timing import from_ms, to_ms
-from . import point_calls
-from .announcing import announce
+from . import held_point
 from .base import AGAIN_MS, MOVING_MS, Claimed, Due, Verdicts
 from .held_point import HeldPoint
 from .judge import PointVerdicts, judge
-from .starting import show, take_over, write_running
+from .starting import announce, show, take_over, write_running
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")
@@ -131,11 +130,11 @@ class Points:
 
     def execute(self, held: HeldPoint) -> bool:
         """See `Kind.execute`."""
-        return point_calls.execute(held, self.timeouts)
+        return held_point.execute(held, self.timeouts)
 
     def give_up(self, held: HeldPoint, where: str) -> None:
         """See `Kind.give_up`."""
-        point_calls.give_up(held, where)
+        held_point.give_up(held, where)
 
     # -- after they ran
 

@@ -4,9 +4,9 @@ See `compare.py`, Note [Compare and set].
 """
 
 from .attempts import attempts_of, keep_former
+from .bulk import check_tables, database
 from .closing import close_abandoned, close_orphan
-from .compare import undo_start
-from .database import check_tables, database
+from .compare import STATE_FIELDS, advance, settle_state, undo_start, write_states
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
 from .instances import as_run, as_schedule
 from .jobs import (
@@ -27,10 +27,10 @@ from .jobs import (
     undo_job_starts,
     unmirrored_jobs,
 )
-from .load import Load, read_load
 from .locks import leave_locked, lock_free, owner_of_locks, writing
 from .outcome import Outcome, Version, Won, version_of
 from .reading import (
+    Load,
     find,
     find_schedule,
     load_abandoned,
@@ -39,9 +39,9 @@ from .reading import (
     load_schedules,
     open_apart,
     open_chains,
+    read_load,
 )
 from .recording import record, start
-from .states import STATE_FIELDS, advance, settle_state, write_states
 
 __all__ = [
     "STATE_FIELDS",

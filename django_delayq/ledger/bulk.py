@@ -1,4 +1,4 @@
-"""Reads, inserts and updates many rows as tuples, in one statement or a few. Knows columns, but no rule.
+"""Reads, inserts and updates many rows as tuples, in one statement or a few. Knows the database, but no rule.
 
 Note [Tuples]
 A worker reads and writes thousands of rows a second. Django would make an instance of each row and look at each value
@@ -14,9 +14,12 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from django.db import connections
+from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, JSONField, Model
+
+from ..exceptions import MissingTables
+from ..models import Schedule
 
 try:
     from psycopg.types.datetime import TimestamptzLoader
@@ -187,3 +190,19 @@ def reader(model: type[Model], key: str, names: tuple[str, ...], using: str, *, 
 def writer(model: type[Model], names: tuple[str, ...], using: str) -> Writer:
     """Return the one `Writer` for these."""
     return Writer(model, names, using)
+
+
+def database() -> str:
+    """Return the alias of the database that holds schedules, states and runs together."""
+    return router.db_for_write(Schedule)
+
+
+def check_tables() -> None:
+    """Make sure that the migrations were run.
+
+    Raises:
+        MissingTables: They were not; says what to do.
+    """
+    using = database()
+    if Schedule._meta.db_table not in connections[using].introspection.table_names():
+        raise MissingTables(f"The database {using!r} has no tables of django_delayq. Run: manage.py migrate")

@@ -7,7 +7,7 @@ from ..models import Run, Status
 from ..models.run import OPEN
 from ..rows import RunRow
 from .attempts import keep_former
-from .database import database
+from .bulk import database
 from .locks import leave_locked, writing
 from .outcome import Outcome, version_of
 from .reading import load_schedules

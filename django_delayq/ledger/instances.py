@@ -6,7 +6,7 @@ from django.db.models import Model
 
 from ..models import Run, Schedule, ScheduleState
 from ..rows import RunRow, ScheduleRow, StateRow
-from .database import database
+from .bulk import database
 from .reading import DEFINITION, RUN, STATE
 
 Instance = TypeVar("Instance", bound=Model)

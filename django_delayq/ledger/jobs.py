@@ -26,8 +26,7 @@ from django.db.models.expressions import RawSQL
 from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..models.locks import locked
-from .bulk import writer
-from .database import database
+from .bulk import database, writer
 from .locks import leave_locked, lock_free, writing
 from .outcome import Won
 

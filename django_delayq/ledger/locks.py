@@ -4,9 +4,9 @@ Note [Nobody's row is waited for]
 On PostgreSQL a row stays locked until its transaction ends: minutes, where somebody imports or has forgotten a COMMIT.
 A worker that waited for one row would hold up everything else that it has to record, perhaps also the job that the
 owner of the lock waits for. So it locks what is free, in the order of `models/locks.py`, Note [Order of locks], writes
-that, and comes back to the rest (`worker/locked.py`). What cannot be skipped, such as the lock of a whole table, is an
-error after LOCK_MS: less than PostgreSQL's `deadlock_timeout`, so that nobody waits in a circle with a worker for long
-enough to be made its victim.
+that, and comes back to the rest (`worker/recorder.py`). What cannot be skipped, such as the lock of a whole table, is
+an error after LOCK_MS: less than PostgreSQL's `deadlock_timeout`, so that nobody waits in a circle with a worker for
+long enough to be made its victim.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from django.db.models import Model
 
 from ..models.locks import locked
-from .database import database
+from .bulk import database
 
 LOCK_MS = 500
 #: The oldest transaction that has locked rows of some tables, or all of one; other people's may not be seen in full.

@@ -19,13 +19,11 @@ from .. import chain
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
-from .bulk import reader
-from .compare import insert_run, write
-from .database import database
+from .bulk import database, reader
+from .compare import advance, decides, insert_run, settle_state, write, write_states
 from .locks import lock_free, locked_by_others, writing
 from .outcome import Outcome, Won
 from .reading import STATE, load_schedules, stored_state
-from .states import advance, decides, settle_state, write_states
 
 
 def record(outcomes: Sequence[Outcome]) -> list[Won]:

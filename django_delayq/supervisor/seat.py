@@ -2,7 +2,7 @@
 
 import time
 
-from ..worker.delays import Backoff
+from ..worker.trouble import Backoff
 from .child import Child
 
 #: A child that lived for less died young: what follows waits longer each time, from 0.1 s to 5 s.

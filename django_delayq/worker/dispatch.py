@@ -11,12 +11,11 @@ from ..exceptions import BrokerError
 from ..kinds import Held, Kind, Verdicts
 from ..kinds.base import AGAIN_MS
 from .agenda import Agenda
-from .delays import Delays
 from .isolation import Isolation
 from .leases import LeaseKeeper
 from .recorder import Recorder
 from .slots import Slots
-from .trouble import Trouble
+from .trouble import Delays, Trouble
 
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
 #: What was offered to the other workers so short a time ago, none of them knows.

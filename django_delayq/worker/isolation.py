@@ -17,9 +17,9 @@ or a later try, with a delay that grows, because this process claims nothing mea
 import time
 
 from ..kinds import Held
-from .delays import Delays
 from .leases import LeaseKeeper
 from .recorder import Recorder
+from .trouble import Delays
 
 #: The take-over from which on an entry runs alone.
 ALONE_FROM = 2

@@ -21,14 +21,13 @@ from ..kinds import Held, Jobs, Points, Timeouts
 from . import status
 from .agenda import Agenda
 from .claims import Claims, Epochs
-from .contexts import Contexts
 from .dispatch import Dispatcher
 from .leases import LeaseKeeper
 from .options import WorkerOptions
 from .recorder import Recorder
 from .recycling import Recycling
 from .showing import Showing
-from .slots import PATIENCE_SECONDS, Slots
+from .slots import PATIENCE_SECONDS, Contexts, Slots
 from .trouble import Trouble
 from .upkeep import Upkeep
 

@@ -1,14 +1,30 @@
-"""The threads that run tasks, and how much may be claimed for them. Knows no Redis and no ledger."""
+"""The threads that run tasks, and how much may be claimed for them. Knows no Redis and no ledger.
 
+Note [A context of its own]
+Each execution runs in a copy of its thread's context, which is empty, and the copy is thrown away: language, time zone,
+decimal context and context variables last until the end of the execution that sets them, receivers of its signals
+included. What Django keeps there on purpose are the clients of caches and the backends of tasks. Made anew for each
+execution, they would connect each time; so each thread makes them once, before its first execution. The locale is the
+whole process': a task that sets it changes it for what runs beside it, and it is put back when the next execution ends.
+Out of reach is what a task stores in a `threading.local`, a module, the environment or the working directory.
+"""
+
+import locale
 import logging
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
 
+from django.core.cache import caches
+from django.db import close_old_connections
+
+from ..compat import task_backends
 from ..kinds import Held
-from .contexts import leave_thread, prepare_thread
+from ..kinds.timeouts import forget_connections, tidy_connections
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -216,3 +232,38 @@ class Slots:
             return False
         since = time.monotonic() - PATIENCE_SECONDS
         return any(ended > since for other, ended in enumerate(self._ended) if other != number)
+
+
+def prepare_thread() -> None:
+    """Make what all executions of this thread share. See Note [A context of its own]."""
+    for handler in (caches, task_backends):
+        for alias in handler:
+            with suppress(Exception):  # whoever uses it is told
+                handler[alias]
+
+
+def leave_thread() -> None:
+    """Close what this thread has opened."""
+    forget_connections()
+
+
+class Contexts:
+    """Of one worker; made before its first execution, in the locale that all are to find."""
+
+    def __init__(self) -> None:
+        self._locale = locale.setlocale(locale.LC_ALL)
+
+    def execute(self, held: Held) -> bool:
+        """Execute an entry in a context of its own. See Note [A context of its own] and `kinds/execution.py`."""
+        close_old_connections()
+        try:
+            return copy_context().run(held.kind.execute, held)
+        finally:
+            tidy_connections()
+            if locale.setlocale(locale.LC_ALL) != self._locale:
+                self._put_back()
+
+    def _put_back(self) -> None:
+        logger.warning("A task has changed the locale of the whole process; it is put back.")
+        with suppress(locale.Error):
+            locale.setlocale(locale.LC_ALL, self._locale)

@@ -12,8 +12,7 @@ from django.db import DatabaseError, connections
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Place, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
-from .delays import Backoff
-from .trouble import forget_frames
+from .trouble import Backoff, forget_frames
 
 logger = logging.getLogger("django_delayq.worker")
 

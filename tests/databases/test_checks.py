@@ -24,7 +24,7 @@ def test_a_router_that_keeps_runs_apart_from_schedules_is_refused_and_told_what_
 
 def test_a_router_that_sends_the_whole_app_elsewhere_is_fine(settings):
     settings.DATABASE_ROUTERS = ["tests.databases.routers.AppWithReplica"]
-    from django_delayq.checks_databases import check_routers
+    from django_delayq.checks import check_routers
 
     assert check_routers() == []
 

@@ -13,7 +13,7 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import to_ms
 from django_delayq.worker import Worker, WorkerOptions, agenda, upkeep
-from django_delayq.worker.share import Share
+from django_delayq.worker.agenda import Share
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules, soon
 from tests.faults.harness.workers import WorkerProcess

@@ -4,7 +4,7 @@ Times are ms relative to the server's clock at the test's start; see `shard.py`.
 """
 
 from django_delayq.broker import Broker, JobBroker, JobSettlement, NewJob, Place, keys
-from django_delayq.broker.replies import text, wire
+from django_delayq.broker.scripts import text, wire
 from tests.integration.shard import LEASE_MS, PLACE, begin, listening
 
 HASHES = ("payload", "held", "priority", "unique", "reclaims")

@@ -11,7 +11,6 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from django_delayq import checks as own
-from django_delayq import checks_databases, checks_declared
 from tests.acceptance.support import ROOT
 from tests.faults.harness.servers import Server, pointing_at
 from tests.jobs.support import LOGGER
@@ -262,10 +261,13 @@ def test_every_check_is_registered_under_one_tag():
     registry = checks.registry.registry
     plain = {check for check in registry.registered_checks if "delayq" in check.tags}
     deployed = {check for check in registry.deployment_checks if "delayq" in check.tags}
-    of_databases = {checks_databases.check_routers, checks_databases.check_sqlite}
-    of_declared = {checks_declared.check_declared}
-    assert (
-        plain
-        == {own.check_settings, own.check_alias, own.check_tasks, own.check_dead_jobs} | of_databases | of_declared
-    )
+    assert plain == {
+        own.check_settings,
+        own.check_alias,
+        own.check_tasks,
+        own.check_dead_jobs,
+        own.check_routers,
+        own.check_sqlite,
+        own.check_declared,
+    }
     assert deployed == {own.check_mirror, own.check_server}

@@ -6,7 +6,7 @@ from django.utils.crypto import get_random_string
 from django_delayq import mirror
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Broker, JobSettlement, keys
-from django_delayq.broker.replies import wire
+from django_delayq.broker.scripts import wire
 from django_delayq.exceptions import DamagedKeys
 from tests.app import tasks
 from tests.integration.job_shard import JobShard, names_of, new

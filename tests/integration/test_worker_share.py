@@ -15,8 +15,7 @@ from django_delayq.mirror import turn
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions, agenda
-from django_delayq.worker.agenda import Agenda
-from django_delayq.worker.share import ABSENT_SECONDS, ALL_SECONDS, Share
+from django_delayq.worker.agenda import ABSENT_SECONDS, ALL_SECONDS, Agenda, Share
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.servers import Server, pointing_at
 from tests.support import DAILY_CRON, YEARLY_CRON, claims_of, make_due

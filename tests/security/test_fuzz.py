@@ -20,8 +20,7 @@ from django_delayq.broker import keys
 from django_delayq.broker.prefix import _parse_hint
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.jobs import parse_id
-from django_delayq.kinds import execution, point_calls
-from django_delayq.kinds import job_calls as job_calls_module
+from django_delayq.kinds import execution, held_job, held_point
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker.agenda import _queues
@@ -153,7 +152,7 @@ def spied(monkeypatch):
             deeds.append((event, args[0]))
 
     job_calls = []
-    for module in (point_calls, job_calls_module):
+    for module in (held_point, held_job):
         monkeypatch.setattr(module, "perform_task", perform_task)
     sys.addaudithook(audit)
     calls_of_jobs[:] = [job_calls]

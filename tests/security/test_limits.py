@@ -12,7 +12,7 @@ from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, backfill, chan
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.compat import task as make_task
 from django_delayq.exceptions import InvalidArguments, InvalidBackfill, ResultTooLarge
-from django_delayq.kinds import execution, results
+from django_delayq.kinds import execution
 from django_delayq.management.commands import delayq_explain
 from django_delayq.models import Job, Run, Schedule
 from tests.integration.admin_pages import LIST
@@ -33,7 +33,7 @@ NUMBERS = [
     ("arguments", [validators.MAX_ARGUMENT_BYTES // 1024, validators.MAX_DEPTH]),
     ("what is typed", [formfields.MAX_TYPED_BYTES // 1024**2]),
     ("result", [conf.Config().max_result_bytes // 1024]),
-    ("error", [results.MAX_ERROR_CHARS, results.MAX_TITLE_CHARS]),
+    ("error", [execution.MAX_ERROR_CHARS, execution.MAX_TITLE_CHARS]),
     ("retries", [execution.MAX_BACKOFF // timedelta(hours=1)]),
     ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, backfill.POINTS_SHOWN]),
     ("preview", [upcoming.SHOWN, delayq_explain.MOST_SHOWN]),
@@ -103,8 +103,8 @@ def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, 
     run_burst()
     run = Run.objects.get()
     assert len(json.dumps(run.result)) < 1000
-    assert len(run.error) <= results.MAX_ERROR_CHARS
-    assert len(run.reason) <= results.MAX_TITLE_CHARS
+    assert len(run.error) <= execution.MAX_ERROR_CHARS
+    assert len(run.reason) <= execution.MAX_TITLE_CHARS
     assert run.status == ("succeeded" if made is enormous else "failed")
 
 

@@ -10,7 +10,7 @@ from hashlib import sha1
 
 from django_delayq import conf, failpoints, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
-from django_delayq.worker import contexts
+from django_delayq.worker import slots
 
 from .clock import Clock, timed
 from .wire import Wire
@@ -49,7 +49,7 @@ class Stage:
         monkeypatch.setattr(conf, "mirrors", lambda: self.config.mirror)
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
         for name in ("close_old_connections", "tidy_connections"):
-            monkeypatch.setattr(contexts, name, lambda: None)
+            monkeypatch.setattr(slots, name, lambda: None)
         monkeypatch.setattr(os, "urandom", random.randbytes)  # the names of jobs decide about their shards
         for name, check in (("record", "recorded"), ("start", "started")):
             monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))

@@ -1,7 +1,7 @@
 """The growing delays of what is handed back again and again."""
 
-from django_delayq.worker import delays
-from django_delayq.worker.delays import Delays
+from django_delayq.worker import trouble
+from django_delayq.worker.trouble import Delays
 
 
 def test_they_double_up_to_the_longest():
@@ -27,7 +27,7 @@ def test_who_was_away_for_long_begins_anew():
 
 def test_so_many_are_remembered_and_others_wait_the_longest(monkeypatch):
     """They must not take each other's place: then nobody's delay would grow."""
-    monkeypatch.setattr(delays, "REMEMBERED", 2)
+    monkeypatch.setattr(trouble, "REMEMBERED", 2)
     made = Delays(100, 1000)
     for at in range(5):
         found = [made.next(name, float(at)) for name in "abcd"]
