@@ -29,9 +29,9 @@ from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
 from ..timing import from_ms, to_ms
+from .announcing import send
 from .base import Held
 from .execution import Ended, Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
-from .starting import send
 from .timeouts import Timeouts
 
 

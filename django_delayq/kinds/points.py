@@ -27,10 +27,11 @@ from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import RunRow
 from ..timing import from_ms, to_ms
 from . import held_point
+from .announcing import announce
 from .base import AGAIN_MS, MOVING_MS, Claimed, Due, Verdicts
 from .held_point import HeldPoint
 from .judge import PointVerdicts, judge
-from .starting import announce, show, take_over, write_running
+from .starting import show, take_over, write_running
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")

@@ -1,0 +1,100 @@
+"""Tells the log and the receivers of signals what becomes of due points. Writes nothing."""
+
+import logging
+from typing import Any
+
+from django.dispatch import Signal
+
+from .. import ledger
+from ..handover import REASON as REASON_HANDED_OVER
+from ..ledger import Outcome
+from ..models import Schedule, Status
+from ..plain import iso
+from ..redaction import redact_text
+from ..rows import RunRow, ScheduleRow
+from ..signals import run_finished, run_skipped
+
+logger = logging.getLogger("django_delayq.worker")
+
+LEVELS = {
+    Status.FAILED: logging.ERROR,
+    Status.LOST: logging.ERROR,
+    Status.RETRYING: logging.WARNING,
+}
+
+
+def announce(outcome: Outcome) -> None:
+    """Log a recorded row and send its signal."""
+    run = outcome.run
+    if run.status == Status.QUEUED:
+        return
+    log_run(run)
+    if run.status == Status.SKIPPED:
+        send(run_skipped, run, outcome.schedule)
+    elif not Status(run.status).is_open:
+        send(run_finished, run, outcome.schedule)
+
+
+def send(signal: Signal, run: RunRow, schedule: ScheduleRow) -> None:
+    """Send one of the public signals of runs; instances are made where somebody receives it only."""
+    if signal.has_listeners(Schedule):
+        signal.send_robust(sender=Schedule, run=ledger.as_run(run), schedule=ledger.as_schedule(schedule))
+
+
+def log_run(run: RunRow) -> None:
+    """Log what became of a due point."""
+    level = LEVELS.get(Status(run.status), logging.INFO)
+    if not logger.isEnabledFor(level):
+        return
+    event = run_event(run)
+    logger.log(level, _line(event), extra={"delayq": event})
+
+
+def run_event(run: RunRow) -> dict[str, Any]:
+    """Return an outcome as flat JSON values; instants in ISO 8601 UTC, durations in ms."""
+    event: dict[str, Any] = {
+        "event": str(run.status),
+        "schedule": run.schedule_name,
+        "task": run.task,
+        "queue": run.queue,
+        "origin": str(run.origin),
+        "due_at": iso(run.due_at),
+    }
+    if run.lag is not None:
+        event["lag_ms"] = round(run.lag.total_seconds() * 1000)
+    if run.started_at is not None and run.duration is not None:
+        event["duration_ms"] = round(run.duration.total_seconds() * 1000, 1)
+    if run.attempt > 1 or run.status == Status.RETRYING:
+        event["attempt"] = run.attempt
+    if run.points != 1:
+        event["points"] = run.points
+    if run.last_due_at is not None:
+        event["last_due_at"] = iso(run.last_due_at)
+    if run.reason:
+        event["reason"] = redact_text(run.reason)
+    if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
+        event["backend"], event["result_id"] = run.result.get("backend"), run.result.get("result_id")
+    if run.error:
+        event["traceback"] = redact_text(run.error)
+    return event
+
+
+def _line(event: dict[str, Any]) -> str:
+    parts = [f"{event['event']:<9} {event['schedule']}", f"due {event['due_at'][:19].replace('T', ' ')}"]
+    if "last_due_at" in event:
+        parts.append(f"to {event['last_due_at'][:19].replace('T', ' ')}")
+    if "points" in event:
+        parts.append(f"points {event['points'] or 'not known'}")
+    if event["origin"] != "due":
+        parts.append(event["origin"])
+    if "lag_ms" in event:
+        parts.append(f"lag {event['lag_ms']} ms")
+    if "duration_ms" in event:
+        parts.append(f"took {event['duration_ms']:g} ms")
+    if "attempt" in event:
+        parts.append(f"attempt {event['attempt']}")
+    if "backend" in event:
+        parts.append(f"handed over to {event['backend']} as {event['result_id']}")
+    elif "reason" in event:
+        parts.append(f"({event['reason']})")
+    return "  ".join(parts).replace("\n", " ")
