@@ -229,7 +229,7 @@ class Broker(Prefix):
     def scan(self, place: Place) -> Iterator[set[str]]:
         """Yield the names of all members of a shard in pages: those with a score, then what is left of others.
 
-        Jobs, and the member that stands for them, are none of them.
+        Jobs are none of them, nor is the member that stands for them, where it has but its score.
         """
         parts = self._keys(place)
         for part in ("due", "point", "gen", "lease", "attempts"):
@@ -239,12 +239,15 @@ class Broker(Prefix):
                 with translated():
                     cursor, page = read(parts[part], cursor or 0, count=SCAN_PAGE)
                     names = [item[0] if isinstance(item, tuple) else item for item in page]
-                    if part != "due" and names:
-                        scores = self.client.zmscore(parts["due"], names)
-                        names = [name for name, score in zip(names, scores, strict=True) if score is None]
-                page = {text(name) for name in names} - {keys.POINTER}
-                if page:
-                    yield page
+                    scores = [] if part == "due" or not names else self.client.zmscore(parts["due"], names)
+                found = {text(name) for name in names}
+                if part == "due":
+                    found.discard(keys.POINTER)
+                else:
+                    scored = {text(name) for name, score in zip(names, scores, strict=True) if score is not None}
+                    found -= scored - {keys.POINTER}
+                if found:
+                    yield found
 
 
 def _view(score: Any, point: Any, generation: Any, leased: bool, retrying: bool) -> EntryView:

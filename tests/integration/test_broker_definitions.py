@@ -158,6 +158,16 @@ def test_a_scan_tells_the_members_and_what_lost_members_left(shard):
     assert list(shard.broker.scan(PLACE)) == [{"s1", "s2"}, {"s3"}, {"s4"}, {"s5"}, {"s6"}]
 
 
+def test_what_stands_for_the_jobs_keeps_its_score_where_all_else_of_it_is_garbage(shard):
+    shard.seed(due={"jobs": shard.now + 9_000})
+    clean = shard.state()
+    assert list(shard.broker.scan(PLACE)) == []
+    shard.seed(point={"jobs": 5}, gen={"jobs": "{"}, lease={"jobs": "f"}, attempts={"jobs": "1"})
+    assert list(shard.broker.scan(PLACE)) == [{"jobs"}] * 4
+    assert shard.broker.remove(PLACE, [("jobs", 10**15, "")], gone=True) == ["REMOVED"]
+    assert shard.state() == clean
+
+
 def test_any_number_of_items_goes_in_parts_and_the_replies_come_in_their_order(shard, monkeypatch):
     monkeypatch.setattr(broker_module, "SCRIPT_PART", 2)
     items = [Definition(f"s{n}", 7, shard.now + n, shard.now + n) for n in range(5)]

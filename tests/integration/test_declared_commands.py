@@ -150,7 +150,7 @@ def test_a_database_without_our_tables_or_another_one_is_left_alone(code, monkey
     monkeypatch.setattr(connection.introspection, "table_names", lambda: ["django_content_type"])
     sync_after_migrate("default", say=pytest.fail)
     monkeypatch.undo()
-    monkeypatch.setattr("django_delayq.ledger.bulk", lambda: "elsewhere")
+    monkeypatch.setattr("django_delayq.ledger.database", lambda: "elsewhere")
     sync_after_migrate("default", say=pytest.fail)
     monkeypatch.undo()
     assert not Schedule.objects.exists()

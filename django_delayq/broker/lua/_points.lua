@@ -2,7 +2,11 @@
 local DUE, POINT, GEN, LEASE, FENCE, ATTEMPTS, JOURNAL, EPOCH =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
+-- What stands for the jobs keeps its score: here it is garbage, beside it the jobs wait.
 local function drop(members)
-  redis.call('ZREM', DUE, unpack(members))
   for _, key in ipairs({POINT, GEN, LEASE, ATTEMPTS}) do redis.call('HDEL', key, unpack(members)) end
+  for i, member in ipairs(members) do
+    if member == 'jobs' then members[i] = '' end
+  end
+  redis.call('ZREM', DUE, unpack(members))
 end

@@ -15,7 +15,7 @@ local replies, generations, gone = {}, {}, {}
 for i, member in ipairs(members) do
   local generation, expected = tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
   local known, stored, score = whole(known_now[i]), whole(stored_now[i]), tonumber(scores[i] or '')
-  local leased = score and not unsound(score, now) and holders[i]
+  local leased = score and not unsound(score, now) and holders[i] and member ~= 'jobs' -- whose score is no lease
   local result
   if known and generation < known and not (expected ~= '' and whole(expected) == known) then
     result = 'OLD'
