@@ -52,6 +52,12 @@ class Orders:
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
+    def resign(self) -> None:
+        """Put the former handlers back: for children, and for code that called the command and goes on."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        self._before.clear()
+
     def hold_back(self) -> bool:
         """Block the signals from now on; say whether there was none until now, so that a fresh start is right."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -93,6 +99,5 @@ class Orders:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _in_child(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+        self.resign()
         self._after_fork()

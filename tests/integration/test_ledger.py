@@ -363,3 +363,11 @@ def test_open_rows_are_those_of_the_chain_oldest_first():
     row_of(owner, T, status="running", apart=True).save()
     found = ledger.load_open_rows([owner.pk, other.pk])
     assert {pk: [run.status for run in runs] for pk, runs in found.items()} == {owner.pk: ["running", "retrying"]}
+
+
+def test_an_orphan_that_has_its_outcome_keeps_it():
+    owner = schedule()
+    record(owner)
+    [run] = Run.objects.all()
+    ledger.close_orphan(run, "the schedule was deleted")
+    assert Run.objects.get().status == Status.SUCCEEDED

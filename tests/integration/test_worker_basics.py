@@ -1,8 +1,10 @@
 """The main job in one process: a schedule is saved, mirrored, claimed, run, recorded and settled."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from django_delayq.models import Run, Schedule, Status
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
@@ -24,3 +26,18 @@ def test_a_due_point_runs_once_and_the_next_one_waits(broker):
     assert view.point_ms == int((point + DAY).timestamp() * 1000)
     assert not view.leased
     assert began - timedelta(milliseconds=1) <= run.claimed_at <= datetime.now(UTC)
+
+
+def test_the_command_called_from_code_runs_what_is_due_and_leaves_the_signals_as_they_were(broker):
+    schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[2], kind="cron", cron=DAILY_CRON)
+    point = make_due(broker, schedule)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        assert call_command("delayq_worker", burst=True) is None
+        assert {number: signal.getsignal(number) for number in before} == before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert Run.objects.get().due_at == point
+    with pytest.raises(CommandError, match=r"not call_command\(\)"):
+        call_command("delayq_worker", processes=2)

@@ -147,3 +147,19 @@ def test_a_running_job_is_held(work, monkeypatch):
     work()
     assert refused == [f"A worker has the job {result.id} already, so that it can be neither cancelled nor moved."]
     assert stands(result)[0] == "SUCCESSFUL"
+
+
+def test_what_cannot_be_done_with_a_job_is_refused_alike(work):
+    waiting, dead, known = using(tasks.add, run_after=LATER).enqueue(1), tasks.fail.enqueue(), tasks.add.enqueue(2)
+    work()
+
+    def change(result, what, **values):
+        jobs, (queue, member) = shared().jobs, parse_id(result.id)
+        return jobs.change(jobs.place_of(member, queue), member, what, 0, **values)
+
+    assert [change(waiting, what) for what in ("revive", "bury")] == ["WAITING", "WAITING"]
+    assert [change(dead, what) for what in ("cancel", "move")] == ["DEAD", "DEAD"]
+    assert [change(known, what) for what in ("cancel", "move", "revive", "bury")] == ["GONE"] * 4
+    assert stands(waiting) == ("READY", 0, 0, [], 6)
+    assert stands(dead)[0] == "FAILED"
+    assert [change(dead, "bury"), change(dead, "bury")] == ["OK", "GONE"]

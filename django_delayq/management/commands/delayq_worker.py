@@ -123,7 +123,11 @@ class Command(BaseCommand):
                     beat_seconds=min(5.0, config.lease_seconds / 6),
                     last_seconds=config.drain_seconds + MARGIN_SECONDS,
                 )
-            exit_status = self._work(worker)
+            try:
+                exit_status = self._work(worker)
+            finally:
+                if not self._called_from_command_line:
+                    orders.resign()
             replaces_itself = line is None and worker_options.max_runs is None and self._called_from_command_line
             starts_afresh = exit_status == status.RECYCLE and replaces_itself
             if starts_afresh:
