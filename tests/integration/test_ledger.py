@@ -371,3 +371,17 @@ def test_an_orphan_that_has_its_outcome_keeps_it():
     [run] = Run.objects.all()
     ledger.close_orphan(run, "the schedule was deleted")
     assert Run.objects.get().status == Status.SUCCEEDED
+
+
+def test_where_nobody_holds_a_lock_or_the_database_does_not_say_so_there_is_an_answer():
+    schedule()
+    assert ledger.owner_of_locks((Run,)) == ("not known" if connection.vendor == "sqlite" else "it has just ended")
+
+
+def test_a_row_without_a_state_becomes_a_schedule_without_one():
+    owner = schedule()
+    [row] = ledger.load_schedules([owner.pk]).values()
+    made = ledger.as_schedule(row)
+    assert (made.pk, made.name, made.cron) == (owner.pk, owner.name, owner.cron)
+    with pytest.raises(ScheduleState.DoesNotExist):
+        made.state  # noqa: B018 - reading it is the point

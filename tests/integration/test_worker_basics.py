@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import autoreload
 
 from django_delayq.models import Run, Schedule, Status
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
@@ -41,3 +42,11 @@ def test_the_command_called_from_code_runs_what_is_due_and_leaves_the_signals_as
     assert Run.objects.get().due_at == point
     with pytest.raises(CommandError, match=r"not call_command\(\)"):
         call_command("delayq_worker", processes=2)
+
+
+def test_a_worker_that_reloads_its_code_works_like_any_other(broker, monkeypatch):
+    schedule = Schedule.objects.create(name="s", task="tests.app.tasks.add", args=[2], kind="cron", cron=DAILY_CRON)
+    make_due(broker, schedule)
+    monkeypatch.setattr(autoreload, "run_with_reloader", lambda run, options: run(options))
+    call_command("delayq_worker", reload=True, max_runs=1)
+    assert Run.objects.get().status == Status.SUCCEEDED

@@ -6,6 +6,8 @@ import pytest
 
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import TaskTimeout
+from django_delayq.jobs import Retries
+from django_delayq.jobs.task import retries_of
 from django_delayq.worker import status
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
@@ -211,3 +213,7 @@ def test_no_result_is_kept_where_none_is_wanted(settings):
     assert Stored(result).gone()
     with pytest.raises(TaskResultDoesNotExist):
         task_backends["default"].get_result(result.id)
+
+
+def test_a_task_of_another_class_says_nothing_of_retries():
+    assert retries_of(object()) == Retries()
