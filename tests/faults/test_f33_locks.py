@@ -296,3 +296,24 @@ def test_f33_a_take_over_that_did_not_begin_is_taken_back_but_for_rows_that_are_
     with locking(Run._base_manager.filter(pk=runs[1].pk)):
         ledger.undo_start([Outcome(run, row) for run, row in zip(runs, rows, strict=True)], [before, before])
     assert [(run.reclaims, run.fence) for run in Run.objects.order_by("schedule_name")] == [(0, "0.e"), (1, "1.e")]
+
+
+def test_f33_a_take_over_of_jobs_that_did_not_begin_is_taken_back_but_for_rows_that_are_locked(broker):
+    free, held = (durable(tasks.add).enqueue(number) for number in range(2))
+    before = ledger.load_jobs([row_of(free).member, row_of(held).member])
+    running = ledger.start_jobs([(row, "1.e w") for row in before.values()])
+    assert [row_of(job).reclaims for job in (free, held)] == [1, 1]
+    with locking(rows_of(held)):
+        ledger.undo_job_starts(zip(running, before.values(), strict=True))
+    assert [(row_of(job).status, row_of(job).reclaims) for job in (free, held)] == [("READY", 0), ("RUNNING", 1)]
+
+
+def test_f33_an_open_row_without_a_schedule_is_left_to_the_sweep_while_it_is_locked(broker):
+    row = schedule()
+    run = Run.of(row, utcnow(), status="running", fence="1.e", worker="w")
+    run.save(force_insert=True)
+    with locking(Run._base_manager.filter(pk=run.pk)):
+        ledger.close_orphan(run, "the schedule was deleted")
+    assert Run.objects.get().status == "running"
+    ledger.close_orphan(run, "the schedule was deleted")
+    assert Run.objects.get().status == "lost"
