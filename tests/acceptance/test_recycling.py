@@ -130,7 +130,8 @@ def test_a_task_that_does_not_end_in_time_costs_its_process_and_nothing_else(bro
         text = output_of(parent)
     assert row.runs.get().status == "failed"
     assert re.search(rf"pid {first}, (is replaced by pid \d+ and drains|ended with exit status 75)", text)
-    assert text.index("Process 1 started, pid", text.index("hangs in it")) < text.index("Stopped after")
+    assert text.count("Process 1 started, pid") == 2
+    assert text.rindex("Process 1 started, pid") < text.index("Stopped after")
     no_point_is_missing(healthy)
 
 
