@@ -1,6 +1,6 @@
 """System checks: what can be known to be wrong before anything runs. Only `check --deploy` opens a connection.
 
-Every id, with what to do, stands in the README's table.
+Every id, with what to do, stands in the table of docs/reference.md.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`manage.py check`: what it finds without a connection, what `--deploy` adds, and the README's table of it all."""
+"""`manage.py check`: what it finds without a connection, what `--deploy` adds, and the documented table of it all."""
 
 import io
 import re
@@ -242,13 +242,13 @@ def test_settings_that_cannot_be_read_are_told_once():
             assert set(found(deploy=True)) == {wanted}
 
 
-# -- the README
+# -- docs/reference.md
 
 
-def test_the_readme_tells_each_id_of_the_code_once_and_no_other():
+def test_the_reference_tells_each_id_of_the_code_once_and_no_other():
     files = (Path(ROOT) / "django_delayq").rglob("*.py")
     used = set(re.findall(r"\bdelayq\.[EWI]\d{3}\b", "\n".join(path.read_text("utf-8") for path in files)))
-    section = (Path(ROOT) / "README.md").read_text("utf-8").partition("\n## Checks\n")[2].partition("\n## ")[0]
+    section = (Path(ROOT) / "docs/reference.md").read_text("utf-8").partition("\n## Checks\n")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
     told = [row[1].strip().strip("`") for row in rows]
     assert told == sorted(used, key=lambda name: ("EWI".index(name[7]), name))

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 
 from django_delayq import mirror, orders
 from django_delayq.models import Origin, Run, Schedule, Status
+from django_delayq.registry import get_tasks
 from django_delayq.signals import run_finished
 from django_delayq.timing import to_ms
 from django_delayq.worker.logs import JsonFormatter
@@ -45,7 +46,8 @@ TASKS = {
 
 @pytest.fixture(autouse=True)
 def known(settings):
-    """Know these backends, and nothing accepted yet."""
+    """Know these backends, and nothing accepted yet. The tasks are of the backend that the tests have everywhere else."""
+    get_tasks()
     settings.TASKS = TASKS
     ACCEPTED.clear()
     FlakyBackend.failures = 0
@@ -125,9 +127,10 @@ def test_an_accepted_point_counts_as_ended_for_its_schedule(broker):
     assert row.preview(1)[0].due_at >= run.finished_at + timedelta(hours=1)
 
 
-def test_the_examples_of_the_readme_are_true(broker, settings):
+def test_the_documented_examples_are_true(broker, settings):
     settings.TASKS = {"default": TASKS["default"], "rows": TASKS["accepting"]}
-    section = (ROOT / "README.md").read_text().split("## Schedules for other task backends")[1].split("\n## ")[0]
+    page = (ROOT / "docs/schedules.md").read_text()
+    section = page.split("## Schedules for other task backends")[1].split("\n## ")[0]
     saving, looking = re.findall(r"```pycon\n(.*?)```", section, re.DOTALL)
     names = {"Schedule": Schedule, "Run": Run, "timedelta": timedelta}
     prove(saving.replace("shop.tasks.check_stock", "tests.app.tasks.noop"), names)
@@ -138,7 +141,7 @@ def test_the_examples_of_the_readme_are_true(broker, settings):
 
 def prove(example, names):
     """Run an example with what the one before left in `names`."""
-    test = doctest.DocTestParser().get_doctest(example, names, "README.md", None, 0)
+    test = doctest.DocTestParser().get_doctest(example, names, "docs/schedules.md", None, 0)
     said = []
     doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)
     names.update(test.globs)

@@ -1,4 +1,4 @@
-"""The Python blocks of the README, and what each of them is.
+"""The Python blocks of the README and of the pages of `docs/` behind it, and what each of them is.
 
 - Its first line is a comment that names a file (`# shop/tasks.py`): a part of that file in a project made for the test.
   `# settings.py` is one of them.
@@ -13,36 +13,41 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+#: In the order in which somebody reads them, and their examples are run.
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("schedules", "jobs", "testing", "reference", "deployment")))
 
 
 @dataclass(frozen=True)
 class Block:
-    """`line` is where its first line stands in the README. `name` is its file's, else empty."""
+    """`line` is where its first line stands in `page`. `name` is its file's, else empty."""
 
+    page: str
     line: int
     text: str
     kind: str
     name: str = ""
 
 
-def read(text: str) -> list[Block]:
-    """Return the blocks in order."""
+def read() -> list[Block]:
+    """Return the blocks of all pages in order."""
     found = []
-    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        line = text.count("\n", 0, match.start()) + 2
-        found += _parts(line, match[1])
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            line = text.count("\n", 0, match.start()) + 2
+            found += _parts(page, line, match[1])
     return found
 
 
-def _parts(line: int, code: str) -> list[Block]:
+def _parts(page: str, line: int, code: str) -> list[Block]:
     """A block with several file names is several blocks."""
     names = list(re.finditer(r"^# ([\w/]+\.py)$", code, re.MULTILINE))
     if not names:
-        return [Block(line, code, _kind(code))]
+        return [Block(page, line, code, _kind(code))]
     ends = [name.start() for name in names[1:]] + [len(code)]
     return [
-        Block(line + code.count("\n", 0, name.start()), code[name.start() : end], "file", name[1])
+        Block(page, line + code.count("\n", 0, name.start()), code[name.start() : end], "file", name[1])
         for name, end in zip(names, ends, strict=True)
     ]
 

@@ -56,12 +56,12 @@ def test_the_examples_in_order(delayq):
     delayq.start_at(NOON)
     names, finder, shown = {}, doctest.DocTestParser(), []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for line, text in BLOCKS:
+    for page, line, text in BLOCKS:
         delayq.run_due()  # between two blocks, a worker
         if ">>>" not in text:
-            exec(compile("\\n" * (line - 1) + text, "README.md", "exec"), names)
+            exec(compile("\\n" * (line - 1) + text, page, "exec"), names)
             continue
-        example = finder.get_doctest(text, names, "README", "README.md", line - 1)
+        example = finder.get_doctest(text, names, page, page, line - 1)
         runner.run(example, out=shown.append, clear_globs=False)
         names.update(example.globs)
     assert not shown, "".join(shown)
@@ -80,7 +80,11 @@ def make(folder: Path, blocks: list[Block]) -> None:
     for block in blocks:
         if block.kind == "file" and not _is_too_new(block):
             files[block.name] = f"{files.get(block.name, '')}\n\n{_for_this_django(block.text)}"
-    examples = [(block.line, _for_this_django(block.text)) for block in blocks if block.kind in ("doctest", "script")]
+    examples = [
+        (block.page, block.line, _for_this_django(block.text))
+        for block in blocks
+        if block.kind in ("doctest", "script")
+    ]
     files["blocks.json"] = json.dumps(examples)
     for name, text in files.items():
         path = folder / name

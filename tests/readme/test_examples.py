@@ -1,4 +1,4 @@
-"""The README's Python is true: its examples are run, its settings are accepted, what it imports is there.
+"""The Python of the README and of docs/ is true: examples are run, settings are accepted, what is imported is there.
 
 What a block is: `blocks.py`. The project of the examples has no Redis.
 """
@@ -7,7 +7,6 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from django.core.checks import run_checks
@@ -17,10 +16,9 @@ from django_delayq import conf
 from django_delayq.compat import task_backends
 
 from . import project
-from .blocks import README, Block, read
+from .blocks import ROOT, Block, read
 
-BLOCKS = read(README.read_text())
-ROOT = Path(__file__).parents[2]
+BLOCKS = read()
 
 
 def of(*kinds: str) -> list[Block]:
@@ -28,7 +26,7 @@ def of(*kinds: str) -> list[Block]:
 
 
 def named(block: Block) -> str:
-    return f"line {block.line}"
+    return f"{block.page}:{block.line}"
 
 
 def test_the_examples_and_the_tests_of_the_readme_pass(tmp_path):
@@ -39,7 +37,7 @@ def test_the_examples_and_the_tests_of_the_readme_pass(tmp_path):
     ended = subprocess.run([*command, "."], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     files = {path.name for path in tmp_path.rglob("test_*.py")}
-    assert {"test_examples.py", "test_reminders.py", "test_orders.py"} <= files
+    assert {"test_examples.py", "test_stock.py", "test_reminders.py", "test_orders.py"} <= files
 
 
 @pytest.mark.parametrize("block", of("settings", "file"), ids=named)
