@@ -46,7 +46,7 @@ TASKS = {
 
 @pytest.fixture(autouse=True)
 def known(settings):
-    """Know these backends, and nothing accepted yet. The tasks are of the backend that the tests have everywhere else."""
+    """Know these backends, and nothing accepted yet. Tasks keep the class that the tests' own setting gives them."""
     get_tasks()
     settings.TASKS = TASKS
     ACCEPTED.clear()
