@@ -153,7 +153,7 @@ class Bench:
         self.clock.set(began_ms)  # see Note [Side by side]
 
     def _end(self, held: Held) -> None:
-        self.recorder.add(held)
+        self.recorder.add([held])
         self.recorder.flush()
         self._check(held)
 

@@ -67,10 +67,10 @@ class Agenda:
         """Note what a claim tells: the server's clock and the next head."""
         now = time.monotonic()
         self._offsets_ms[place] = now_ms - now * 1000
-        self._claim_at(place, now + LONGEST_SECONDS)
-        if head_ms is not None and head_ms <= now_ms:
-            self._claim_at(place, now)  # what is due already waits for a free worker, not for the first one
-        elif head_ms is not None:
+        # What is due already waits for a free worker, not for the first one.
+        due = head_ms is not None and head_ms <= now_ms
+        self._claim_at(place, now if due else now + LONGEST_SECONDS)
+        if head_ms is not None and not due:
             self.due_at_ms(place, head_ms)
 
     def due_at_ms(self, place: Place, server_ms: int) -> None:
@@ -80,7 +80,7 @@ class Agenda:
         head = (server_ms - self._offsets_ms[place]) / 1000
         if head >= self._turn[place]:
             return
-        before = self.share.before(place, server_ms, time.monotonic())
+        before = self.share.before(place, server_ms, time.monotonic()) if self.share.workers else []
         at = max(head + len(before) * self.share.step_seconds, self._not_before[place])
         if at < self._turn[place]:
             self._turn[place] = at
@@ -228,7 +228,7 @@ class Share:
         self.worker = worker
         self.places = places
         self.step_seconds = STEP_SECONDS
-        self._workers: Mapping[str, Collection[str] | None] = {}
+        self.workers: Mapping[str, Collection[str] | None] = {}
         self._ranks = dict.fromkeys(places, 0)
         self._others = dict.fromkeys(places, 0)
         self._absent: dict[str, float] = {}  # until which monotonic second
@@ -236,9 +236,9 @@ class Share:
     def update(self, workers: Mapping[str, Collection[str] | None]) -> None:
         """Take over who lives, and which queues each serves; None where that is not known, so it may be all."""
         others = {name: queues for name, queues in workers.items() if name != self.worker}
-        if others == self._workers:
+        if others == self.workers:
             return
-        self._workers = others
+        self.workers = others
         self._absent = {name: until for name, until in self._absent.items() if name in others}
         self.step_seconds = min(STEP_SECONDS, ALL_SECONDS / (len(others) + 1))
         self._ranks = {place: len(self._before(place, None, others)) for place in self.places}
@@ -254,7 +254,7 @@ class Share:
 
     def before(self, place: Place, head_ms: int, now: float) -> list[str]:
         """Return the workers that come before this one at a head."""
-        present = (name for name in self._workers if self._absent.get(name, 0.0) <= now)
+        present = (name for name in self.workers if self._absent.get(name, 0.0) <= now)
         return self._before(place, head_ms, present)
 
     def did_not_come(self, workers: Iterable[str], now: float) -> None:
@@ -267,5 +267,5 @@ class Share:
         return [name for name in serving if weight(name, place, head_ms) > mine]
 
     def _serves(self, name: str, queue: str) -> bool:
-        queues = self._workers[name]
+        queues = self.workers[name]
         return queues is None or queue in queues

@@ -7,50 +7,14 @@ from typing import Any
 from django.db import DatabaseError
 
 from .. import failpoints, mirror
-from ..broker import Broker, Place
+from ..broker import Place
 from ..exceptions import BrokerError, ForeignLayout
-from ..kinds import Claimed, Held, Kind
-from .agenda import Agenda
+from ..kinds import Held, Kind
 from .dispatch import Dispatcher
-from .trouble import Trouble
 from .upkeep import Upkeep
 
 #: After an error that nobody foresaw, its entries come back after so long.
 UNFORESEEN_MS = 30_000
-
-
-class Epochs:
-    """Which index each shard had when it was looked at; another one may be another database's."""
-
-    def __init__(self, broker: Broker, agenda: Agenda, trouble: Trouble, upkeep: Upkeep) -> None:
-        self.broker, self.agenda, self.trouble, self.upkeep = broker, agenda, trouble, upkeep
-        self._known: dict[Place, str] = {}
-
-    def is_new(self, place: Place, epoch: str | None) -> bool:
-        """Say whether this is another index than the last one that was ours."""
-        return epoch is not None and self._known.get(place) != epoch.removeprefix("building:")
-
-    def same(self, place: Place, epoch: str | None) -> bool:
-        """Say whether the shard is ours. At first, or after a flush, it may be another database's: then stop."""
-        if epoch is None:
-            self.upkeep.rebuild_soon()
-            self.agenda.flushed(place)
-            return True
-        if not self.is_new(place, epoch):
-            return True
-        try:
-            mirror.check_layout(self.broker)
-        except ForeignLayout as error:
-            self.upkeep.fail(error)
-            return False
-        except BrokerError as error:
-            self.trouble.redis_failed(error, place)
-            return False
-        except DatabaseError as error:
-            self.trouble.database_failed(error)
-            return False
-        self._known[place] = epoch.removeprefix("building:")
-        return True
 
 
 class Claims:
@@ -68,12 +32,11 @@ class Claims:
     kinds shares the room, and a kind that found none comes first the next time.
     """
 
-    def __init__(
-        self, kinds: Sequence[Kind[Any]], dispatcher: Dispatcher, agenda: Agenda, trouble: Trouble, epochs: Epochs
-    ) -> None:
-        self.first, *others = kinds
-        self.others = {kind.name: kind for kind in others}
-        self.dispatcher, self.agenda, self.trouble, self.epochs = dispatcher, agenda, trouble, epochs
+    def __init__(self, kinds: Sequence[Kind[Any]], dispatcher: Dispatcher, upkeep: Upkeep) -> None:
+        self.first, *self.others = kinds
+        self.dispatcher, self.upkeep = dispatcher, upkeep
+        self.agenda, self.trouble = dispatcher.agenda, dispatcher.trouble
+        self._known: dict[Place, str] = {}  # the index that each shard had when it was found to be ours
         self._request: dict[tuple[Kind[Any], Place], int] = {}
         self._unanswered: set[tuple[Kind[Any], Place]] = set()
         self._owed: dict[Place, list[Kind[Any]]] = {}  # kinds that found no room there, or whose reply is missing
@@ -88,25 +51,17 @@ class Claims:
 
         False where the loop must not go on to the next place: a server failed, or it ends.
         """
-        owed = self._owed.pop(place, [])
-        while owed and room() > 0:
-            if self._claim(owed[0], place, max(1, room() // (len(owed) + 1))) is None:
-                self._owed[place] = owed
-                return False
-            owed.pop(0)
-        if owed or room() <= 0:
+        asked, well = [*self._owed.pop(place, ()), self.first], True
+        while asked and well and (most := room()) > 0:
+            named = self._claim(asked[0], place, max(1, most // len(asked)))
+            if named is None:
+                well = False
+            else:
+                asked = named if asked[0] is self.first else asked[1:]
+        owed = [kind for kind in asked if kind is not self.first]
+        if owed:
             self._owed[place] = owed
-            return True
-        claimed = self._claim(self.first, place, room())
-        if claimed is None:
-            return False
-        for kind in claimed:
-            if room() <= 0:
-                self._owed.setdefault(place, []).append(kind)
-            elif self._claim(kind, place, room()) is None:
-                self._owed.setdefault(place, []).append(kind)
-                return False
-        return True
+        return well
 
     def _claim(self, kind: Kind[Any], place: Place, limit: int) -> list[Kind[Any]] | None:
         """Claim and dispatch of one kind; return which others have something due there, None where that failed."""
@@ -125,21 +80,37 @@ class Claims:
         failpoints.reach("after_claim")
         self._unanswered.discard(key)
         if self.trouble.redis_worked():
-            self.epochs.upkeep.redis_is_back()
+            self.upkeep.redis_is_back()
         self.agenda.claimed(place, claimed.now_ms, claimed.head_ms)
-        new = self.epochs.is_new(place, claimed.epoch)
-        if not self._dispatch(kind, place, claimed):
-            return None
-        return [other for name, other in self.others.items() if new or name in claimed.also]
-
-    def _dispatch(self, kind: Kind[Any], place: Place, claimed: Claimed[Any]) -> bool:
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
-        if not self.epochs.same(place, claimed.epoch):
+        epoch = claimed.epoch and claimed.epoch.removeprefix("building:")
+        new = epoch is not None and epoch != self._known.get(place)
+        if epoch is None:
+            self.upkeep.rebuild_soon()
+            self.agenda.flushed(place)
+        elif new and not self._is_ours(place, epoch):
             self.dispatcher.release(entries, 0)
-            return False
+            return None
         try:
-            return self.dispatcher.dispatch(kind, entries) if entries else True
+            well = self.dispatcher.dispatch(kind, entries) if entries else True
         except Exception:
             self.dispatcher.release(entries, UNFORESEEN_MS)
             raise
+        return [other for other in self.others if new or other.name in claimed.also] if well else None
+
+    def _is_ours(self, place: Place, epoch: str) -> bool:
+        """Say whether the shard is ours. At first, or after a flush, it may be another database's: then stop."""
+        try:
+            mirror.check_layout(self.upkeep.broker)
+        except ForeignLayout as error:
+            self.upkeep.fail(error)
+            return False
+        except BrokerError as error:
+            self.trouble.redis_failed(error, place)
+            return False
+        except DatabaseError as error:
+            self.trouble.database_failed(error)
+            return False
+        self._known[place] = epoch
+        return True

@@ -52,38 +52,39 @@ class Dispatcher:
 
     def dispatch(self, kind: Kind[Any], entries: list[Held]) -> bool:
         """Have claimed entries judged and set each on its way; False where the database failed."""
-        verdicts, well = self._judged(kind, entries)
-        at_once = self._sort(verdicts.suspects)
+        verdicts = kind.judge(entries)
+        self._carry_out(verdicts)
+        at_once = self._sort(verdicts.suspects) if verdicts.suspects else []
         if self.isolation.active:
             self.release([*at_once, *verdicts.start], 0)
         else:
             self._begin(at_once)
             self.slots.submit(verdicts.start)
         self.go_on()
-        return well
+        return verdicts.error is None
 
-    def _judged(self, kind: Kind[Any], entries: Sequence[Held]) -> tuple[Verdicts[Held], bool]:
-        """Have entries judged and carry out all but the executions; say whether the database took part in it."""
-        verdicts: Verdicts[Held] = kind.judge(entries)
+    def _carry_out(self, verdicts: Verdicts[Held]) -> None:
+        """Do all but the executions, and note whether the database took part in it."""
         if verdicts.error is not None:
             self.trouble.database_failed(verdicts.error)
         elif verdicts.asked:
             self.trouble.database_worked()
-        self._carry_out(verdicts)
-        return verdicts, verdicts.error is None
-
-    def _carry_out(self, verdicts: Verdicts[Held]) -> None:
-        for held in verdicts.decided:
-            self.recorder.add(held)
-        self.recorder.settle(verdicts.settle)
-        self.keeper.discard(verdicts.gone)
-        self.keeper.lose(verdicts.lost)
-        self._release_each([*verdicts.back, *((held, AGAIN_MS) for held in verdicts.locked)])
+        if verdicts.decided:
+            self.recorder.add(verdicts.decided)
+        if verdicts.settle:
+            self.recorder.settle(verdicts.settle)
+        if verdicts.gone:
+            self.keeper.discard(verdicts.gone)
+        if verdicts.lost:
+            self.keeper.lose(verdicts.lost)
+        if verdicts.back or verdicts.locked:
+            self._release_each([*verdicts.back, *((held, AGAIN_MS) for held in verdicts.locked)])
         if verdicts.unknown:
             self._refuse(verdicts.unknown)
-        for held in (*verdicts.start, *verdicts.suspects):
-            self._unknown.forget(held.member)
-            self._offered.pop(held.member, None)
+        if self._unknown.members or self._offered:
+            for held in (*verdicts.start, *verdicts.suspects):
+                self._unknown.forget(held.member)
+                self._offered.pop(held.member, None)
 
     def _refuse(self, unknown: Sequence[Held]) -> None:
         """Hand back what this code does not know: first to the other workers at once, then with a growing delay.
@@ -124,20 +125,19 @@ class Dispatcher:
 
     def go_on(self) -> None:
         """Start those whose turn has come meanwhile."""
-        if self.isolation.active:
+        if self.isolation.waiting:
             self._isolate()
-        elif self._taken_over:
+        elif self._taken_over and not self.isolation.active:
             count = min(self.slots.free, len(self._taken_over))
             self._begin([self._taken_over.popleft() for _ in range(count)])
 
     def _isolate(self) -> None:
-        if not self.isolation.waiting:
-            return
         self.release_waiting()
         held = self.isolation.next()
         if held is not None:
             self.release(self.isolation.take_waiting(), 0)
-            verdicts, _ = self._judged(held.kind, [held])  # anew, since it may have waited for long
+            verdicts = held.kind.judge([held])  # anew, since it may have waited for long
+            self._carry_out(verdicts)
             self._begin(verdicts.suspects)
             self.slots.submit(verdicts.start)
         elif self.isolation.seconds_left() == 0:
@@ -147,8 +147,7 @@ class Dispatcher:
 
     def _begin(self, suspects: Sequence[Held]) -> None:
         """Start what somebody may have executed before, as soon as its kind has written so."""
-        for batch in _grouped(suspects, lambda held: (held.kind, held.place)).values():
-            kind = batch[0].kind
+        for kind, batch in _grouped(suspects, lambda held: held.kind).items() if suspects else ():
             try:
                 verdicts: Verdicts[Held] = kind.begin(batch)
             except DatabaseError as error:

@@ -35,24 +35,19 @@ class Isolation:
         """What has ended, and waits in `recorder` for somebody else's lock, is not waited for."""
         self._keeper, self._recorder = keeper, recorder
         self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
-        self._waiting: list[Held] = []
+        #: Those that wait for their turn, and the one that has it.
+        self.waiting: list[Held] = []
+        self.alone: Held | None = None
         self._since = 0.0
-        self._alone: Held | None = None
         self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
 
     @property
     def active(self) -> bool:
         """True while nothing else may be claimed or started."""
-        return bool(self._waiting) or self._running
+        return bool(self.waiting) or (self.alone is not None and self._running(self.alone))
 
-    @property
-    def waiting(self) -> bool:
-        """True while somebody waits for its turn."""
-        return bool(self._waiting)
-
-    @property
-    def _running(self) -> bool:
-        return self._alone is not None and self._alone in self._keeper and self._alone not in self._recorder.locked
+    def _running(self, alone: Held) -> bool:
+        return alone in self._keeper and alone not in self._recorder.locked
 
     def concerns(self, held: Held) -> bool:
         """Say whether the execution that would begin now has to run alone: not where it is poison, and none begins."""
@@ -60,20 +55,22 @@ class Isolation:
 
     def add(self, held: Held) -> None:
         """Let it wait for its turn; its lease is renewed meanwhile, as that of everything that is held."""
-        if not self._waiting:
+        if not self.waiting:
             self._since = time.monotonic()
-        self._waiting.append(held)
+        self.waiting.append(held)
 
     def next(self) -> Held | None:
         """Return whose turn it is, once all else of this process has ended and is recorded, or waits for a lock."""
-        lost = [held for held in self._waiting if held.lost]
+        lost = [held for held in self.waiting if held.lost]
         self._keeper.discard(lost)
-        self._waiting = [held for held in self._waiting if held not in lost]
-        if not self._waiting or self._running or len(self._keeper) > len(self._waiting) + len(self._recorder.locked):
+        self.waiting = [held for held in self.waiting if held not in lost]
+        if not self.waiting or (self.alone is not None and self._running(self.alone)):
             return None
-        self._alone = self._waiting.pop(0)
-        self._delays.forget(self._alone.member)
-        return self._alone
+        if len(self._keeper) > len(self.waiting) + len(self._recorder.locked):
+            return None
+        self.alone = self.waiting.pop(0)
+        self._delays.forget(self.alone.member)
+        return self.alone
 
     def seconds_left(self) -> float:
         """Return how long those that wait may still wait here."""
@@ -81,7 +78,7 @@ class Isolation:
 
     def take_waiting(self) -> list[Held]:
         """Return all that wait, to be handed back; none of them was counted."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         return waiting
 
     def delay_ms(self, held: Held) -> int:

@@ -9,18 +9,19 @@ of rounds, without a thread or a second that passes.
 """
 
 import logging
+import math
 import queue
 import time
 from contextlib import suppress
 
 from django.db import connections
 
-from ..broker import Broker, JobBroker
+from ..broker import Broker, JobBroker, Place
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
 from . import status
 from .agenda import Agenda
-from .claims import Claims, Epochs
+from .claims import Claims
 from .dispatch import Dispatcher
 from .leases import LeaseKeeper
 from .options import WorkerOptions
@@ -72,9 +73,8 @@ class Worker:
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
         self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
-        epochs = Epochs(self.broker, self.agenda, self.trouble, self.upkeep)
-        self.claims = Claims(self.kinds, self.dispatcher, self.agenda, self.trouble, epochs)
-        self.recycling = Recycling(options)
+        self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
+        self.recycling = Recycling(options) if options.is_recycled else None
         self.stopping = False
         self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
@@ -136,7 +136,8 @@ class Worker:
             return 0.0
         try:
             seconds = self.tick()
-            self.leaving = self.leaving or self.recycling.wanted(self.runs)
+            if self.recycling is not None:
+                self.leaving = self.leaving or self.recycling.wanted(self.runs)
             return 0.0 if self.leaving else seconds
         except Exception:  # one thing that nobody foresaw must not end what everything else depends on
             if self.options.burst:
@@ -145,6 +146,7 @@ class Worker:
             return 1.0
 
     def _wait(self, seconds: float) -> None:
+        """Take all that is reported and told by now; wait for the first of it."""
         if seconds > 0 and self.slots.holding_back:
             seconds = min(seconds, PATIENCE_SECONDS)
         try:
@@ -152,37 +154,38 @@ class Worker:
         except queue.Empty:
             self.slots.nothing_ended(waited=seconds > 0)
             return
+        ended = []
         with suppress(queue.Empty):
             while True:
-                self._receive(item)
+                if isinstance(item, Held):
+                    ended.append(item)
+                elif isinstance(item, tuple):
+                    self.agenda.due_at_ms(*item)
                 item = self.inbox.get_nowait()
+        self.recorder.add(held for held in ended if held.executed)
+        for held in ended:
+            if not held.executed:  # its lease was over, or it could not be executed
+                self.keeper.discard([held])
+            if held.hung:
+                self.leaving = self.leaving or f"{held.title} hangs in it"
 
     @property
     def runs(self) -> int:
         """How many executions were recorded, each attempt is one; what was never called is none."""
         return self.recorder.runs
 
-    def _receive(self, item: object) -> None:
-        if isinstance(item, Held):
-            if item.executed:
-                self.recorder.add(item)
-            else:
-                self.keeper.discard([item])  # its lease was over, or it could not be executed
-            if item.hung:
-                self.leaving = self.leaving or f"{item.title} hangs in it"
-        elif isinstance(item, tuple):
-            self.agenda.due_at_ms(*item)
-
     # -- one round
 
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
-        self._flush()
-        self.showing.round()
         now = time.monotonic()
-        if self._finished_enough():
+        if self.trouble.until <= now:
+            self.recorder.flush()
+            self.showing.round()
+        if self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs:
             self.stopping = True
             return 0.0
+        now = time.monotonic()
         if self.trouble.until > now:
             return self.trouble.until - now
         if self.dispatcher.waiting and self.slots.stalled():
@@ -194,56 +197,43 @@ class Worker:
                     break
                 if not self.claims.claim(place, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
-            self._look(now)
+            empty = self.agenda.look(now)
+            if empty is not None:
+                self._looked(empty)
         except BrokerError as error:
             self.trouble.redis_failed(error)
             return max(0.0, self.trouble.until - time.monotonic())
-        if self.options.burst and self._nothing_left(now):
-            self.stopping = True
-            return 0.0
-        return self._until_next()
+        return self._until_next(now)
 
     def _room(self) -> int:
+        """Return how many entries to claim now."""
         if self.recorder.full:
             return 0
         room = min(self.dispatcher.capacity(), self.config.batch_size)
         if self.options.max_runs is not None:
-            room = min(room, self.options.max_runs - self.runs - len(self.keeper))
+            room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
-    def _until_next(self) -> float:
-        now = time.monotonic()
-        again = min(self.recorder.again, self.showing.again)
-        return min(self._until_claims(now), max(0.0, max(again, self.trouble.until) - now))
-
-    def _until_claims(self, now: float) -> float:
-        cap = self.config.idle_cap_seconds
-        if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
-            return min(cap, self.dispatcher.isolation.seconds_left())
-        if self._room() <= 0:  # the end of a task wakes us
-            return cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
-        return self.agenda.until(now)
-
-    def _finished_enough(self) -> bool:
-        return self.options.max_runs is not None and self.runs >= self.options.max_runs
-
-    def _nothing_left(self, now: float) -> bool:
-        done = len(self.keeper) == 0 and self.recorder.idle and self.claims.answered
-        return done and self.agenda.nothing_now(now)
-
-    def _flush(self) -> None:
-        if not self.recorder.idle and self.trouble.until <= time.monotonic():
-            self.recorder.flush()
-
-    def _look(self, now: float) -> None:
-        """Ask for heads that nobody told of; what is empty may have been flushed."""
-        empty = self.agenda.look(now)
-        if empty is None:
-            return
+    def _looked(self, empty: list[Place]) -> None:
+        """Redis answers; what is empty there may have been flushed."""
         if empty and None in self.broker.epochs(empty):
             self.upkeep.rebuild_soon()
         if self.trouble.redis_worked():
             self.upkeep.redis_is_back()
+
+    def _until_next(self, began: float) -> float:
+        """Return the seconds until there may be something to do; in burst mode, stop where nothing is left."""
+        now, cap = time.monotonic(), self.config.idle_cap_seconds
+        again = min(self.recorder.again, self.showing.again)
+        if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
+            seconds = min(cap, self.dispatcher.isolation.seconds_left())
+        elif self._room() <= 0:  # the end of a task wakes us
+            seconds = cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
+        else:
+            seconds = self.agenda.until(now)
+        if self.options.burst and not len(self.keeper) and self.recorder.again == math.inf and self.claims.answered:
+            self.stopping = self.agenda.nothing_now(began)
+        return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
 
     # -- the end
 
@@ -256,10 +246,11 @@ class Worker:
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
-        while (len(self.keeper) or not self.recorder.idle) and not self.aborted and time.monotonic() < end:
+        while (len(self.keeper) or self.recorder.again < math.inf) and not self.aborted and time.monotonic() < end:
             self._wait(0.1)
-            self._flush()
-            self.showing.round()
+            if self.trouble.until <= time.monotonic():
+                self.recorder.flush()
+                self.showing.round()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

@@ -28,3 +28,8 @@ class WorkerOptions:
     max_memory_per_process_mb: int | None = None
     name: str = field(default_factory=worker_name)
     tell: Callable[[str], None] | None = field(default=None, repr=False)
+
+    @property
+    def is_recycled(self) -> bool:
+        """True where the process has limits."""
+        return self.max_runs_per_process is not None or self.max_memory_per_process_mb is not None

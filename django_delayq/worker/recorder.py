@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import DatabaseError, DataError, Error, IntegrityError
-from django.db.models import Model
 
 from .. import ledger
 from ..broker import Place
@@ -42,70 +41,13 @@ TELL_SECONDS = 1.0
 NAMED = 5
 
 
-class Locked:
-    """Used by the loop's thread only. See Note [Kept while locked]."""
-
-    def __init__(self, *models: type[Model], most: int) -> None:
-        """`models`: whose rows are locked; `most`: with so many claiming stops."""
-        self._models, self._most = models, most
-        self._next: dict[Held, float] = {}  # the monotonic second of the next try
-        self._was_full = False
-
-    def __len__(self) -> int:
-        return len(self._next)
-
-    @property
-    def held(self) -> list[Held]:
-        """The entries that wait here."""
-        return list(self._next)
-
-    @property
-    def full(self) -> bool:
-        """True while so many wait that nothing more is to be claimed."""
-        return len(self._next) >= self._most
-
-    @property
-    def until(self) -> float:
-        """The monotonic second of the next try; infinite where nothing waits."""
-        return min(self._next.values(), default=math.inf)
-
-    def keep(self, items: Sequence[Held]) -> None:
-        """Take what was found locked just now, and tell of what has waited for long."""
-        now = time.monotonic()
-        for item in items:
-            item.locked_at = item.locked_at or now
-            self._next[item] = now + min(max(now - item.locked_at, FIRST_SECONDS), MOST_SECONDS)
-        late = [item for item in items if not item.told and now - item.locked_at >= TELL_SECONDS]
-        for item in late:
-            item.told = True
-        if late:
-            logger.warning("Locked by another transaction: %s. The others go on. %s", _titles(late), self._whose())
-        if self.full and not self._was_full:
-            logger.error("Nothing more is claimed: %d outcomes wait for locked rows. %s", len(self), self._whose())
-        self._was_full = self.full
-
-    def take(self) -> list[Held]:
-        """Give back what is to be tried again now."""
-        now = time.monotonic()
-        items = [item for item, again in self._next.items() if again <= now]
-        for item in items:
-            del self._next[item]
-        return items
-
-    def _whose(self) -> str:
-        try:
-            return f"The oldest transaction that writes there: {ledger.owner_of_locks(self._models)}."
-        except DatabaseError as error:
-            return f"Whose it is cannot be asked: {error}"
-
-
 @dataclass(slots=True)
 class Waiting:
-    """What waits of one kind: to be recorded, to be recorded once nobody has it locked, to be settled."""
+    """What waits of one kind: to be recorded, to be settled, and to be tried once more at these monotonic seconds."""
 
-    locked: Locked
     unrecorded: list[Held] = field(default_factory=list)
     unsettled: dict[Place, list[Held]] = field(default_factory=dict)
+    locked: dict[Held, float] = field(default_factory=dict)
 
 
 class Recorder:
@@ -119,38 +61,34 @@ class Recorder:
         """`agenda` is told when something comes due that was settled."""
         self.keeper, self.trouble, self.agenda = keeper, trouble, agenda
         self.size = keeper.batch_size
-        self.waiting = {kind: Waiting(Locked(*kind.tables, most=self.size)) for kind in kinds}
+        self.waiting = {kind: Waiting() for kind in kinds}
         #: How many executions left here, each attempt is one; what was never called is none.
         self.runs = 0
-
-    @property
-    def idle(self) -> bool:
-        """True while nothing waits to be written."""
-        return self.again == math.inf
+        #: True while so much waits for locked rows that nothing more is to be claimed.
+        self.full = False
 
     @property
     def again(self) -> float:
         """The monotonic second from which on `flush` has something to write: 0 for now, infinite for nothing at all."""
-        if any(waiting.unrecorded or waiting.unsettled for waiting in self.waiting.values()):
-            return 0.0
-        return min(waiting.locked.until for waiting in self.waiting.values())
-
-    @property
-    def full(self) -> bool:
-        """True while so much waits for locked rows that nothing more is to be claimed."""
-        return any(waiting.locked.full for waiting in self.waiting.values())
+        times = [math.inf]
+        for waiting in self.waiting.values():
+            if waiting.unrecorded or waiting.unsettled:
+                return 0.0
+            times += waiting.locked.values()
+        return min(times)
 
     @property
     def locked(self) -> list[Held]:
         """What waits for locked rows."""
-        return [held for waiting in self.waiting.values() for held in waiting.locked.held]
+        return [held for waiting in self.waiting.values() for held in waiting.locked]
 
-    def add(self, held: Held) -> None:
-        """Take what has an outcome, to be written by `flush`."""
-        if held.stored:
-            self.waiting[held.kind].unrecorded.append(held)
-        else:
-            self.settle([held])
+    def add(self, entries: Iterable[Held]) -> None:
+        """Take what has an outcome, to be written and settled by `flush`."""
+        for held in entries:
+            if held.stored:
+                self.waiting[held.kind].unrecorded.append(held)
+            else:
+                self.waiting[held.kind].unsettled.setdefault(held.place, []).append(held)
 
     def settle(self, entries: Iterable[Held]) -> None:
         """Take what needs no record (any more), to be settled by `flush`."""
@@ -159,21 +97,26 @@ class Recorder:
 
     def flush(self) -> None:
         """Write everything that is here; no kind waits for what another cannot write. Failures are the trouble's."""
+        now = time.monotonic()
         for kind, waiting in self.waiting.items():
-            waiting.unrecorded += waiting.locked.take()
-            writes = bool(waiting.unrecorded)
+            for held in [held for held, again in waiting.locked.items() if again <= now]:
+                del waiting.locked[held]
+                waiting.unrecorded.append(held)
             try:
-                self._record_all(kind, waiting)
-                if writes:
+                if waiting.unrecorded:
+                    self._record(kind, waiting)
                     self.trouble.database_worked(wrote=True)
             except Error as error:
                 self.trouble.database_failed(error, writing=True)
             try:
-                self._settle_all(kind, waiting)
+                if waiting.unsettled:
+                    self._settle(kind, waiting.unsettled)
             except BrokerError as error:
                 self.trouble.redis_failed(error)
+        if self.full:
+            self.full = any(len(waiting.locked) >= self.size for waiting in self.waiting.values())
 
-    def _record_all(self, kind: Kind[Any], waiting: Waiting) -> None:
+    def _record(self, kind: Kind[Any], waiting: Waiting) -> None:
         """Write batches from the head of the list; take out of it what was written, and what is itself at fault.
 
         Raises:
@@ -183,7 +126,13 @@ class Recorder:
         while items:
             batch = items[: 1 if singly else self.size]
             try:
-                self._record(kind, waiting, batch)
+                verdicts = kind.record(batch)
+                self.settle(verdicts.settle)
+                if verdicts.gone:
+                    self.runs += sum(held.executed for held in verdicts.gone)
+                    self.keeper.discard(verdicts.gone)
+                if verdicts.locked:
+                    self._keep(kind, waiting.locked, verdicts.locked)
             except Exception as error:
                 if isinstance(error, Error) and not isinstance(error, DataError | IntegrityError):
                     raise
@@ -196,30 +145,42 @@ class Recorder:
             singly = max(0, singly - 1)
             del items[: len(batch)]
 
-    def _record(self, kind: Kind[Any], waiting: Waiting, batch: Sequence[Held]) -> None:
-        verdicts = kind.record(batch)
-        self.settle(verdicts.settle)
-        self._left(verdicts.gone)
-        if verdicts.locked:
-            waiting.locked.keep(verdicts.locked)
+    def _settle(self, kind: Kind[Any], unsettled: dict[Place, list[Held]]) -> None:
+        """Settle batches from the heads of the lists; take out what Redis has let go.
 
-    def _settle_all(self, kind: Kind[Any], waiting: Waiting) -> None:
-        for place in list(waiting.unsettled):
-            entries = waiting.unsettled[place]
+        Raises:
+            BrokerError: What is still in the lists may have been settled; settling it once more does no harm.
+        """
+        for place, entries in list(unsettled.items()):
             while entries:
                 batch = entries[: self.size]
                 with self.keeper.letting_go(batch):
                     dues = kind.settle(place, batch)
                 del entries[: len(batch)]
-                self._left(batch)
+                self.runs += sum(held.executed for held in batch)
                 self.agenda.due(dues)
-            del waiting.unsettled[place]
+            del unsettled[place]
 
-    def _left(self, entries: Sequence[Held]) -> None:
-        self.runs += sum(held.executed for held in entries)
-        self.keeper.discard(entries)
+    def _keep(self, kind: Kind[Any], locked: dict[Held, float], items: Sequence[Held]) -> None:
+        """Keep what was found locked just now, and tell of what has waited for long. See Note [Kept while locked]."""
+        now = time.monotonic()
+        for item in items:
+            item.locked_at = item.locked_at or now
+            locked[item] = now + min(max(now - item.locked_at, FIRST_SECONDS), MOST_SECONDS)
+        late = [item for item in items if not item.told and now - item.locked_at >= TELL_SECONDS]
+        for item in late:
+            item.told = True
+        if late:
+            titles = ", ".join(item.title for item in late[:NAMED])
+            more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
+            logger.warning("Locked by another transaction: %s%s. The others go on. %s", titles, more, _whose(kind))
+        if len(locked) >= self.size and not self.full:
+            self.full = True
+            logger.error("Nothing more is claimed: %d outcomes wait for locked rows. %s", len(locked), _whose(kind))
 
 
-def _titles(items: Sequence[Held]) -> str:
-    more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
-    return ", ".join(item.title for item in items[:NAMED]) + more
+def _whose(kind: Kind[Any]) -> str:
+    try:
+        return f"The oldest transaction that writes there: {ledger.owner_of_locks(kind.tables)}."
+    except DatabaseError as error:
+        return f"Whose it is cannot be asked: {error}"

@@ -101,7 +101,10 @@ class Slots:
         with self._lock:
             self._inbox.extend(items)
             self._busy += len(items)
-            self._wake(self._wanted())
+            if self._long >= FEW:
+                self._wake(len(self._inbox))
+            elif not self._awake or time.monotonic() - self._last_end >= PATIENCE_SECONDS:
+                self._wake(1)
 
     @property
     def waiting(self) -> int:
@@ -124,17 +127,14 @@ class Slots:
 
     def stalled(self) -> bool:
         """Say whether all slots are busy and nothing has ended for a while. See Note [Claim ahead]."""
-        return self._busy >= self.threads and not self._moving(AHEAD_SECONDS)
-
-    def _moving(self, seconds: float) -> bool:
-        return time.monotonic() - self._last_end < seconds
+        return self._busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
 
     def capacity(self) -> int:
         """Return how many entries to claim now. See Note [Claim ahead]."""
-        room = self.free
-        if self._mean is not None and self._moving(AHEAD_SECONDS):
-            room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)) - self._busy)
-        return max(0, room)
+        room = self.threads
+        if self._mean is not None and time.monotonic() - self._last_end < AHEAD_SECONDS:
+            room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)))
+        return max(0, room - self._busy)
 
     def take_back(self) -> list[Held]:
         """Take everything that did not start out of the inbox again."""
@@ -147,10 +147,6 @@ class Slots:
     # -- how many threads: see Note [One at a time]
 
     @property
-    def _short(self) -> bool:
-        return self._long < FEW
-
-    @property
     def holding_back(self) -> bool:
         """Say whether threads sleep while entries wait."""
         return self._awake < self.threads and bool(self._inbox)
@@ -161,14 +157,9 @@ class Slots:
         Whoever did not wait has perhaps computed itself, and kept the others from it.
         """
         with self._lock:
-            if self._inbox and not self._moving(PATIENCE_SECONDS if waited else BUSY_PATIENCE_SECONDS):
+            patience = PATIENCE_SECONDS if waited else BUSY_PATIENCE_SECONDS
+            if self._inbox and time.monotonic() - self._last_end >= patience:
                 self._wake(1)
-
-    def _wanted(self) -> int:
-        """Return how many more threads what was just submitted needs."""
-        if not self._short:
-            return len(self._inbox)
-        return 0 if self._awake and self._moving(PATIENCE_SECONDS) else 1
 
     def _wake(self, number: int) -> None:
         """Wake so many threads, as far as they sleep. The lock is held."""
@@ -182,15 +173,15 @@ class Slots:
     def _run(self, number: int) -> None:
         prepare_thread()
         while self._alarms.get():
-            held = self._first()
+            held = self._next(number)
             while held is not None:
                 self._begun[number] = held, time.monotonic()
                 ended, to_be_told = held, self._execute(held)
                 self._begun[number] = None
-                held = self._after(number, ended)
+                held = self._next(number, ended)
                 if to_be_told:  # the loop, which this wakes, is to find the slot free
                     self._report(ended)
-        leave_thread()
+        forget_connections()
 
     def _execute(self, held: Held) -> bool:
         """Call, where the lease still stands; say whether the entry is to be reported."""
@@ -203,35 +194,28 @@ class Slots:
             held.executed = False
             return True
 
-    def _first(self) -> Held | None:
-        with self._lock:
-            if self._inbox:
-                return self._inbox.popleft()
-            self._awake -= 1
-            return None
-
-    def _after(self, number: int, ended: Held) -> Held | None:
+    def _next(self, number: int, ended: Held | None = None) -> Held | None:
         """Count what has ended; return the next entry, or None where this thread is to sleep."""
         with self._lock:
-            self._busy -= 1
-            if ended.executed and not ended.hung:
-                self._last_end = time.monotonic()
-                mean = ended.seconds if self._mean is None else self._mean
-                self._mean = mean + NEWEST * (ended.seconds - mean)
-                self._long += ONE_OF * ((ended.seconds > SHORT_SECONDS) - self._long)
-            if not self._inbox or (self._short and self._another_goes_on(number)):
+            now = time.monotonic()
+            others_go_on = False
+            if ended is not None:
+                self._busy -= 1
+                if ended.executed and not ended.hung:
+                    self._last_end = now
+                    mean = ended.seconds if self._mean is None else self._mean
+                    self._mean = mean + NEWEST * (ended.seconds - mean)
+                    self._long += ONE_OF * ((ended.seconds > SHORT_SECONDS) - self._long)
+                if self._long < FEW and self._awake > 1:  # one that has just ended another entry takes the next one too
+                    others = (at for other, at in enumerate(self._ended) if other != number)
+                    others_go_on = max(others) > now - PATIENCE_SECONDS
+            if others_go_on or not self._inbox:
                 self._awake -= 1
                 self._ended[number] = 0.0
                 return None
-            self._ended[number] = time.monotonic()
+            if ended is not None:
+                self._ended[number] = now
             return self._inbox.popleft()
-
-    def _another_goes_on(self, number: int) -> bool:
-        """Say whether another thread has just ended an entry, so that it will take the next one too."""
-        if self._awake == 1:
-            return False
-        since = time.monotonic() - PATIENCE_SECONDS
-        return any(ended > since for other, ended in enumerate(self._ended) if other != number)
 
 
 def prepare_thread() -> None:
@@ -240,11 +224,6 @@ def prepare_thread() -> None:
         for alias in handler:
             with suppress(Exception):  # whoever uses it is told
                 handler[alias]
-
-
-def leave_thread() -> None:
-    """Close what this thread has opened."""
-    forget_connections()
 
 
 class Contexts:
@@ -261,9 +240,6 @@ class Contexts:
         finally:
             tidy_connections()
             if locale.setlocale(locale.LC_ALL) != self._locale:
-                self._put_back()
-
-    def _put_back(self) -> None:
-        logger.warning("A task has changed the locale of the whole process; it is put back.")
-        with suppress(locale.Error):
-            locale.setlocale(locale.LC_ALL, self._locale)
+                logger.warning("A task has changed the locale of the whole process; it is put back.")
+                with suppress(locale.Error):
+                    locale.setlocale(locale.LC_ALL, self._locale)

@@ -27,29 +27,30 @@ class Delays:
 
     def __init__(self, first_ms: int, most_ms: int) -> None:
         self._first_ms, self._most_ms = first_ms, most_ms
-        self._last: dict[str, tuple[int, float]] = {}  # delay in ms and second of the last time, the oldest first
+        #: The delay in ms and the second of the last time, the oldest first.
+        self.members: dict[str, tuple[int, float]] = {}
 
     def next(self, member: str, now: float) -> int:
         """Return the delay for a member that is handed back once more, at this monotonic second."""
-        last_ms, _ = self._last.pop(member, (0, 0.0))
+        last_ms, _ = self.members.pop(member, (0, 0.0))
         self._forget_old(now)
-        if not last_ms and len(self._last) >= REMEMBERED:
+        if not last_ms and len(self.members) >= REMEMBERED:
             return self._most_ms
         delay_ms = min(2 * last_ms or self._first_ms, self._most_ms)
-        self._last[member] = delay_ms, now
+        self.members[member] = delay_ms, now
         return delay_ms
 
     def forget(self, member: str) -> None:
         """Begin anew the next time: what it was handed back for is over."""
-        self._last.pop(member, None)
+        self.members.pop(member, None)
 
     def _forget_old(self, now: float) -> None:
         """Forget those that were not handed back for three times the longest delay."""
-        while self._last:
-            oldest = next(iter(self._last))
-            if now - self._last[oldest][1] < 3 * self._most_ms / 1000:
+        while self.members:
+            oldest = next(iter(self.members))
+            if now - self.members[oldest][1] < 3 * self._most_ms / 1000:
                 return
-            del self._last[oldest]
+            del self.members[oldest]
 
 
 class Backoff:

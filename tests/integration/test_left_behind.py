@@ -53,7 +53,7 @@ def test_points_that_were_due_when_an_edit_came_during_a_run_are_explained(broke
     worker.slots.start()
     while not isinstance(item := worker.inbox.get(timeout=PATIENCE_SECONDS), Held):
         pass
-    worker.recorder.add(item)
+    worker.recorder.add([item])
     worker.recorder.flush()
     run_burst()
     assert unexplained(points) == []

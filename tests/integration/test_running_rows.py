@@ -1,5 +1,6 @@
 """What has run for a while has a row that says so, written once, and by nobody's leave but the database's."""
 
+import math
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -189,7 +190,7 @@ def test_who_takes_over_counts_one_take_over_and_the_first_holder_is_refused(bro
         until(second, lambda: Run.objects.get().worker == "w2")
         assert (Run.objects.get().status, Run.objects.get().reclaims) == (Status.RUNNING, 1)
         gate.touch()
-        until(first, lambda: not first.slots.running and first.recorder.idle)
+        until(first, lambda: not first.slots.running and first.recorder.again == math.inf)
         finish(second, gate)
     row = Run.objects.get()
     assert (row.status, row.worker, row.reclaims, row.attempt) == (Status.SUCCEEDED, "w2", 1, 1)

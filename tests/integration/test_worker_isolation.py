@@ -270,7 +270,7 @@ def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, sett
     make_due(broker, note("busy", path, gate=gate))
     with Running() as running:
         waits_behind(running, broker, suspect, path)
-        (held,) = running.worker.dispatcher.isolation._waiting
+        (held,) = running.worker.dispatcher.isolation.waiting
         end_ms = view(broker, suspect).score_ms
         wait_until(lambda: view(broker, suspect).score_ms > end_ms, what="the lease to be renewed")
         gate.touch()

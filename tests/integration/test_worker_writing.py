@@ -50,7 +50,7 @@ def play(count, size, refused):
     )
     recorder = Recorder([table], keeper, trouble, None)
     for number in range(count):
-        recorder.add(Held(table, PLACE, str(number), "", float("inf")))
+        recorder.add([Held(table, PLACE, str(number), "", float("inf"))])
     recorder.flush()
     left = [int(held.member) for held in recorder.waiting[table].unrecorded]
     return table.rows, [number for number in keeper.let_go if number not in table.rows], left, errors

@@ -35,9 +35,10 @@ SEEDED = (
         "if point <= schedule.effective_from:", "if False:",
     ),
     code(
-        "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle_all",
-        "entries = waiting.unsettled[place]",
-        "entries = list(waiting.unsettled.pop(place)); waiting.unsettled[place] = []",
+        "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle",
+        "for place, entries in list(unsettled.items()):",
+        "for place, entries in [(place, unsettled.pop(place)) for place in list(unsettled)]:\n"
+        "        unsettled[place] = []",
     ),
     code(
         "ownclock", "lateness is judged by the server's clock", "kinds.points:Points.claim",
