@@ -109,45 +109,50 @@ def task_of(task: AnyTask, held: HeldJob) -> AnyTask:
     return as_enqueued(task, backend=backend, queue_name=queue, priority=priority, run_after=run_after)
 
 
-def execute(held: HeldJob, worker: str, timeouts: Timeouts) -> bool:
-    """See `Kind.execute`. What becomes of the job stands in its settlement."""
-    if held.begun:
-        _note_lost(held)
-    state = held.state
-    state.attempted = int(time.time() * 1000)
-    state.started = state.started or state.attempted
-    state.workers.append(worker)
-    task = held.task
-    assert task is not None  # noqa: S101 - it was read
-    result = as_result(task, held.result_id, held.read, state, running=True)
-    _send(task_started, held, result)
-    context = []
-    if task.takes_context:
-        context = [JobContext(task_result=result, idempotency_key=held.result_id, _lease_lost=held.is_lost)]
-    ended = perform_task(held, task, timeouts, *context, *result.args, **result.kwargs)
-    if ended is None:
-        return False
-    value, error = ended.value, ended.error
-    if error is None:
-        value, error = take(value)
-        if type(error) is ResultTooLarge:
-            state.leave_out(error)
-            error = None
-    if error is None:
-        _succeed(held, result, value)
-    else:
-        fail(held, error, result=result)
-    return True
+class JobCalls:
+    """What a slot does with a job, for `Jobs`. What becomes of the job stands in its settlement."""
 
+    timeouts: Timeouts
+    worker: str
 
-def _succeed(held: HeldJob, result: Any, value: Any) -> None:
-    state = held.state
-    state.status, state.value, state.finished = "SUCCESSFUL", value, int(time.time() * 1000)
-    ttl_ms = held.backend.result_ms
-    text = _text(held) if ttl_ms > 1 else ""
-    object.__setattr__(result, "_return_value", value)
-    _finish(held, result, TaskResultStatus.SUCCESSFUL)
-    held.settle("done", ttl_ms, text)
+    def execute(self, held: HeldJob) -> bool:
+        """See `Kind.execute`."""
+        if held.begun:
+            _note_lost(held)
+        state = held.state
+        state.attempted = int(time.time() * 1000)
+        state.started = state.started or state.attempted
+        state.workers.append(self.worker)
+        task = held.task
+        assert task is not None  # noqa: S101 - it was read
+        result = as_result(task, held.result_id, held.read, state, running=True)
+        _send(task_started, held, result)
+        context = []
+        if task.takes_context:
+            context = [JobContext(task_result=result, idempotency_key=held.result_id, _lease_lost=held.is_lost)]
+        ended = perform_task(held, task, self.timeouts, *context, *result.args, **result.kwargs)
+        if ended is None:
+            return False
+        value, error = ended.value, ended.error
+        if error is None:
+            value, error = take(value)
+            if type(error) is ResultTooLarge:
+                state.leave_out(error)
+                error = None
+        if error is not None:
+            fail(held, error, result=result)
+            return True
+        state.status, state.value, state.finished = "SUCCESSFUL", value, int(time.time() * 1000)
+        ttl_ms = held.backend.result_ms
+        text = _text(held) if ttl_ms > 1 else ""
+        object.__setattr__(result, "_return_value", value)
+        _finish(held, result, TaskResultStatus.SUCCESSFUL)
+        held.settle("done", ttl_ms, text)
+        return True
+
+    def give_up(self, held: HeldJob, where: str) -> None:
+        """See `Kind.give_up`."""
+        fail(held, TaskTimeout(), trace=hung(held, where))
 
 
 def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool = False, trace: str = "") -> None:
@@ -183,11 +188,6 @@ def _note_lost(held: HeldJob) -> None:
 def _text(held: HeldJob) -> str:
     """Return the job's text with what has become of it. Raises what `encode` does."""
     return encode(held.place.queue, held.member, held.line, held.state)
-
-
-def give_up(held: HeldJob, where: str) -> None:
-    """See `Kind.give_up`."""
-    fail(held, TaskTimeout(), trace=hung(held, where))
 
 
 def _finish(held: HeldJob, result: Any, status: Any) -> None:

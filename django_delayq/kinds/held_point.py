@@ -23,15 +23,15 @@ from ..compat import AnyTask, TaskResult, TaskResultStatus
 from ..context import RunContext
 from ..exceptions import HandoverFailed, HandoverRefused, InvalidArguments, TaskTimeout
 from ..handover import REASON as REASON_HANDED_OVER
-from ..ledger import Outcome, as_schedule
+from ..ledger import Outcome, as_schedule, keep_former
 from ..models import Status
 from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
-from ..timing import from_ms, to_ms
+from ..timing import Skip, from_ms, to_ms
 from .announcing import send
 from .base import Held
-from .execution import Ended, Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
+from .execution import Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
 
 
@@ -91,6 +91,25 @@ class HeldPoint(Held):
         """True for a member of a schedule's chain, False for a run apart from it."""
         return self.member.startswith("s")
 
+    def new_run(self, schedule: ScheduleRow, due_at: datetime, **values: object) -> RunRow:
+        """Return an unsaved row of this schedule's chain, claimed by this worker."""
+        return RunRow.of(schedule, due_at, fence=self.fence, claimed_at=self.claimed_at, worker=self.worker, **values)
+
+    def skipped_run(self, schedule: ScheduleRow, skip: Skip) -> RunRow:
+        """Return an unsaved row of what is skipped."""
+        run = self.new_run(schedule, from_ms(to_ms(skip.first)))
+        if skip.points > 1:
+            run.points, run.last_due_at = skip.points, from_ms(to_ms(skip.last))
+        self.close(run, Status.SKIPPED, skip.reason)
+        return run
+
+    def close(self, run: RunRow, status: Status, reason: str) -> None:
+        """Fill in an outcome without an execution."""
+        keep_former(run, self.lapsed_at)
+        run.status, run.reason, run.fence, run.worker = status, reason, self.fence, self.worker
+        run.claimed_at = run.claimed_at or self.claimed_at
+        run.finished_at = self.claimed_at
+
     def go_to(self, point: datetime | None, schedule: ScheduleRow) -> "HeldPoint":
         """Have it be settled to the next point of this schedule; None drops it."""
         if point is None:
@@ -119,51 +138,50 @@ def idempotency_key(run: RunRow) -> str:
     return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
 
-def execute(held: HeldPoint, timeouts: Timeouts) -> bool:
-    """See `Kind.execute`. The row becomes succeeded, failed, or retrying with `held.retry_after_ms`."""
-    run, schedule = held.judged.run, held.judged.schedule
-    run.started_at = datetime.now(UTC)
-    run.worker = held.worker
-    send(run_started, run, schedule)
-    run.attempt += 1
-    ended = _call(held, timeouts)
-    if ended is None:
-        return False
-    error = ended.error
-    if error is None:
-        run.result, error = take_or_note(ended.value)
-    if error is None:
-        run.status, run.error = Status.SUCCEEDED, ""
-        run.reason = REASON_HANDED_OVER if schedule.backend else ""
-    else:
-        told = _told(error, schedule)
-        run.error, run.reason = told.text, told.title
+class PointCalls:
+    """What a slot does with a point, for `Points`."""
+
+    timeouts: Timeouts
+
+    def execute(self, held: HeldPoint) -> bool:
+        """See `Kind.execute`. The row becomes succeeded, failed, or retrying with `held.retry_after_ms`."""
+        run, schedule, task = held.judged.run, held.judged.schedule, held.task
+        assert task is not None  # noqa: S101 - it is executed
+        run.started_at = datetime.now(UTC)
+        run.worker = held.worker
+        send(run_started, run, schedule)
+        run.attempt += 1
+        try:
+            if schedule.backend:
+                ended = perform(held, self.timeouts, partial(hand_over, task, schedule))
+            else:
+                check_call(task, schedule.args, schedule.kwargs)
+                context = [_context(held, task, run, schedule)] if task.takes_context else []
+                ended = perform_task(held, task, self.timeouts, *context, *schedule.args, **schedule.kwargs)
+        except InvalidArguments as refused:
+            ended = perform(held, self.timeouts, partial(_refuse, refused))
+        if ended is None:
+            return False
+        error = ended.error
+        if error is None:
+            run.result, error = take_or_note(ended.value)
+        if error is None:
+            run.status, run.error = Status.SUCCEEDED, ""
+            run.reason = REASON_HANDED_OVER if schedule.backend else ""
+        else:
+            told = _told(error, schedule)
+            run.error, run.reason = told.text, told.title
+            held.retry_after_ms = _after_failure(run, schedule, error)
+        run.finished_at = datetime.now(UTC)
+        return True
+
+    def give_up(self, held: HeldPoint, where: str) -> None:
+        """See `Kind.give_up`: failed or retrying, without the task."""
+        run, schedule = held.judged.run, held.judged.schedule
+        error = TaskTimeout()
+        run.error, run.reason = _told(error, schedule, hung(held, where)).text, REASON_HUNG
         held.retry_after_ms = _after_failure(run, schedule, error)
-    run.finished_at = datetime.now(UTC)
-    return True
-
-
-def give_up(held: HeldPoint, where: str) -> None:
-    """See `Kind.give_up`: failed or retrying, without the task."""
-    run, schedule = held.judged.run, held.judged.schedule
-    error = TaskTimeout()
-    run.error, run.reason = _told(error, schedule, hung(held, where)).text, REASON_HUNG
-    held.retry_after_ms = _after_failure(run, schedule, error)
-    run.finished_at = datetime.now(UTC)
-
-
-def _call(held: HeldPoint, timeouts: Timeouts) -> Ended | None:
-    """Call the task, with the context where it takes one, or hand it over, within its schedule's timeout."""
-    schedule, task = held.judged.schedule, held.task
-    assert task is not None  # noqa: S101 - it is executed
-    if schedule.backend:
-        return perform(held, timeouts, partial(hand_over, task, schedule))
-    try:
-        check_call(task, schedule.args, schedule.kwargs)
-    except InvalidArguments as error:
-        return perform(held, timeouts, partial(_refuse, error))
-    context = [_context(held, task, held.judged.run, schedule)] if task.takes_context else []
-    return perform_task(held, task, timeouts, *context, *schedule.args, **schedule.kwargs)
+        run.finished_at = datetime.now(UTC)
 
 
 def _refuse(error: InvalidArguments) -> None:

@@ -16,7 +16,7 @@ from ..models import Job
 from ..registry import get_task
 from . import held_job, job_rows
 from .base import MOVING_MS, Claimed, Due, Verdicts
-from .held_job import HeldJob
+from .held_job import HeldJob, JobCalls
 from .timeouts import Timeouts
 from .unverified import Unverified
 
@@ -26,14 +26,14 @@ logger = logging.getLogger("django_delayq.worker")
 FOR_EVER = 10**12
 
 
-class Jobs:
+class Jobs(JobCalls):
     """See `Kind`."""
 
     name = "jobs"
     tables = (Job,)
 
     def __init__(self, jobs: JobBroker, timeouts: Timeouts) -> None:
-        self.jobs, self.timeouts = jobs, timeouts
+        self.jobs, self.timeouts, self.worker = jobs, timeouts, jobs.broker.worker
         self._lease_seconds = jobs.broker.config.lease_seconds
         self._lease_ms = int(self._lease_seconds * 1000)
         self._unverified = Unverified()
@@ -143,16 +143,6 @@ class Jobs:
     def show(self, batch: Sequence[HeldJob]) -> list[HeldJob] | None:
         """See `Kind.show`."""
         return job_rows.show(batch)
-
-    # -- in a slot
-
-    def execute(self, held: HeldJob) -> bool:
-        """See `Kind.execute`."""
-        return held_job.execute(held, self.jobs.broker.worker, self.timeouts)
-
-    def give_up(self, held: HeldJob, where: str) -> None:
-        """See `Kind.give_up`."""
-        held_job.give_up(held, where)
 
     # -- after they ran
 

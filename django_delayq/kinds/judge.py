@@ -42,22 +42,21 @@ unknown length. `ScheduleState.next_due_at`, written with the edit, says whether
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError
 
 from .. import chain, ledger
+from ..broker import Broker
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Schedule, Status
 from ..registry import get_task
-from ..rows import RunRow, ScheduleRow, StateRow
-from ..timing import too_old
-from .base import AGAIN_MS, Verdicts
-from .deciding import close, decide, new_run, skipped_run
+from ..rows import RunRow, ScheduleRow
+from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
+from .base import AGAIN_MS, MOVING_MS, Verdicts
 from .held_point import HeldPoint
-from .starting import take_overs
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -80,10 +79,13 @@ class PointVerdicts(Verdicts[HeldPoint]):
         self.park = [held for held in self.park if held.member not in members]
 
 
-def judge(entries: Sequence[HeldPoint]) -> PointVerdicts:
+def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = PointVerdicts(asked=True)
     parsed = [(held, chain.parse_member(held.member)) for held in entries]
+    moving = [held for held, item in parsed if item and broker.place_of(held.member, held.place.queue) != held.place]
+    verdicts.back += [(held, MOVING_MS) for held in moving]
+    parsed = [(held, item) for held, item in parsed if held not in moving] if moving else parsed
     runs = ledger.load_runs([item[1] for _, item in parsed if item and item[0] == "r"])
     own = [item[1] for _, item in parsed if item and item[0] == "s"]
     schedules = ledger.load_schedules({*own, *(run.schedule_id for run in runs.values())})
@@ -121,13 +123,13 @@ def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None
     elif schedule is None:
         verdicts.orphans.append(run)
         verdicts.settle.append(held.drop())
-    elif run.origin == Origin.DUE and not schedule.enabled:
-        held.outcome = Outcome(run, schedule, version_of(run))
-        close(run, held, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
-        verdicts.decided.append(held)
     else:
         held.outcome = Outcome(run, schedule, version_of(run))
-        _dispatch(held, verdicts.suspects, verdicts)
+        if run.origin == Origin.DUE and not schedule.enabled:
+            held.close(run, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
+            verdicts.decided.append(held)
+        else:
+            _dispatch(held, verdicts.suspects, verdicts)
 
 
 def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: PointVerdicts) -> None:
@@ -140,117 +142,96 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
     if schedule.queue != held.place.queue:
         verdicts.settle.append(held.drop())
         return
-    state = schedule.state
     row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == held.point), None)
-    if row is None and rows and held.entry.point_ms is not None and not _undecided(held.point, state):
-        verdicts.settle.append(
-            held.go_to(rows[0].due_at, schedule)
-        )  # its row came with the stretch that decided this one
+    if row is None and rows and held.entry.point_ms is not None and not _undecided(held.point, schedule):
+        verdicts.settle.append(held.go_to(rows[0].due_at, schedule))  # it came with the stretch that decided this one
         return
-    owed = _owed(schedule, state)
+    owed = _owed(schedule)
     if row is None and owed is not None and owed < held.point <= schedule.effective_from:
         # The edit came to Redis late, when a later point had fallen due there.
         verdicts.settle.append(held.go_to(owed, schedule))
         return
     if not schedule.enabled:
-        _judge_disabled(held, schedule, state, row, verdicts)
+        _judge_disabled(held, schedule, row, verdicts)
         return
-    upcoming = chain.next_point(schedule, state)
+    upcoming = chain.next_point(schedule, schedule.state)
     first = rows[0].due_at if rows else upcoming
     early = held.entry.point_ms is not None and held.point > held.claimed_at  # its score was damaged
-    if held.entry.point_ms is None or early or _not_owed(held.point, schedule, state, row, first):
+    if held.entry.point_ms is None or early or _not_owed(held.point, schedule, row, first):
         verdicts.settle.append(held.go_to(first if rows else owed or first, schedule))
         return
-    _left_by_edit(held, schedule, state, verdicts)
+    _left_by_edit(held, schedule, verdicts)
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
         _judge_again(held, verdicts)
     else:
-        _judge_new(held, schedule, state, verdicts)
+        _judge_new(held, schedule, verdicts)
 
 
-def _undecided(point: datetime, state: StateRow) -> bool:
-    return state.last_due_at is None or point > state.last_due_at
+def _undecided(point: datetime, schedule: ScheduleRow) -> bool:
+    return schedule.state.last_due_at is None or point > schedule.state.last_due_at
 
 
-def _owed(schedule: ScheduleRow, state: StateRow) -> datetime | None:
+def _owed(schedule: ScheduleRow) -> datetime | None:
     """Return the first undecided point of the definitions before the last edit, as the edit noted it; None for none."""
-    due: datetime | None = state.next_due_at
-    if due is None or not schedule.created_at < due <= schedule.effective_from or not _undecided(due, state):
-        return None
-    return due
+    due = schedule.state.next_due_at
+    owed = due is not None and schedule.created_at < due <= schedule.effective_from and _undecided(due, schedule)
+    return due if owed else None
 
 
-def _not_owed(
-    point: datetime, schedule: ScheduleRow, state: StateRow, row: RunRow | None, first: datetime | None
-) -> bool:
+def _not_owed(point: datetime, schedule: ScheduleRow, row: RunRow | None, first: datetime | None) -> bool:
     """Say whether the point is decided, a hole was left before it, or is of no definition. Note [What is owed]."""
-    if row is not None:
-        return point != first
-    if not _undecided(point, state) or point <= schedule.created_at:
+    if row is None and (point <= schedule.created_at or not _undecided(point, schedule)):
         return True
-    if point <= schedule.effective_from:  # already due when the definition was edited: still runs once (rule R8)
+    if row is None and point <= schedule.effective_from:  # due already when it was edited: still runs once (rule R8)
         return False
     return point != first
 
 
-def _judge_disabled(
-    held: HeldPoint, schedule: ScheduleRow, state: StateRow, row: RunRow | None, verdicts: PointVerdicts
-) -> None:
+def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, verdicts: PointVerdicts) -> None:
     """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
-        close(row, held, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
-        _left_by_edit(held, schedule, state, verdicts, reason="paused")
+        held.close(row, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
+        _left_by_edit(held, schedule, verdicts, reason="paused")
     elif (
         held.entry.point_ms is not None
-        and _undecided(held.point, state)
+        and _undecided(held.point, schedule)
         and schedule.created_at < held.point <= schedule.effective_from
     ):
-        run = new_run(held, schedule, held.point)
+        run = held.new_run(schedule, held.point)
         if held.point < schedule.effective_from:  # more may have fallen due by then, of this definition or others
             run.last_due_at, run.points = schedule.effective_from, 0
         held.outcome = Outcome(run, schedule)
-        close(run, held, Status.SKIPPED, "paused")
+        held.close(run, Status.SKIPPED, "paused")
     else:
-        verdicts.settle.append(held.go_to(_owed(schedule, state), schedule))
+        verdicts.settle.append(held.go_to(_owed(schedule), schedule))
         return
     verdicts.decided.append(held)
 
 
-def _left_by_edit(
-    held: HeldPoint, schedule: ScheduleRow, state: StateRow, verdicts: PointVerdicts, reason: str = "edited"
-) -> None:
+def _left_by_edit(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts, reason: str = "edited") -> None:
     """Explain what the definition before an edit left undecided, as one stretch. Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
-    if point <= edited:
-        first, after_this = point + timedelta(milliseconds=1), True
-        if first > edited:
-            return
-    else:
-        owed = _owed(schedule, state)
-        if owed is None:
-            return
-        first, after_this = owed, False
-    run = new_run(held, schedule, first, last_due_at=edited, points=0)
-    close(run, held, Status.SKIPPED, reason)
-    if after_this:
-        held.beside.append(Outcome(run, schedule))
-    else:
-        verdicts.stretches.append(Outcome(run, schedule))
+    first = point + timedelta(milliseconds=1) if point <= edited else _owed(schedule)
+    if first is None or first > edited:
+        return
+    run = held.new_run(schedule, first, last_due_at=edited, points=0)
+    held.close(run, Status.SKIPPED, reason)
+    (held.beside if point <= edited else verdicts.stretches).append(Outcome(run, schedule))
 
 
-def _judge_new(held: HeldPoint, schedule: ScheduleRow, state: StateRow, verdicts: PointVerdicts) -> None:
+def _judge_new(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts) -> None:
     """A point without a row: on time, or for the policies to decide."""
-    skips, due_at, again = decide(held, schedule, state)
-    skipped = [Outcome(skipped_run(held, schedule, skip), schedule) for skip in skips]
+    skips, due_at, again = _decide(held, schedule)
+    skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
     for outcome in skipped[1:]:
         outcome.owner = skipped[0]
     if due_at is None:
         held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
         verdicts.decided.append(held)
         return
-    run = new_run(held, schedule, due_at)
+    run = held.new_run(schedule, due_at)
     held.outcome = Outcome(run, schedule)
     if skipped:  # see Note [The newest runs at once]
         held.outcome.owner, held.beside = skipped[0], skipped
@@ -264,11 +245,39 @@ def _judge_new(held: HeldPoint, schedule: ScheduleRow, state: StateRow, verdicts
         _dispatch(held, verdicts.start, verdicts)
 
 
+def _decide(held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
+    """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
+
+    Whoever let his lease run out decided when he claimed, by the same definition and state. See Note [The newest runs
+    at once]. Also where all that he had was to be skipped: he may record it yet, against nobody but a `running` row.
+    """
+    if held.entry.lapsed:
+        point, lapsed_ms = held.point, held.entry.lapsed_ms
+        if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
+            return [], point, True
+        skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule)
+        if due_at is not None:
+            return skips, due_at, True
+    return *_decide_at(held.claimed_at, held, schedule), held.entry.lapsed
+
+
+def _decide_at(now: datetime, held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+    point, state = held.point, schedule.state
+    rule, base = schedule.rule_and_base(state)
+    old = point <= schedule.effective_from
+    if old:  # of the definition before: what is missed now has no points before the edit
+        rule = Windowed(rule, start=base + timedelta(microseconds=1))
+    skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
+    if skips and old:  # a stretch, or what follows, would hold what the edit left
+        return [replace(skips[0], last=point, points=1)], None
+    return skips, None if due_at is None else from_ms(to_ms(due_at))
+
+
 def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
     run, schedule = held.judged.run, held.judged.schedule
     if too_old(run.due_at, held.claimed_at, schedule.policies):
-        close(run, held, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
+        held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.decided.append(held)
     else:
         _dispatch(held, verdicts.suspects, verdicts)
@@ -276,7 +285,8 @@ def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
 
 def _dispatch(held: HeldPoint, target: list[HeldPoint], verdicts: PointVerdicts) -> None:
     outcome = held.judged
-    held.take_overs = take_overs(outcome.run)
+    # With the one that would begin now: a `running` row was never concluded.
+    held.take_overs = outcome.run.reclaims + (outcome.run.status == Status.RUNNING)
     try:
         held.task = get_task(outcome.schedule.task)
         target.append(held)

@@ -26,10 +26,9 @@ from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import RunRow
 from ..timing import from_ms, to_ms
-from . import held_point
 from .announcing import announce
-from .base import AGAIN_MS, MOVING_MS, Claimed, Due, Verdicts
-from .held_point import HeldPoint
+from .base import AGAIN_MS, Claimed, Due, Verdicts
+from .held_point import HeldPoint, PointCalls
 from .judge import PointVerdicts, judge
 from .starting import show, take_over, write_running
 from .timeouts import Timeouts
@@ -40,7 +39,7 @@ logger = logging.getLogger("django_delayq.worker")
 NAME = "points"
 
 
-class Points:
+class Points(PointCalls):
     """See `Kind`."""
 
     name = NAME
@@ -70,19 +69,14 @@ class Points:
 
     def judge(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
         """See `Kind.judge`."""
-        at_home = [held for held in batch if not self._lives_elsewhere(held)]
         try:
-            verdicts = judge(at_home)
+            verdicts = judge(batch, self.broker)
             failpoints.reach("after_judge")
-            self._note(verdicts)
+            if verdicts.stretches or verdicts.orphans or verdicts.park:
+                self._note(verdicts)
         except DatabaseError as error:
-            verdicts = PointVerdicts(back=[(held, AGAIN_MS) for held in at_home], asked=True, error=error)
-        verdicts.back += [(held, MOVING_MS) for held in batch if held not in at_home]
+            verdicts = PointVerdicts(back=[(held, AGAIN_MS) for held in batch], asked=True, error=error)
         return verdicts
-
-    def _lives_elsewhere(self, held: HeldPoint) -> bool:
-        known = chain.parse_member(held.member) is not None
-        return known and self.broker.place_of(held.member, held.place.queue) != held.place
 
     def _note(self, verdicts: PointVerdicts) -> None:
         """Write what belongs into the database before anything is started or settled."""
@@ -127,23 +121,15 @@ class Points:
         """See `Kind.show`."""
         return show(batch)
 
-    # -- in a slot
-
-    def execute(self, held: HeldPoint) -> bool:
-        """See `Kind.execute`."""
-        return held_point.execute(held, self.timeouts)
-
-    def give_up(self, held: HeldPoint, where: str) -> None:
-        """See `Kind.give_up`."""
-        held_point.give_up(held, where)
-
     # -- after they ran
 
     def record(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
         """See `Kind.record` and Note [Ledger first]."""
         entries: list[tuple[int, Outcome, HeldPoint | None]] = []
         for number, held in enumerate(batch):
-            entries += [(number, outcome, owner) for outcome, owner in _outcomes(held)]
+            entries.append((number, held.judged, held))
+            if held.beside:
+                entries += [(number, outcome, None) for outcome in _beside(held)]
         failpoints.reach("before_ledger")
         won = ledger.record([outcome for _, outcome, _ in entries])
         failpoints.reach("after_ledger")
@@ -157,27 +143,23 @@ class Points:
         return verdicts
 
     def _after(self, held: HeldPoint, outcome: Outcome, result: Won, verdicts: Verdicts[HeldPoint]) -> None:
+        """Say what follows what was recorded: run members leave, a chain goes on. See Note [Next point]."""
+        run, schedule = outcome.run, outcome.schedule
         if result is Won.LOCKED:
             verdicts.locked.append(held)
         elif result is Won.GONE:
-            logger.info("%s was deleted while it ran; its outcome is not recorded.", outcome.run.schedule_name)
+            logger.info("%s was deleted while it ran; its outcome is not recorded.", run.schedule_name)
             verdicts.settle.append(held.drop())
         elif result is Won.LOST:
             self._lost(held, verdicts)
         elif held.retry_after_ms is not None:
             verdicts.settle.append(held.wait("retry", held.retry_after_ms))
         else:
-            verdicts.settle.append(self._advanced(held, outcome))
-
-    def _advanced(self, held: HeldPoint, outcome: Outcome) -> HeldPoint:
-        """Say what follows a decided point: run members leave, a chain goes on. See Note [Next point]."""
-        schedule = outcome.schedule
-        held.generation = max(held.generation, schedule.generation)
-        if outcome.run.apart and outcome.run.status == Status.QUEUED:
-            self._unqueued.append(outcome.run)
-        if not held.in_chain or schedule.queue != held.place.queue:
-            return held.drop()
-        return held.go_to(outcome.next_point, schedule)
+            held.generation = max(held.generation, schedule.generation)
+            if run.apart and run.status == Status.QUEUED:
+                self._unqueued.append(run)
+            stays = held.in_chain and schedule.queue == held.place.queue
+            verdicts.settle.append(held.go_to(outcome.next_point if stays else None, schedule))
 
     def _lost(self, held: HeldPoint, verdicts: Verdicts[HeldPoint]) -> None:
         """Somebody else decided this point. See Note [Ledger first]."""
@@ -220,27 +202,25 @@ class Points:
 
     def settle(self, place: Place, batch: Sequence[HeldPoint]) -> list[Due]:
         """See `Kind.settle`."""
-        # Before the schedule goes on, so that a crash in between is made up for by its next claimer.
-        dues = self._enqueue()
+        dues = []
+        if self._unqueued:  # before the schedule goes on, so that a crash in between is made up for by its next claimer
+            runs = self._unqueued
+            mirror.enqueue_runs(self.broker, runs)
+            self._unqueued = []
+            places = [self.broker.place_of(chain.run_member_of(run.pk), run.queue) for run in runs]
+            dues = [Due(there, to_ms(run.due_at)) for there, run in zip(places, runs, strict=True)]
         settled = self.broker.settle(place, [held.settlement for held in batch if held.settlement is not None])
         failpoints.reach("after_settle")
         return [*dues, Due(place, settled.head_ms, settled.now_ms)]
 
-    def _enqueue(self) -> list[Due]:
-        runs = self._unqueued
-        if runs:
-            mirror.enqueue_runs(self.broker, runs)
-        self._unqueued = []
-        return [Due(self.broker.place_of(chain.run_member_of(run.pk), run.queue), to_ms(run.due_at)) for run in runs]
 
-
-def _outcomes(held: HeldPoint) -> list[tuple[Outcome, HeldPoint | None]]:
-    """Return what is to be recorded of an entry, its own outcome with the entry."""
+def _beside(held: HeldPoint) -> list[Outcome]:
+    """Return what is to be recorded with an entry's own outcome, and without that not at all."""
     outcome = held.judged
     decided = outcome.run.apart or not Status(outcome.run.status).is_open
-    if not held.beside or not (decided or outcome.owner is not None):
-        return [(outcome, held)]
+    if not (decided or outcome.owner is not None):
+        return []
     if outcome.owner is None:
         for beside in held.beside:
             beside.owner = outcome
-    return [(outcome, held), *((beside, None) for beside in held.beside)]
+    return held.beside

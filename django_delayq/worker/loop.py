@@ -28,7 +28,7 @@ from .options import WorkerOptions
 from .recorder import Recorder
 from .recycling import Recycling
 from .showing import Showing
-from .slots import PATIENCE_SECONDS, Contexts, Slots
+from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
 from .trouble import Trouble
 from .upkeep import Upkeep
 
@@ -60,7 +60,9 @@ class Worker:
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.places = self.broker.places(options.queues)
         self.agenda = Agenda(self.broker, self.places, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
-        self.timeouts = Timeouts(grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put)
+        self.timeouts = Timeouts(
+            grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put, forget=forget_connections
+        )
         #: What it works on: the first kind's claims tell what is due of the others.
         self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
         self.slots = slots(options.threads, Contexts().execute, self.inbox.put)

@@ -20,6 +20,7 @@ from django_delayq.kinds.timeouts import Timeouts, Watch
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
 from django_delayq.worker import Worker, WorkerOptions, status
+from django_delayq.worker.slots import forget_connections
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
@@ -217,7 +218,7 @@ class Watched:
 
     def __init__(self, grace_seconds=LONG):
         self.overdue = []
-        self.timeouts = Timeouts(grace_seconds=grace_seconds, overdue=self.overdue.append)
+        self.timeouts = Timeouts(grace_seconds=grace_seconds, overdue=self.overdue.append, forget=forget_connections)
 
     def __enter__(self):
         self.timeouts.start()

@@ -34,12 +34,12 @@ RULES = (
     ),
     mutant(
         "nocreated", "R2 no point from before the schedule", "kinds.judge:_not_owed",
-        "or point <= schedule.created_at", "",
+        "point <= schedule.created_at or ", "",
         hl.restored_and_made_anew, "I8 ",
     ),
     mutant(
         "noR9", "R2 a point ahead of a missing one waits", "kinds.judge:_not_owed",
-        "        return False\n    return point != first", "        return False\n    return first is None",
+        "return point != first", "return row is not None and point != first or first is None",
         hl.restored_and_ahead, "I1 a due point without a row",
     ),
     # R2b, R6
@@ -91,7 +91,7 @@ RULES = (
     ),
     mutant(
         "loser", "R3 who loses the compare-and-set does not touch Redis", "kinds.points:Points._after",
-        "self._lost(held, verdicts)", "verdicts.settle.append(self._advanced(held, outcome))",
+        "self._lost(held, verdicts)", "verdicts.settle.append(held.go_to(outcome.next_point, schedule))",
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
     mutant(
@@ -127,13 +127,13 @@ RULES = (
         hl.restored_under_a_run, "I8 a row of another incarnation",
     ),
     mutant(
-        "fromclock", "R4 the next point comes from the claimed one", "kinds.points:Points._advanced",
-        "held.go_to(outcome.next_point, schedule)",
+        "fromclock", "R4 the next point comes from the claimed one", "kinds.points:Points._after",
+        "held.go_to(outcome.next_point if stays else None, schedule)",
         "held.go_to(schedule.recurrence.next_after(held.claimed_at), schedule)",
         h.recorded_late, "R3 settled beyond",
     ),
     mutant(
-        "halftrailing", "R8 a hand-over brings what the edit left", "kinds.points:_outcomes",
+        "halftrailing", "R8 a hand-over brings what the edit left", "kinds.points:_beside",
         "(decided or outcome.owner is not None)", "not Status(outcome.run.status).is_open",
         h.edited_and_overlapping, "I1 a due point without a row",
     ),
@@ -169,7 +169,7 @@ RULES = (
         h.newest_taken_over_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
-        "skipsedit", "R8 what an edit left is explained once", "kinds.deciding:_decide_at",
+        "skipsedit", "R8 what an edit left is explained once", "kinds.judge:_decide_at",
         "[replace(skips[0], last=point, points=1)], None", "skips[:1], None",
         h.late_after_an_edit, "I2 two outcomes for one point",
     ),
@@ -187,7 +187,7 @@ RULES = (
     mutant(
         "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
         "kinds.judge:_judge_disabled",
-        "verdicts.settle.append(held.go_to(_owed(schedule, state), schedule))", "verdicts.settle.append(held.drop())",
+        "verdicts.settle.append(held.go_to(_owed(schedule), schedule))", "verdicts.settle.append(held.drop())",
         h.disabled_before_it_was_settled, "I1 a due point without a row",
     ),
     mutant(

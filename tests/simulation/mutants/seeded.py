@@ -32,7 +32,7 @@ SEEDED = (
     ),
     code(
         "noedited", "a point that was due at an edit runs once", "kinds.judge:_not_owed",
-        "if point <= schedule.effective_from:", "if False:",
+        "if row is None and point <= schedule.effective_from:", "if False:",
     ),
     code(
         "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle",
