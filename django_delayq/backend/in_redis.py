@@ -12,7 +12,7 @@ from dataclasses import replace
 from django.db import transaction
 
 from .. import conf, ledger, mirror
-from ..broker import Broker, JobBroker, JobView, NewJob, Place
+from ..broker import Broker, JobBroker, JobView, NewJob, Place, held_by
 from ..broker.job_pages import PATIENCE_MS
 from ..compat import AnyResult, task_enqueued
 from ..exceptions import ForgedJob, UnreadableJob
@@ -131,7 +131,7 @@ def seen_view(place: Place, member: str, view: JobView, turn_us: float | None = 
     if view.died_ms is not None:
         seen = SeenJob(place, member, JobState.DEAD, view.died_ms, len(text))
     elif " " in view.holder:
-        worker, claimed = view.held_by
+        worker, claimed = held_by(view.holder)
         seen = SeenJob(place, member, JobState.RUNNING, claimed, len(text), worker, view.waits_until_ms)
     elif view.waits_until_ms is None:
         seen = SeenJob(place, member, JobState.READY, None, len(text))

@@ -2,10 +2,25 @@
 
 from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
-from .jobs import JobBroker, JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, held_by, in_parts
+from .jobs import JobBroker, in_parts
 from .keys import Place, member_place
-from .scripts import claimed_ms
-from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats
+from .scripts import claimed_ms, held_by
+from .types import (
+    Claim,
+    Definition,
+    Entry,
+    EntryView,
+    JobClaim,
+    JobCounts,
+    JobEntry,
+    JobSettlement,
+    JobStats,
+    JobView,
+    NewJob,
+    Settled,
+    Settlement,
+    Stats,
+)
 
 __all__ = [
     "Broker",

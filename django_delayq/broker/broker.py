@@ -41,14 +41,13 @@ class Broker(Prefix):
 
     def _run(self, name: str, place: Place, args: list[Any], *, worker: str = "") -> Any:
         names = keys.shard_keys(self.config.prefix, place, worker or self.worker)
-        with translated():
-            return self.scripts.run(name, Call(names, args))
+        return self.scripts.run(name, Call(names, args))
 
     def _run_each(self, name: str, calls: Sequence[tuple[Place, list[Any]]]) -> list[Any]:
-        with translated():
-            prefix, worker = self.config.prefix, self.worker
-            made = [Call(keys.shard_keys(prefix, place, worker), args) for place, args in calls]
-            return self.scripts.run_each(name, made)
+        prefix, worker = self.config.prefix, self.worker
+        return self.scripts.run_each(
+            name, [Call(keys.shard_keys(prefix, place, worker), args) for place, args in calls]
+        )
 
     def _run_in_parts(self, name: str, place: Place, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes."""

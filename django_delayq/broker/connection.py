@@ -36,6 +36,7 @@ PASSING = (
     errors.MasterDownError,
     OSError,
 )
+FAILURES = errors.RedisError, errors.RedisClusterException, OSError
 
 
 def connector(*, timeout_seconds: float) -> Callable[[], Any]:
@@ -97,8 +98,8 @@ class _Translation:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (errors.RedisError, errors.RedisClusterException, OSError)):
-            _raise_translated(error)
+        if isinstance(error, FAILURES):
+            raise_translated(error)
 
 
 _TRANSLATION = _Translation()
@@ -115,7 +116,7 @@ def translated() -> _Translation:
     return _TRANSLATION
 
 
-def _raise_translated(error: Exception) -> NoReturn:
+def raise_translated(error: Exception) -> NoReturn:
     """Raise ours for an error of redis-py's; see `translated`."""
     try:
         raise error

@@ -73,11 +73,18 @@ class Exchange:
         connection = self._take()
         try:
             connection.send_packed_command(requests)
-            replies = [_read(connection) for _ in requests]
+            replies: list[Any] = []
+            for _ in requests:
+                try:
+                    replies.append(connection.read_response())
+                except errors.ResponseError as error:
+                    replies.append(error)
         except BaseException:
             self._give_up(connection)
             raise
-        if len(self._kept) < self._room and not _is_called_back(connection):
+        # The pool wants to connect it anew where the server is about to move. Older versions know of none.
+        called_back = hasattr(connection, "should_reconnect") and connection.should_reconnect()
+        if len(self._kept) < self._room and not called_back:
             self._kept.append((connection, monotonic()))
         else:
             self._pool.release(connection)
@@ -93,21 +100,16 @@ class Exchange:
             except IndexError:  # another thread was faster
                 break
             try:
-                if self._is_sound(connection, used):
+                owned = self._pool.owns_connection(connection)
+                if owned and (monotonic() - used < FRESH_SECONDS or not connection.can_read()):
                     return connection
+            except (errors.RedisError, OSError):
+                pass
             except BaseException:
                 self._give_up(connection)
                 raise
             self._give_up(connection)
         return self._pool.get_connection(*_NAMED)
-
-    def _is_sound(self, connection: Any, used: float) -> bool:
-        try:
-            return self._pool.owns_connection(connection) and (
-                monotonic() - used < FRESH_SECONDS or not connection.can_read()
-            )
-        except (errors.RedisError, OSError):
-            return False
 
     def _give_up(self, connection: Any) -> None:
         """Close a connection that failed, and all that are kept: they may have gone with it."""
@@ -118,15 +120,3 @@ class Exchange:
                 connection, _ = self._kept.pop()
             except IndexError:
                 return
-
-
-def _is_called_back(connection: Any) -> bool:
-    """Say whether its pool wants to connect it anew: the server is about to move. Older versions know of none."""
-    return hasattr(connection, "should_reconnect") and connection.should_reconnect()
-
-
-def _read(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except errors.ResponseError as error:
-        return error

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import keys
 from .broker import JOURNAL_GRACE_MS, SCRIPT_PART, Broker
@@ -10,88 +10,8 @@ from .connection import translated
 from .exchange import Argument
 from .keys import Place, member_place
 from .prefix import SCAN_PAGE
-from .scripts import Call, claimed_ms, head_ms, number, settled, text, wire
-from .types import Settled
-
-
-class NewJob(NamedTuple):
-    """A job to be added. `wake_ms` 0 is at once; `unique` a hash of its unique key, '' for none."""
-
-    member: str
-    wake_ms: int
-    priority: int
-    unique: str
-    payload: str
-
-
-class JobEntry(NamedTuple):
-    """A claimed job. `reclaims` counts the executions that were begun after somebody else's lease had run out.
-
-    `former`: the holder of the lease that ran out, '' where there is none, or it is not known any more.
-    """
-
-    member: str
-    payload: str
-    lapsed: bool
-    reclaims: int
-    former: str = ""
-
-
-class JobClaim(NamedTuple):
-    """The reply to a claim of jobs; see `Claim`. `holder` is what every lease of it is called."""
-
-    now_ms: int
-    head_ms: int | None
-    epoch: str | None
-    holder: str
-    entries: tuple[JobEntry, ...]
-
-
-class JobSettlement(NamedTuple):
-    """A held job and what becomes of it, in the words of job_settle.lua."""
-
-    member: str
-    holder: str
-    what: str
-    ms: int = 0
-    text: str = ""
-
-
-class JobView(NamedTuple):
-    """What Redis holds of one job at about one moment. Empty and None where absent."""
-
-    payload: str
-    holder: str
-    waits_until_ms: int | None
-    died_ms: int | None
-    result: str
-
-    @property
-    def held_by(self) -> tuple[str, int | None]:
-        """The worker that has it, and the ms of its claim, None for garbage; where the holder has a space."""
-        return held_by(self.holder)
-
-
-def held_by(holder: str) -> tuple[str, int | None]:
-    """Return a holder's worker, '' where it has none, and the ms of its claim, None for garbage."""
-    fence, _, worker = holder.partition(" ")
-    return worker, claimed_ms(fence)
-
-
-class JobCounts(NamedTuple):
-    """Jobs of one shard: waiting for a time, waiting for their turn, held by workers, dead."""
-
-    waiting: int
-    ready: int
-    held: int
-    dead: int
-
-
-class JobStats(NamedTuple):
-    """Counts of one shard, and for how long the next one of those that could run has waited for a worker; else None."""
-
-    counts: JobCounts
-    overdue_ms: int | None
+from .scripts import Call, head_ms, number, settled, text, wire
+from .types import JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
 
 def in_parts(groups: Mapping[Place, Sequence[NewJob]]) -> list[tuple[Place, Sequence[NewJob]]]:
@@ -133,8 +53,7 @@ class JobBroker:
                 args += (wire(member), wire(payload), how)
             more = self._results(place, [job.member for job in jobs]) if again else ()
             calls.append(Call(self._keys(place), args, more))
-        with translated():
-            replies = self.broker.scripts.run_each("job_enqueue", calls)
+        replies = self.broker.scripts.run_each("job_enqueue", calls)
         return [
             _enqueued(reply, epochs.get(place, ""), len(jobs))
             for (place, jobs), reply in zip(parts, replies, strict=True)
@@ -203,8 +122,7 @@ class JobBroker:
 
     def stats(self, places: Sequence[Place]) -> list[JobStats]:
         """Count the jobs of each place and say how late they are, in one round trip."""
-        with translated():
-            replies = self.broker.scripts.run_each("job_stats", [Call(self._keys(place), ()) for place in places])
+        replies = self.broker.scripts.run_each("job_stats", [Call(self._keys(place), ()) for place in places])
         found = []
         for now, *counts, due in replies:
             since = head_ms(due)
@@ -269,8 +187,13 @@ class JobBroker:
         worker = self.broker.worker
         args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
         now, head, epoch, fence, *rest = self._run("job_claim", place, args, worker=worker)
-        entries = tuple(_claimed(*rest[at : at + 4]) for at in range(0, len(rest), 4))
-        return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", entries)
+        entries = []
+        for at in range(0, len(rest), 4):
+            member, payload, lapsed, reclaims = rest[at : at + 4]
+            former = text(lapsed)
+            holder = former if " " in former else ""
+            entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, holder))
+        return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", tuple(entries))
 
     def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Extend these (member, holder); return the members that are no longer ours.
@@ -308,15 +231,7 @@ class JobBroker:
         return [stem + wire(member) for member in members]
 
     def _run(self, name: str, place: Place, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
-        with translated():
-            return self.broker.scripts.run(name, Call(self._keys(place, worker), args, more))
-
-
-def _claimed(member: Any, payload: Any, lapsed: Any, reclaims: Any) -> JobEntry:
-    if lapsed in (b"0", "0"):
-        return JobEntry(text(member), text(payload), False, number(reclaims) or 0)
-    former = text(lapsed)
-    return JobEntry(text(member), text(payload), True, number(reclaims) or 0, former if " " in former else "")
+        return self.broker.scripts.run(name, Call(self._keys(place, worker), args, more))
 
 
 def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from redis import exceptions as errors
 
 from .cluster import pipelines
+from .connection import FAILURES, raise_translated
 from .exchange import Argument, Exchange, is_plain, pack
 from .types import Settled
 
@@ -53,21 +54,22 @@ class Scripts:
     def run_each(self, name: str, calls: Sequence[Call]) -> list[Any]:
         """Run a script for each call, in one round trip; two where the server does not know it.
 
-        In a cluster each takes a round trip of its own. Others may have run where one fails: the first error is raised.
+        In a cluster each takes a round trip of its own. Others may have run where one fails: the first error is raised,
+        as `translated` has it.
         """
         text, sha = load(name)
-        replies = self._send("EVALSHA", sha, calls)
-        for reply in replies:
-            if isinstance(reply, errors.RedisError):
-                break
-        else:
-            return replies
-        unknown = [index for index, reply in enumerate(replies) if isinstance(reply, errors.NoScriptError)]
-        for index, reply in zip(unknown, self._send("EVAL", text, [calls[at] for at in unknown]), strict=True):
-            replies[index] = reply
-        for reply in replies:
-            if isinstance(reply, errors.RedisError):
-                raise reply
+        try:
+            replies = self._send("EVALSHA", sha, calls)
+            if not any(isinstance(reply, errors.RedisError) for reply in replies):
+                return replies
+            unknown = [index for index, reply in enumerate(replies) if isinstance(reply, errors.NoScriptError)]
+            for index, reply in zip(unknown, self._send("EVAL", text, [calls[at] for at in unknown]), strict=True):
+                replies[index] = reply
+            for reply in replies:
+                if isinstance(reply, errors.RedisError):
+                    raise reply
+        except FAILURES as error:
+            raise_translated(error)
         return replies
 
     def _send(self, command: str, script: str, calls: Sequence[Call]) -> list[Any]:
@@ -75,7 +77,12 @@ class Scripts:
         if not calls:
             return []
         if self._exchange is not None:
-            return self._exchange.send([_request(command, script, *call) for call in calls])
+            make = _head if command == "EVALSHA" else _head.__wrapped__  # a text is sent once
+            requests = []
+            for keys, args, more in calls:
+                head, number = make(command, script, keys, len(more)), 3 + len(keys) + len(more) + len(args)
+                requests.append(b"*%d\r\n%b%b%b" % (number, head, pack(more), pack(args)))
+            return self._exchange.send(requests)
         if len(calls) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
             for call in calls:
@@ -94,14 +101,6 @@ class Scripts:
 def _queue(client: Any, command: str, script: str, call: Call) -> Any:
     run = client.eval if command == "EVAL" else client.evalsha
     return run(script, len(call.keys) + len(call.more), *call.keys, *call.more, *call.args)
-
-
-def _request(
-    command: str, script: str, keys: tuple[str | bytes, ...], args: Sequence[Any], more: Sequence[Any]
-) -> bytes:
-    make = _head if command == "EVALSHA" else _head.__wrapped__  # a text is sent once
-    head = make(command, script, keys, len(more))
-    return b"*%d\r\n%b%b%b" % (3 + len(keys) + len(more) + len(args), head, pack(more), pack(args))
 
 
 @lru_cache(maxsize=4096)
@@ -139,6 +138,12 @@ def claimed_ms(holder: str) -> int | None:
     """Return when a fence was given, by the server's clock; it may be followed by more. None for what is none."""
     found, dot, _ = holder.partition(".")
     return (number(found) or 0) // 1024 or None if dot else None
+
+
+def held_by(holder: str) -> tuple[str, int | None]:
+    """Return a holder's worker, '' where it has none, and the ms of its claim, None for garbage."""
+    fence, _, worker = holder.partition(" ")
+    return worker, claimed_ms(fence)
 
 
 def clock_ms(value: Any) -> int:

@@ -102,3 +102,72 @@ class Stats:
     epoch: str | None
     points: int = 0
     generations: int = 0
+
+
+class NewJob(NamedTuple):
+    """A job to be added. `wake_ms` 0 is at once; `unique` a hash of its unique key, '' for none."""
+
+    member: str
+    wake_ms: int
+    priority: int
+    unique: str
+    payload: str
+
+
+class JobEntry(NamedTuple):
+    """A claimed job. `reclaims` counts the executions that were begun after somebody else's lease had run out.
+
+    `former`: the holder of the lease that ran out, '' where there is none, or it is not known any more.
+    """
+
+    member: str
+    payload: str
+    lapsed: bool
+    reclaims: int
+    former: str = ""
+
+
+class JobClaim(NamedTuple):
+    """The reply to a claim of jobs; see `Claim`. `holder` is what every lease of it is called."""
+
+    now_ms: int
+    head_ms: int | None
+    epoch: str | None
+    holder: str
+    entries: tuple[JobEntry, ...]
+
+
+class JobSettlement(NamedTuple):
+    """A held job and what becomes of it, in the words of job_settle.lua."""
+
+    member: str
+    holder: str
+    what: str
+    ms: int = 0
+    text: str = ""
+
+
+class JobView(NamedTuple):
+    """What Redis holds of one job at about one moment. Empty and None where absent."""
+
+    payload: str
+    holder: str
+    waits_until_ms: int | None
+    died_ms: int | None
+    result: str
+
+
+class JobCounts(NamedTuple):
+    """Jobs of one shard: waiting for a time, waiting for their turn, held by workers, dead."""
+
+    waiting: int
+    ready: int
+    held: int
+    dead: int
+
+
+class JobStats(NamedTuple):
+    """Counts of one shard, and for how long the next one of those that could run has waited for a worker; else None."""
+
+    counts: JobCounts
+    overdue_ms: int | None
