@@ -148,7 +148,7 @@ def _of_alias() -> Iterator[checks.CheckMessage]:
         )
         hint = "cache.clear() empties all of it, whatever its KEY_PREFIX: give one of them another database or server."
         yield checks.Warning(message, hint=hint, id="delayq.W002")
-    if aliases.is_cluster() and all(config.shards_of(queue) == 1 for queue in config.queues):
+    if aliases.is_cluster() and all(config.shard_count(queue) == 1 for queue in config.queues):
         message = "DELAYQ['SHARDS'] is 1, so that each queue is on one node of the Redis Cluster only."
         hint = "Set SHARDS to the number of masters or a multiple of it."
         yield checks.Warning(message, hint=hint, id="delayq.W009")

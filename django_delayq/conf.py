@@ -71,7 +71,7 @@ class Config:
     sync_after_migrate: bool = False
     accept_jobs_without_queue: bool = True
 
-    def shards_of(self, queue: str) -> int:
+    def shard_count(self, queue: str) -> int:
         """Return the number of shards of a queue; a queue that SHARDS does not name has one."""
         if isinstance(self.shards, int):
             return self.shards

@@ -42,9 +42,9 @@ def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -
         Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
         Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
     mirror.check_layout(broker)
-    for place in broker.places():
+    for place in broker.shards():
         broker.swap_epochs([place], None, "test")
-    broker.remove(broker.place_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
+    broker.remove(broker.shard_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
     mirror.full_sweep(broker)
     return earlier
 

@@ -51,7 +51,7 @@ def flaw_badge(seen: SeenJob) -> SafeString | str:
 
 def task_name(seen: SeenJob, url: str) -> SafeString:
     """Return the task with a link to the job; its id below."""
-    shown_id = plain(seen.result_id or f"{seen.place.queue}.{seen.member}"[:100])
+    shown_id = plain(seen.result_id or f"{seen.shard.queue}.{seen.member}"[:100])
     if seen.call is None:
         name: SafeString | str = flaw_badge(seen)
     else:

@@ -15,7 +15,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from .. import conf, mirror
-from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob, count_jobs, list_dead, list_jobs, places_of
+from ..backend.listing import (
+    LISTED,
+    JobState,
+    JobTotals,
+    Listing,
+    SeenJob,
+    count_jobs,
+    list_dead,
+    list_jobs,
+    shards_of,
+)
 from ..broker import Broker
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
@@ -44,7 +54,7 @@ def state_label(state: JobState) -> str:
 
 def as_row(seen: SeenJob) -> RedisJob:
     """Return a job as a row of the admin, with what was `seen` of it."""
-    row = RedisJob(id=seen.result_id or plain(f"{seen.place.queue}.{seen.member}")[:200])
+    row = RedisJob(id=seen.result_id or plain(f"{seen.shard.queue}.{seen.member}")[:200])
     row.title = row.id if seen.call is None else f"{plain(seen.call.task)} {row.id}"
     row.seen = seen  # type: ignore[attr-defined]
     return row
@@ -129,9 +139,9 @@ class JobChangeList(ChangeList):
             self.listing = list_dead(queues, size=self.list_per_page, after=after)
 
     def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobTotals, Listing]:
-        places = places_of(broker, queues)
-        counts = count_jobs(broker, places)
-        return counts, list_jobs(broker, places, self.state, size=self.list_per_page, after=after)
+        shards = shards_of(broker, queues)
+        counts = count_jobs(broker, shards)
+        return counts, list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
 
     @property
     def tabs(self) -> list[dict[str, Any]]:

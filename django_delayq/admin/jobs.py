@@ -206,7 +206,7 @@ class RedisJobAdmin(StorableQuestions, JobActions, Base):
     @admin.display(description=gettext_lazy("queue"))
     def queue(self, row: RedisJob) -> str:
         """Return the queue."""
-        return seen_of(row).place.queue
+        return seen_of(row).shard.queue
 
     @admin.display(description=gettext_lazy("priority"))
     def priority(self, row: RedisJob) -> str:

@@ -117,7 +117,7 @@ class DelayQBackend(BaseTaskBackend):
         running = seen.state == JobState.RUNNING
         if running:
             note_running(state, seen.worker, seen.at_ms)
-        return as_result(as_called(task, call, seen.place.queue), result_id, call, state, running=running)
+        return as_result(as_called(task, call, seen.shard.queue), result_id, call, state, running=running)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves, or whose names are too long."""

@@ -16,7 +16,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from .. import ledger, mirror
-from ..broker import Broker, JobBroker, NewJob, Place, held_by
+from ..broker import Broker, JobBroker, NewJob, Shard, held_by
 from ..compat import AnyResult, task_enqueued
 from ..exceptions import BrokerError, BrokerUnavailable, JobHeld, UnreadableJob
 from ..fields import utcnow
@@ -135,7 +135,7 @@ def seen_row(row: Job) -> SeenJob:
     else:
         state, at = JobState.ENDED, row.finished_at
     at_ms = None if at is None else to_ms(at)
-    seen = SeenJob(Place(row.queue, 0), row.member, state, at_ms, len(row.call) + len(row.state), row=row)
+    seen = SeenJob(Shard(row.queue, 0), row.member, state, at_ms, len(row.call) + len(row.state), row=row)
     try:
         call, record = decode_lines(row.member, row.call, row.state)
     except UnreadableJob:
@@ -207,7 +207,7 @@ def _holder(row: Job) -> str:
 
     def read(broker: Broker) -> str:
         jobs = JobBroker(broker)
-        return jobs.view(jobs.place_of(row.member, row.queue), row.member).holder
+        return jobs.view(jobs.shard_of(row.member, row.queue), row.member).holder
 
     try:
         return mirror.ask(read)
@@ -239,8 +239,8 @@ def _hold_back(row: Job) -> None:
     jobs = shared().jobs
     until_ms = jobs.broker.now_ms() + HOLD_MS
     for _ in range(MOST_LOOKS):
-        place, _ = shared().view(row.queue, row.member)
-        reply = jobs.change(place, row.member, "move", until_ms)
+        shard, _ = shared().view(row.queue, row.member)
+        reply = jobs.change(shard, row.member, "move", until_ms)
         if reply == "HELD":
             raise JobHeld(row.result_id)
         if reply == "OK":
@@ -256,7 +256,7 @@ def _hold_back(row: Job) -> None:
 
 def _follow(row: Job, what: str, ms: int) -> None:
     try:
-        place, _ = shared().view(row.queue, row.member)
-        shared().jobs.change(place, row.member, what, ms)
+        shard, _ = shared().view(row.queue, row.member)
+        shared().jobs.change(shard, row.member, what, ms)
     except BrokerError:
         return  # see Note [Row and Redis together]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from django.db import transaction
 
 from .. import conf, ledger, mirror
-from ..broker import Broker, JobBroker, JobView, NewJob, Place, held_by
+from ..broker import Broker, JobBroker, JobView, NewJob, Shard, held_by
 from ..broker.job_pages import PATIENCE_MS
 from ..compat import AnyResult, task_enqueued
 from ..exceptions import ForgedJob, UnreadableJob
@@ -67,13 +67,13 @@ class RedisStore:
             ForeignLayout: The prefix belongs to another database.
         """
         if self._given is None:
-            place, view = shared().view(queue, member)
+            shard, view = shared().view(queue, member)
         elif queue not in conf.get_config().queues:
             return None
         else:
-            place = self._given.place_of(member, queue, mirror.standing_shards(self._given.broker))
-            view = self._given.view(place, member)
-        return seen_view(place, member, view)
+            shard = self._given.shard_of(member, queue, mirror.standing_shards(self._given.broker))
+            view = self._given.view(shard, member)
+        return seen_view(shard, member, view)
 
     def for_result(self, seen: SeenJob) -> SeenJob:
         """See `Store`."""
@@ -86,7 +86,7 @@ class RedisStore:
         text = ""
         if seen.record is not None:
             note_cancelled(seen.record, to_ms(utcnow()))
-            text = encode(seen.place.queue, seen.member, seen.line, seen.record)
+            text = encode(seen.shard.queue, seen.member, seen.line, seen.record)
         return self._change(seen, "cancel", keep_ms, text)
 
     def move(self, seen: SeenJob, at_ms: int) -> Outcome:
@@ -97,7 +97,7 @@ class RedisStore:
         """See `Store`."""
         if seen.call is None or seen.record is None:
             return Outcome.UNREADABLE
-        queue, member, call = seen.place.queue, seen.member, seen.call
+        queue, member, call = seen.shard.queue, seen.member, seen.call
         result = ledger.take_result(queue, member)  # see Note [A result gives way]
         text = encode(queue, member, seen.line, revived(seen.record))
         told = self._change(seen, "revive", call.priority, text, call.unique)
@@ -109,34 +109,34 @@ class RedisStore:
         """See `Store`."""
         told = self._change(seen, "bury")
         if told == Outcome.DONE:
-            ledger.take_result(seen.place.queue, seen.member)
+            ledger.take_result(seen.shard.queue, seen.member)
         return told
 
     def _change(self, seen: SeenJob, what: str, ms: int = 0, text: str = "", unique: str = "") -> Outcome:
-        reply = self.jobs.change(seen.place, seen.member, what, ms, text, unique=unique)
+        reply = self.jobs.change(seen.shard, seen.member, what, ms, text, unique=unique)
         return _REPLIES.get(reply, Outcome.GONE)
 
 
-def seen_view(place: Place, member: str, view: JobView, turn_us: float | None = None) -> SeenJob | None:
+def seen_view(shard: Shard, member: str, view: JobView, turn_us: float | None = None) -> SeenJob | None:
     """Return what these values of Redis say of a job; None where it is gone."""
     text = view.payload or view.result
     if not text and view.waits_until_ms is None and view.died_ms is None and turn_us is None:
         return None
     if view.result:  # beside a payload where it ended between the two reads
-        ended = _read(SeenJob(place, member, JobState.ENDED, None, len(view.result)), view.result)
+        ended = _read(SeenJob(shard, member, JobState.ENDED, None, len(view.result)), view.result)
         if ended.record is not None:
             return replace(ended, at_ms=ended.record.finished)
         if not view.payload:
             return None  # there is no such result
     if view.died_ms is not None:
-        seen = SeenJob(place, member, JobState.DEAD, view.died_ms, len(text))
+        seen = SeenJob(shard, member, JobState.DEAD, view.died_ms, len(text))
     elif " " in view.holder:
         worker, claimed = held_by(view.holder)
-        seen = SeenJob(place, member, JobState.RUNNING, claimed, len(text), worker, view.waits_until_ms)
+        seen = SeenJob(shard, member, JobState.RUNNING, claimed, len(text), worker, view.waits_until_ms)
     elif view.waits_until_ms is None:
-        seen = SeenJob(place, member, JobState.READY, None, len(text))
+        seen = SeenJob(shard, member, JobState.READY, None, len(text))
     else:
-        seen = SeenJob(place, member, JobState.WAITING, view.waits_until_ms, len(text))
+        seen = SeenJob(shard, member, JobState.WAITING, view.waits_until_ms, len(text))
     return with_turn(_read(seen, text), turn_us)
 
 
@@ -150,7 +150,7 @@ def with_turn(seen: SeenJob, turn_us: float | None) -> SeenJob:
 
 def _read(seen: SeenJob, text: str) -> SeenJob:
     try:
-        line, call, record = decode(seen.place.queue, seen.member, text)
+        line, call, record = decode(seen.shard.queue, seen.member, text)
     except ForgedJob:
         return replace(seen, flaw=Flaw.FORGED)
     except UnreadableJob:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .. import ledger, mirror
-from ..broker import Broker, JobBroker, Place, claimed_ms
+from ..broker import Broker, JobBroker, Shard, claimed_ms
 from ..broker.job_pages import After, JobPages, Page, Part, after_of
 from ..jobs import parse_id
 from ..ledger import DeadKey
@@ -26,7 +26,7 @@ from .store import LISTED, Flaw, JobState, SeenJob
 
 __all__ = [
     "LISTED", "Flaw", "JobState", "JobTotals", "Listing", "SeenJob", "count_jobs", "find_job", "find_stored",
-    "list_dead", "list_jobs", "places_of",
+    "list_dead", "list_jobs", "shards_of",
 ]  # fmt: skip
 
 #: More rounds for one page are not made where workers hold nearly all that is looked at.
@@ -51,16 +51,18 @@ class Listing:
     capped: bool = False
 
 
-def places_of(broker: Broker, queues: Sequence[str]) -> list[Place]:
+def shards_of(broker: Broker, queues: Sequence[str]) -> list[Shard]:
     """Return the shards of these queues as they stand in Redis, or as the settings say where nothing stands.
 
     Raises:
         BrokerError: Redis does not answer, or with an error.
         ForeignLayout: The prefix belongs to another database.
     """
-    shards = mirror.standing_shards(broker)
+    counts = mirror.standing_shards(broker)
     return [
-        Place(queue, shard) for queue in queues for shard in range(shards.get(queue) or broker.config.shards_of(queue))
+        Shard(queue, number)
+        for queue in queues
+        for number in range(counts.get(queue) or broker.config.shard_count(queue))
     ]
 
 
@@ -74,20 +76,20 @@ class JobTotals(NamedTuple):
     more: bool
 
 
-def count_jobs(broker: Broker, places: Sequence[Place]) -> JobTotals:
-    """Return how many jobs of these places are in each state; of the database's dead ones up to `MOST_COUNTED` count.
+def count_jobs(broker: Broker, shards: Sequence[Shard]) -> JobTotals:
+    """Return how many jobs of these shards are in each state; of the database's dead ones up to `MOST_COUNTED` count.
 
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
-    counts = JobBroker(broker).counts(places)
+    counts = JobBroker(broker).counts(shards)
     waiting, ready, running, dead = (sum(column) for column in zip((0, 0, 0, 0), *counts, strict=True))
-    rows = ledger.count_dead(queues_of(places), MOST_COUNTED + 1)
+    rows = ledger.count_dead(queues_of(shards), MOST_COUNTED + 1)
     more = rows > MOST_COUNTED
     return JobTotals(waiting, ready, running, dead + min(rows, MOST_COUNTED), more)
 
 
-def list_jobs(broker: Broker, places: Sequence[Place], state: JobState, *, size: int, after: str = "") -> Listing:
+def list_jobs(broker: Broker, shards: Sequence[Shard], state: JobState, *, size: int, after: str = "") -> Listing:
     """Return a page of jobs: what is due next, what died last and what runs for the longest time comes first.
 
     Reads about `size` jobs of any number. Dead ones are those of Redis and of the database; what has become of durable
@@ -97,17 +99,17 @@ def list_jobs(broker: Broker, places: Sequence[Place], state: JobState, *, size:
         BrokerError: Redis does not answer, or with an error.
     """
     if state == JobState.RUNNING:
-        return _running(broker, places, size, after)
+        return _running(broker, shards, size, after)
     if state == JobState.DEAD:
-        return list_dead(queues_of(places), size=size, after=after, broker=broker, places=places)
+        return list_dead(queues_of(shards), size=size, after=after, broker=broker, shards=shards)
     part: Part = "jobs" if state == JobState.WAITING else "ready"
     pages, jobs, found = JobPages(broker), JobBroker(broker), list[SeenJob]()
     begin = After.parse(after)
     for _ in range(MOST_ROUNDS):
-        page = pages.ordered(part, places, size - len(found), after=begin)
-        views = jobs.views_of([(row.place, row.member) for row in page.rows])
+        page = pages.ordered(part, shards, size - len(found), after=begin)
+        views = jobs.views_of([(row.shard, row.member) for row in page.rows])
         for row, view in zip(page.rows, views, strict=True):
-            seen = seen_view(row.place, row.member, view, turn_us=row.score if state == JobState.READY else None)
+            seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
             if seen is not None and seen.state == state:
                 found.append(seen)
         begin = page.after
@@ -136,7 +138,7 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
     if seen is None:
         return stored
     if seen.state == JobState.READY:
-        seen = with_turn(seen, JobPages(broker).turn_us(seen.place, seen.member))
+        seen = with_turn(seen, JobPages(broker).turn_us(seen.shard, seen.member))
     return with_states([seen])[0]
 
 
@@ -145,18 +147,18 @@ def _find_row(wanted: str) -> SeenJob | None:
     return None if parsed is None else DatabaseStore().find(*parsed)
 
 
-def queues_of(places: Sequence[Place]) -> list[str]:
-    """Return the queues that these places belong to."""
-    return list(dict.fromkeys(place.queue for place in places))
+def queues_of(shards: Sequence[Shard]) -> list[str]:
+    """Return the queues that these shards belong to."""
+    return list(dict.fromkeys(shard.queue for shard in shards))
 
 
-def _running(broker: Broker, places: Sequence[Place], size: int, after: str) -> Listing:
+def _running(broker: Broker, shards: Sequence[Shard], size: int, after: str) -> Listing:
     start = int(after) if after.isascii() and after.isdigit() and len(after) < 9 else 0
-    read = JobPages(broker).held(places, MOST_HELD)
-    held = sorted((claimed_ms(holder) or 0, place, member) for place, member, holder in read if " " in holder)
-    part = [(place, member) for _, place, member in held[start : start + size]]
+    read = JobPages(broker).held(shards, MOST_HELD)
+    held = sorted((claimed_ms(holder) or 0, shard, member) for shard, member, holder in read if " " in holder)
+    part = [(shard, member) for _, shard, member in held[start : start + size]]
     views = JobBroker(broker).views_of(part)
-    seen = [seen_view(place, member, view) for (place, member), view in zip(part, views, strict=True)]
+    seen = [seen_view(shard, member, view) for (shard, member), view in zip(part, views, strict=True)]
     more = start + size < len(held)
     return Listing(
         with_states([job for job in seen if job is not None and job.state == JobState.RUNNING]),
@@ -192,9 +194,9 @@ def list_dead(
     size: int,
     after: str = "",
     broker: Broker | None = None,
-    places: Sequence[Place] = (),
+    shards: Sequence[Shard] = (),
 ) -> Listing:
-    """Return a page of the dead jobs of these queues in the database and, with a broker, of these places in Redis.
+    """Return a page of the dead jobs of these queues in the database and, with a broker, of these shards in Redis.
 
     Reads about `size` jobs of either kind, and the texts of those that are shown.
 
@@ -204,7 +206,7 @@ def list_dead(
     begin = Begin.parse(after)
     page = Page([], None)
     if broker is not None:
-        page = JobPages(broker).ordered("dead", places, size, after=begin.redis, newest_first=True)
+        page = JobPages(broker).ordered("dead", shards, size, after=begin.redis, newest_first=True)
     keys = ledger.dead_keys(queues, size + 1, after=begin.row)
     merged = sorted(
         [(-row.score, 0, at) for at, row in enumerate(page.rows)]
@@ -213,10 +215,10 @@ def list_dead(
     shown = merged[:size]
     ranked = [page.rows[at] for _, kind, at in shown if kind == 0]
     chosen = [keys[at] for _, kind, at in shown if kind == 1]
-    views = [] if broker is None else JobBroker(broker).views_of([(row.place, row.member) for row in ranked])
+    views = [] if broker is None else JobBroker(broker).views_of([(row.shard, row.member) for row in ranked])
     rows = ledger.load_dead([pk for _, pk in chosen])
     found = (
-        iter([seen_view(row.place, row.member, view) for row, view in zip(ranked, views, strict=True)]),
+        iter([seen_view(row.shard, row.member, view) for row, view in zip(ranked, views, strict=True)]),
         iter([seen_row(rows[pk]) if pk in rows else None for _, pk in chosen]),
     )
     jobs = [seen for _, kind, _ in shown if (seen := next(found[kind])) is not None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import conf
-from ..broker import Broker, JobBroker, JobClaim, JobEntry, JobSettlement, JobView, NewJob, Place, Settled
+from ..broker import Broker, JobBroker, JobClaim, JobEntry, JobSettlement, JobView, NewJob, Settled, Shard
 from ..fields import utcnow
 from ..timing import to_ms
 
@@ -40,9 +40,9 @@ class NoRedis(Broker):
         """There is none."""
         raise NotImplementedError(f"This asks Redis, and nothing is sent there. {conf.why_no_redis()}.")
 
-    def place_of(self, member: str, queue: str) -> Place:
+    def shard_of(self, member: str, queue: str) -> Shard:
         """Return the one shard of the queue."""
-        return Place(queue, 0)
+        return Shard(queue, 0)
 
     def now_ms(self) -> int:
         """Return this process' clock."""
@@ -54,10 +54,10 @@ class MemoryJobs(JobBroker):
 
     def __init__(self, broker: NoRedis) -> None:
         super().__init__(broker)
-        self.jobs: dict[tuple[Place, str], StandingJob] = {}
-        self.ended: dict[tuple[Place, str], tuple[str, int]] = {}
+        self.jobs: dict[tuple[Shard, str], StandingJob] = {}
+        self.ended: dict[tuple[Shard, str], tuple[str, int]] = {}
         #: Every job that was ever added.
-        self.added: list[tuple[Place, NewJob]] = []
+        self.added: list[tuple[Shard, NewJob]] = []
         self._number = 0
 
     def adopt(self, other: "MemoryJobs") -> None:
@@ -71,26 +71,26 @@ class MemoryJobs(JobBroker):
         self.added += other.added
         self._number = max(self._number, other._number)
 
-    def place_of(self, member: str, queue: str, shards: object = None) -> Place:
+    def shard_of(self, member: str, queue: str, counts: object = None) -> Shard:
         """Return the one shard of the queue."""
-        return Place(queue, 0)
+        return Shard(queue, 0)
 
     # -- whoever wants something done
 
-    def add(self, place: Place, job: NewJob) -> str:
+    def add(self, shard: Shard, job: NewJob) -> str:
         """Do as job_enqueue.lua does: return '' or the member that stands for it."""
-        standing = self._waiting_with_key(place, job.unique)
+        standing = self._waiting_with_key(shard, job.unique)
         if standing:
             return standing
-        self.jobs[place, job.member] = made = StandingJob(job.payload, 0, job.priority, job.unique, 0)
+        self.jobs[shard, job.member] = made = StandingJob(job.payload, 0, job.priority, job.unique, 0)
         self._await(made, job.wake_ms)
-        self.added.append((place, job))
+        self.added.append((shard, job))
         return ""
 
-    def _waiting_with_key(self, place: Place, unique: str) -> str:
+    def _waiting_with_key(self, shard: Shard, unique: str) -> str:
         if unique:
             for (where, member), job in list(self.jobs.items()):
-                if where == place and job.unique == unique and not job.holder and job.died_ms is None:
+                if where == shard and job.unique == unique and not job.holder and job.died_ms is None:
                     return member
         return ""
 
@@ -98,13 +98,13 @@ class MemoryJobs(JobBroker):
         self._number += 1
         job.wake_ms, job.number, job.holder = max(wake_ms, self.broker.now_ms()), self._number, ""
 
-    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
+    def change(self, shard: Shard, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Do as job_change.lua does."""
-        job = self.jobs.get((place, member))
+        job = self.jobs.get((shard, member))
         if job is None:
             return "GONE"
         if job.died_ms is not None:
-            return self._change_dead(place, member, job, what, ms, value)
+            return self._change_dead(shard, member, job, what, ms, value)
         if what in ("revive", "bury"):
             return "WAITING"
         if job.holder:
@@ -112,32 +112,32 @@ class MemoryJobs(JobBroker):
         if what == "move":
             self._await(job, ms)
             return "OK"
-        del self.jobs[place, member]
+        del self.jobs[shard, member]
         if what == "cancel" and value:
-            self.ended[place, member] = (value, self.broker.now_ms() + ms)
+            self.ended[shard, member] = (value, self.broker.now_ms() + ms)
         return "OK"
 
-    def _change_dead(self, place: Place, member: str, job: StandingJob, what: str, ms: int, value: str) -> str:
+    def _change_dead(self, shard: Shard, member: str, job: StandingJob, what: str, ms: int, value: str) -> str:
         if what == "revive":
-            if self._waiting_with_key(place, job.unique):
+            if self._waiting_with_key(shard, job.unique):
                 return "TAKEN"
             job.payload, job.priority, job.died_ms = value, ms, None
             self._await(job, self.broker.now_ms())
         elif what == "bury":
-            del self.jobs[place, member]
-            self.ended.pop((place, member), None)
+            del self.jobs[shard, member]
+            self.ended.pop((shard, member), None)
         else:
             return "DEAD"
         return "OK"
 
-    def views(self, place: Place, members: Sequence[str]) -> list[JobView]:
+    def views(self, shard: Shard, members: Sequence[str]) -> list[JobView]:
         """Return what stands of these."""
-        return [self._view(place, member) for member in members]
+        return [self._view(shard, member) for member in members]
 
-    def _view(self, place: Place, member: str) -> JobView:
-        text, until_ms = self.ended.get((place, member), ("", 0))
+    def _view(self, shard: Shard, member: str) -> JobView:
+        text, until_ms = self.ended.get((shard, member), ("", 0))
         result = text if until_ms > self.broker.now_ms() else ""
-        job = self.jobs.get((place, member))
+        job = self.jobs.get((shard, member))
         if job is None:
             return JobView("", "", None, None, result)
         waits = job.wake_ms if job.wake_ms > self.broker.now_ms() and not job.holder and job.died_ms is None else None
@@ -145,17 +145,17 @@ class MemoryJobs(JobBroker):
 
     # -- what a worker does
 
-    def head(self) -> tuple[Place, str] | None:
+    def head(self) -> tuple[Shard, str] | None:
         """Return whose turn comes first: of what is due the most urgent, else what comes due first."""
-        heads = [(place, line[0]) for place in {place for place, _ in self.jobs} if (line := self._line(place))]
+        heads = [(shard, line[0]) for shard in {shard for shard, _ in self.jobs} if (line := self._line(shard))]
         return min(heads, key=lambda key: self._turn(self.jobs[key]), default=None)
 
-    def _line(self, place: Place) -> list[str]:
-        """Return the jobs of a place that nobody has, in the order of their turns."""
+    def _line(self, shard: Shard) -> list[str]:
+        """Return the jobs of a shard that nobody has, in the order of their turns."""
         free = {
             member: job
             for (where, member), job in self.jobs.items()
-            if where == place and not job.holder and job.died_ms is None
+            if where == shard and not job.holder and job.died_ms is None
         }
         return sorted(free, key=lambda member: self._turn(free[member]))
 
@@ -164,25 +164,25 @@ class MemoryJobs(JobBroker):
             return False, job.wake_ms - job.priority * PATIENCE_MS, 0, job.number
         return True, job.wake_ms, -job.priority, job.number  # what comes due at the same time goes by its priority too
 
-    def claim(self, place: Place, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
         """Lease the first `limit` jobs that nobody has; see `JobBroker.claim`. Whether they are due is the caller's."""
         self._number += 1
         holder, entries = f"{self.broker.now_ms() * 1024}.{self._number} {self.broker.worker}", []
-        for member in self._line(place)[:limit]:
-            job = self.jobs[place, member]
+        for member in self._line(shard)[:limit]:
+            job = self.jobs[shard, member]
             job.holder = holder
             entries.append(JobEntry(member, job.payload, lapsed=False, reclaims=0))
         return JobClaim(self.broker.now_ms(), None, "memory", holder, tuple(entries))
 
-    def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
+    def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Return those that are no longer the caller's."""
-        return {member for member, holder in leases if self._held(place, member, holder) is None}
+        return {member for member, holder in leases if self._held(shard, member, holder) is None}
 
-    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
+    def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         """Do as job_settle.lua does."""
-        replies = [int(self._settle(place, item)) for item in settlements]
+        replies = [int(self._settle(shard, item)) for item in settlements]
         dead = sorted(
-            (job.died_ms, key) for key, job in self.jobs.items() if key[0] == place and job.died_ms is not None
+            (job.died_ms, key) for key, job in self.jobs.items() if key[0] == shard and job.died_ms is not None
         )
         left = len(dead)
         for died_ms, key in dead:
@@ -191,14 +191,14 @@ class MemoryJobs(JobBroker):
                 left -= 1
         return Settled(self.broker.now_ms(), None, replies)
 
-    def _settle(self, place: Place, item: JobSettlement) -> bool:
-        job = self._held(place, item.member, item.holder)
+    def _settle(self, shard: Shard, item: JobSettlement) -> bool:
+        job = self._held(shard, item.member, item.holder)
         if job is None:
             return False
         if item.what == "done":
-            del self.jobs[place, item.member]
+            del self.jobs[shard, item.member]
             if item.text:
-                self.ended[place, item.member] = (item.text, self.broker.now_ms() + item.ms)
+                self.ended[shard, item.member] = (item.text, self.broker.now_ms() + item.ms)
         elif item.what == "dead":
             job.payload, job.holder, job.died_ms = item.text, "", self.broker.now_ms()
         else:
@@ -207,6 +207,6 @@ class MemoryJobs(JobBroker):
             self._await(job, self.broker.now_ms() + item.ms)
         return True
 
-    def _held(self, place: Place, member: str, holder: str) -> StandingJob | None:
-        job = self.jobs.get((place, member))
+    def _held(self, shard: Shard, member: str, holder: str) -> StandingJob | None:
+        job = self.jobs.get((shard, member))
         return job if job is not None and job.holder == holder else None

@@ -42,7 +42,7 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
         return seen
     if seen.state == JobState.RUNNING:
         return Outcome.HELD
-    now = from_ms(broker.clocks_ms([seen.place])[0])  # by the clock of this process it might have to wait
+    now = from_ms(broker.clocks_ms([seen.shard])[0])  # by the clock of this process it might have to wait
     if seen.state == JobState.READY or seen.at_ms is None or seen.at_ms <= to_ms(now):
         return Outcome.READY  # moving it would put it behind all others
     told = _by_backend(seen.call, wanted, lambda backend: backend.reschedule(wanted, now))

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from django.core.signals import setting_changed
 
 from .. import conf, mirror
-from ..broker import Broker, JobBroker, JobView, NewJob, Place, in_parts
+from ..broker import Broker, JobBroker, JobView, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
 from .memory import MemoryJobs, NoRedis
 
@@ -40,8 +40,8 @@ class Sender:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: JobBroker | None = None
-        self._epochs: dict[Place, str] = {}
-        self._shards: dict[str, int] = {}
+        self._epochs: dict[Shard, str] = {}
+        self._counts: dict[str, int] = {}
 
     @property
     def jobs(self) -> JobBroker:
@@ -56,7 +56,7 @@ class Sender:
         with self._lock:
             if self._jobs is not None:
                 self._jobs.broker.close()
-            self._jobs, self._epochs, self._shards = None, {}, {}
+            self._jobs, self._epochs, self._counts = None, {}, {}
 
     def send(self, items: Sequence[tuple[str, NewJob]]) -> list[str]:
         """Add (queue, job) each; return per job '' or the member that stands for it already.
@@ -77,48 +77,48 @@ class Sender:
 
     def _round(self, items: Sequence[tuple[str, NewJob]], standing: dict[str, str]) -> list[tuple[str, NewJob]]:
         """Send what can be sent; return what belongs elsewhere by now."""
-        sent, shards = self.jobs, self._shards
-        groups: dict[Place, list[NewJob]] = {}
+        sent, counts = self.jobs, self._counts
+        groups: dict[Shard, list[NewJob]] = {}
         for queue, job in items:
-            groups.setdefault(sent.place_of(job.member, queue, shards), []).append(job)
+            groups.setdefault(sent.shard_of(job.member, queue, counts), []).append(job)
         parts = in_parts(groups)
         try:
             replies = sent.enqueue_each(parts, self._epochs, again=False)
         except BrokerUnavailable:  # see Note [Sent twice]
             replies = sent.enqueue_each(parts, self._epochs, again=True)
         left = []
-        for (place, jobs), (epoch, names) in zip(parts, replies, strict=True):
+        for (shard, jobs), (epoch, names) in zip(parts, replies, strict=True):
             if names is None:
-                self._learn(place, epoch)
-                left += [(place.queue, job) for job in jobs]
+                self._learn(shard, epoch)
+                left += [(shard.queue, job) for job in jobs]
             elif any(names):
                 standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
         return left
 
-    def _place(self, queue: str, member: str) -> Place:
-        return self.jobs.place_of(member, queue, self._shards)
+    def _shard(self, queue: str, member: str) -> Shard:
+        return self.jobs.shard_of(member, queue, self._counts)
 
-    def _learn(self, place: Place, epoch: str) -> None:
+    def _learn(self, shard: Shard, epoch: str) -> None:
         """See Note [The shards that stand]."""
-        self._shards = mirror.standing_shards(self.jobs.broker)
-        self._epochs[place] = epoch
+        self._counts = mirror.standing_shards(self.jobs.broker)
+        self._epochs[shard] = epoch
 
     # -- one job that is there
 
-    def view(self, queue: str, member: str) -> tuple[Place, JobView]:
+    def view(self, queue: str, member: str) -> tuple[Shard, JobView]:
         """Read one job; where it is not found, also by the numbers of shards that stand in Redis now.
 
         Raises:
             BrokerError: Redis does not answer, or with an error.
         """
-        place = self._place(queue, member)
-        view = self.jobs.view(place, member)
+        shard = self._shard(queue, member)
+        view = self.jobs.view(shard, member)
         if not (view.payload or view.result):
-            self._shards = mirror.standing_shards(self.jobs.broker)
-            if self._place(queue, member) != place:
-                place = self._place(queue, member)
-                view = self.jobs.view(place, member)
-        return place, view
+            self._counts = mirror.standing_shards(self.jobs.broker)
+            if self._shard(queue, member) != shard:
+                shard = self._shard(queue, member)
+                view = self.jobs.view(shard, member)
+        return shard, view
 
 
 class MemorySender(Sender):
@@ -155,12 +155,12 @@ class MemorySender(Sender):
         """Add (queue, job) each; return per job '' or the member that stands for it already."""
         jobs = self.jobs
         with self._lock:
-            return [jobs.add(Place(queue, 0), job) for queue, job in items]
+            return [jobs.add(Shard(queue, 0), job) for queue, job in items]
 
-    def view(self, queue: str, member: str) -> tuple[Place, JobView]:
+    def view(self, queue: str, member: str) -> tuple[Shard, JobView]:
         """Read one job."""
-        place = Place(queue, 0)
-        return place, self.jobs.view(place, member)
+        shard = Shard(queue, 0)
+        return shard, self.jobs.view(shard, member)
 
     def forget(self) -> None:
         """Keep everything: there is no connection."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from ..broker import NewJob, Place
+from ..broker import NewJob, Shard
 from ..compat import AnyResult
 from ..exceptions import UnreadableJob
 from ..jobs import Call, State, parse_id, result_id
@@ -67,7 +67,7 @@ class SeenJob:
     is none of ours. `row`: all of this was read in it, and Redis need not know of it.
     """
 
-    place: Place
+    shard: Shard
     member: str
     state: JobState
     at_ms: int | None
@@ -83,8 +83,8 @@ class SeenJob:
     @property
     def result_id(self) -> str | None:
         """The id of its result, by which it can be found and changed."""
-        found = result_id(self.place.queue, self.member)
-        return found if parse_id(found) == (self.place.queue, self.member) else None
+        found = result_id(self.shard.queue, self.member)
+        return found if parse_id(found) == (self.shard.queue, self.member) else None
 
     def read(self) -> tuple[Call, State]:
         """Return its call and its state.

@@ -3,7 +3,7 @@
 from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
 from .jobs import JobBroker, in_parts
-from .keys import Place, member_place
+from .keys import Shard, member_shard
 from .scripts import claimed_ms, held_by
 from .types import (
     Claim,
@@ -37,13 +37,13 @@ __all__ = [
     "JobStats",
     "JobView",
     "NewJob",
-    "Place",
     "Settled",
     "Settlement",
+    "Shard",
     "Stats",
     "claimed_ms",
     "connector",
     "held_by",
     "in_parts",
-    "member_place",
+    "member_shard",
 ]

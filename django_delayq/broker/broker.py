@@ -7,7 +7,7 @@ from typing import Any
 from . import keys
 from .cluster import node_of
 from .connection import translated
-from .keys import Place
+from .keys import Shard
 from .prefix import SCAN_PAGE, Prefix
 from .scripts import Call, claimed_ms, clock_ms, head_ms, instant_ms, number, settled, text, wire
 from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats, Trial
@@ -27,47 +27,47 @@ class Broker(Prefix):
     type, `BrokerError` for any other error reply. No method retries.
     """
 
-    def place_of(self, member: str, queue: str) -> Place:
+    def shard_of(self, member: str, queue: str) -> Shard:
         """Return where a member of a queue lives under the configured number of shards."""
-        return keys.member_place(member, queue, self.config.shards_of(queue))
+        return keys.member_shard(member, queue, self.config.shard_count(queue))
 
-    def places(self, queues: Iterable[str] | None = None) -> list[Place]:
+    def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
         """Return every shard of these queues, by default of all."""
         names = self.config.queues if queues is None else queues
-        return [Place(queue, shard) for queue in names for shard in range(self.config.shards_of(queue))]
+        return [Shard(queue, number) for queue in names for number in range(self.config.shard_count(queue))]
 
-    def _keys(self, place: Place) -> dict[str, str]:
-        return keys.all_keys(self.config.prefix, place)
+    def _keys(self, shard: Shard) -> dict[str, str]:
+        return keys.all_keys(self.config.prefix, shard)
 
-    def _run(self, name: str, place: Place, args: list[Any], *, worker: str = "") -> Any:
-        names = keys.shard_keys(self.config.prefix, place, worker or self.worker)
+    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
+        names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
         return self.scripts.run(name, Call(names, args))
 
-    def _run_each(self, name: str, calls: Sequence[tuple[Place, list[Any]]]) -> list[Any]:
+    def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
         prefix, worker = self.config.prefix, self.worker
         return self.scripts.run_each(
-            name, [Call(keys.shard_keys(prefix, place, worker), args) for place, args in calls]
+            name, [Call(keys.shard_keys(prefix, shard, worker), args) for shard, args in calls]
         )
 
-    def _run_in_parts(self, name: str, place: Place, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
+    def _run_in_parts(self, name: str, shard: Shard, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes."""
         calls = []
         for at in range(0, len(items), SCRIPT_PART):
             args = list(head)
             for item in items[at : at + SCRIPT_PART]:
                 args += item
-            calls.append((place, args))
+            calls.append((shard, args))
         return [reply for part in self._run_each(name, calls) for reply in part]
 
     # -- what a worker does
 
-    def claim(self, place: Place, *, limit: int, lease_ms: int, request: int) -> Claim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim:
         """Lease up to `limit` due members until `lease_ms` from the server's now.
 
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
-        reply = self._run("claim", place, [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.worker])
+        reply = self._run("claim", shard, [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.worker])
         now, head, epoch, fence, jobs, *rest = reply
         entries = []
         for at in range(0, len(rest), 5):
@@ -80,100 +80,100 @@ class Broker(Prefix):
         known = text(epoch) or None
         return Claim(int(now), head_ms(head), known, fence, f"{fence} {self.worker}", tuple(entries), jobs_due=due)
 
-    def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
+    def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
         args: list[Any] = [lease_ms]
         for member, holder in leases:
             args += (wire(member), holder)
-        return {text(member) for member in self._run("renew", place, args)}
+        return {text(member) for member in self._run("renew", shard, args)}
 
-    def settle(self, place: Place, settlements: Sequence[Settlement]) -> Settled:
+    def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
-        args: list[Any] = [self._channel, str(place)]
+        args: list[Any] = [self._channel, str(shard)]
         for member, *how in settlements:
             args += (wire(member), *how)
-        return settled(self._run("settle", place, args))
+        return settled(self._run("settle", shard, args))
 
     # -- what the mirror does
 
-    def upsert(self, place: Place, definitions: Sequence[Definition], *, reset: bool = False) -> list[str]:
+    def upsert(self, shard: Shard, definitions: Sequence[Definition], *, reset: bool = False) -> list[str]:
         """Mirror definitions, each member once; return what became of each, in the words of upsert.lua.
 
         `reset`: the ledger, read after Redis, shows that what stands there is wrong. What is leased stays as it is.
         """
-        head = [self._channel, str(place), "reset" if reset else ""]
+        head = [self._channel, str(shard), "reset" if reset else ""]
         items = [(wire(definition.member), *definition[1:]) for definition in definitions]
-        return [text(reply) for reply in self._run_in_parts("upsert", place, head, items)]
+        return [text(reply) for reply in self._run_in_parts("upsert", shard, head, items)]
 
-    def remove(self, place: Place, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
+    def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
         """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua.
 
         `gone`: deleted or moved away, so that nobody has a due point to record any more.
         """
         items = [(wire(member), generation, expected) for member, generation, expected in members]
-        return [text(reply) for reply in self._run_in_parts("remove", place, ["gone" if gone else ""], items)]
+        return [text(reply) for reply in self._run_in_parts("remove", shard, ["gone" if gone else ""], items)]
 
-    def enqueue(self, place: Place, members: Sequence[tuple[str, int, int]]) -> list[bool]:
+    def enqueue(self, shard: Shard, members: Sequence[tuple[str, int, int]]) -> list[bool]:
         """Add (member, point_ms, wake_ms) that are not there yet; say per member whether it was added."""
-        return [bool(reply) for reply in self._run_in_parts("enqueue", place, [self._channel, str(place)], members)]
+        return [bool(reply) for reply in self._run_in_parts("enqueue", shard, [self._channel, str(shard)], members)]
 
-    def swap_epochs(self, places: Sequence[Place], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
+    def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
         """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
         args = [expected or "", new, ttl_ms]
-        return [bool(reply) for reply in self._run_each("epoch", [(place, args) for place in places])]
+        return [bool(reply) for reply in self._run_each("epoch", [(shard, args) for shard in shards])]
 
-    def epochs(self, places: Sequence[Place]) -> list[str | None]:
-        """Return the epoch of each place, None where it is absent, in one round trip."""
+    def epochs(self, shards: Sequence[Shard]) -> list[str | None]:
+        """Return the epoch of each shard, None where it is absent, in one round trip."""
         with translated():
             pipeline = self.client.pipeline(transaction=False)
-            for place in places:
-                pipeline.get(self._keys(place)["epoch"])
+            for shard in shards:
+                pipeline.get(self._keys(shard)["epoch"])
             return [text(value) or None if value is not None else None for value in pipeline.execute()]
 
-    def take_over(self, places: Sequence[Place]) -> None:
+    def take_over(self, shards: Sequence[Shard]) -> None:
         """Give each shard that has one another epoch, and void all its leases.
 
         So every worker looks again whose index this is before it goes on, and no holder of before moves a member.
         """
         with translated():
-            for place in places:
-                parts = self._keys(place)
+            for shard in shards:
+                parts = self._keys(shard)
                 self.client.set(parts["epoch"], secrets.token_hex(4), xx=True)
                 self.client.delete(parts["lease"])
 
-    def renew_epochs(self, places: Sequence[Place]) -> None:
+    def renew_epochs(self, shards: Sequence[Shard]) -> None:
         """Give each shard that has one another epoch, so that every worker looks again whose index this is.
 
         What is leased stays leased.
         """
         with translated():
-            for place in places:
-                self.client.set(self._keys(place)["epoch"], secrets.token_hex(4), xx=True)
+            for shard in shards:
+                self.client.set(self._keys(shard)["epoch"], secrets.token_hex(4), xx=True)
 
-    def drop(self, places: Sequence[Place]) -> None:
+    def drop(self, shards: Sequence[Shard]) -> None:
         """Delete all keys of these shards, but for what expires: the journals of workers and the results of jobs."""
         with translated():
-            for place in places:
-                names = self._keys(place)
+            for shard in shards:
+                names = self._keys(shard)
                 self.client.unlink(*(name for part, name in names.items() if part not in keys.OF_A_WORKER))
 
     # -- before anything else
 
-    def probe(self, place: Place) -> Trial:
+    def probe(self, shard: Shard) -> Trial:
         """Try on a key that is gone afterwards what the scripts need, with `EXACT`; sends a hint that says nothing."""
-        reply = self._run("probe", place, [self._channel, EXACT], worker="probe")
+        reply = self._run("probe", shard, [self._channel, EXACT], worker="probe")
         seconds, micros, number, score, member, value, *refused = map(text, reply)
         clock_us = int(seconds) * 1_000_000 + int(micros)
         return Trial(clock_us, number, score, member, value, tuple(refused))
 
     # -- plain reads
 
-    def clocks_ms(self, places: Sequence[Place]) -> list[int]:
-        """Return the clock of each place's server: one for all, or in a cluster that of its node."""
+    def clocks_ms(self, shards: Sequence[Shard]) -> list[int]:
+        """Return the clock of each shard's server: one for all, or in a cluster that of its node."""
         found: dict[str, int] = {}
         clocks = []
-        for place in places:
-            node = node_of(self.client, keys.shard_keys(self.config.prefix, place)[0])
+        for shard in shards:
+            node = node_of(self.client, keys.shard_keys(self.config.prefix, shard)[0])
             name = str(node)
             if name not in found:
                 with translated():
@@ -181,56 +181,56 @@ class Broker(Prefix):
             clocks.append(found[name])
         return clocks
 
-    def stats(self, place: Place) -> Stats:
+    def stats(self, shard: Shard) -> Stats:
         """Count a shard's members."""
-        return self.all_stats([place])[0]
+        return self.all_stats([shard])[0]
 
-    def all_stats(self, places: Sequence[Place]) -> list[Stats]:
+    def all_stats(self, shards: Sequence[Shard]) -> list[Stats]:
         """Count the members of each shard, in one round trip; the shards at slightly different instants."""
         found = []
-        for reply in self._run_each("stats", [(place, []) for place in places]):
+        for reply in self._run_each("stats", [(shard, []) for shard in shards]):
             now, members, due, leased, head, epoch, points, generations = reply
             counts = int(members), int(due), int(leased), number(head), text(epoch) or None
             found.append(Stats(int(now), *counts, int(points), int(generations)))
         return found
 
-    def heads(self, places: Sequence[Place]) -> list[int | None]:
-        """Return the score of each place's head, None where it is empty, by plain reads in one round trip."""
-        if not places:
+    def heads(self, shards: Sequence[Shard]) -> list[int | None]:
+        """Return the score of each shard's head, None where it is empty, by plain reads in one round trip."""
+        if not shards:
             return []
         with translated():
             pipeline = self.client.pipeline(transaction=False)
-            for place in places:
-                pipeline.zrange(keys.shard_keys(self.config.prefix, place)[0], 0, 0, withscores=True)
+            for shard in shards:
+                pipeline.zrange(keys.shard_keys(self.config.prefix, shard)[0], 0, 0, withscores=True)
             return [head_ms(head[0][1]) if head else None for head in pipeline.execute()]
 
     def views(self, members: Sequence[tuple[str, str]]) -> list[EntryView]:
         """Return what Redis holds of each (member, queue), in one round trip for all of them."""
-        by_place: dict[Place, list[int]] = {}
+        by_shard: dict[Shard, list[int]] = {}
         for index, (member, queue) in enumerate(members):
-            by_place.setdefault(self.place_of(member, queue), []).append(index)
+            by_shard.setdefault(self.shard_of(member, queue), []).append(index)
         with translated():
             pipeline = self.client.pipeline(transaction=False)
-            for place, indexes in by_place.items():
+            for shard, indexes in by_shard.items():
                 names = [wire(members[index][0]) for index in indexes]
-                parts = self._keys(place)
+                parts = self._keys(shard)
                 pipeline.zmscore(parts["due"], names)
                 for part in ("point", "gen", "lease", "attempts"):
                     pipeline.hmget(parts[part], names)
-            replies = iter(pipeline.execute() if by_place else [])
+            replies = iter(pipeline.execute() if by_shard else [])
         found: dict[int, EntryView] = {}
-        for indexes in by_place.values():
+        for indexes in by_shard.values():
             columns = [next(replies) for _ in range(5)]
             for index, score, point, generation, lease, attempts in zip(indexes, *columns, strict=True):
                 found[index] = _view(score, point, generation, lease is not None, attempts is not None)
         return [found[index] for index in range(len(members))]
 
-    def scan(self, place: Place) -> Iterator[set[str]]:
+    def scan(self, shard: Shard) -> Iterator[set[str]]:
         """Yield the names of all members of a shard in pages: those with a score, then what is left of others.
 
         Jobs are none of them, nor is the member that stands for them, where it has but its score.
         """
-        parts = self._keys(place)
+        parts = self._keys(shard)
         for part in ("due", "point", "gen", "lease", "attempts"):
             read = self.client.zscan if part == "due" else self.client.hscan
             cursor = None

@@ -70,8 +70,8 @@ def look(broker: "Broker") -> list[Look]:
     """
     with translated():
         targets = primaries(broker.client)
-        places = {_name(node_of(broker.client, _key(broker, place))): place for place in reversed(broker.places())}
-    return [_look(broker, target, places.get(_name(target))) for target in targets]
+        shards = {_name(node_of(broker.client, _key(broker, shard))): shard for shard in reversed(broker.shards())}
+    return [_look(broker, target, shards.get(_name(target))) for target in targets]
 
 
 def keeps_nothing(broker: "Broker") -> bool:
@@ -93,11 +93,11 @@ def keeps_nothing(broker: "Broker") -> bool:
     return False
 
 
-def _look(broker: "Broker", target: Mapping[str, Any], place: keys.Place | None) -> Look:
+def _look(broker: "Broker", target: Mapping[str, Any], shard: keys.Shard | None) -> Look:
     name, about = _name(target), told(broker.client, "default", target)
     try:
         before_us, before = _clock(broker.client, target)
-        trial = None if place is None else broker.probe(place)
+        trial = None if shard is None else broker.probe(shard)
         after_us, after = _clock(broker.client, target)
         if after_us == before_us:
             time.sleep(MOVE_SECONDS)
@@ -127,8 +127,8 @@ def _clock(client: Any, target: Mapping[str, Any]) -> tuple[int, tuple[float, fl
     return clock_us, (clock_us / 1e6 - end, clock_us / 1e6 - begin)
 
 
-def _key(broker: "Broker", place: keys.Place) -> str:
-    return keys.shard_keys(broker.config.prefix, place)[0]
+def _key(broker: "Broker", shard: keys.Shard) -> str:
+    return keys.shard_keys(broker.config.prefix, shard)[0]
 
 
 def _name(target: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from . import keys
 from .broker import Broker
 from .connection import translated
-from .keys import Place
+from .keys import Shard
 from .prefix import SCAN_PAGE
 from .scripts import text, wire
 
@@ -30,7 +30,7 @@ _AFTER = re.compile(r"(-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|inf))~([A-Za-z0-9_.-]{1,64}
 class Ranked(NamedTuple):
     """A job and its score: of `jobs` and `dead` ms since the epoch, of `ready` its turn in µs."""
 
-    place: Place
+    shard: Shard
     member: str
     score: float
 
@@ -39,18 +39,18 @@ class After(NamedTuple):
     """Where the next page begins. See Note [A page of many shards]."""
 
     score: float
-    place: Place
+    shard: Shard
     shown: int
 
     def __str__(self) -> str:
-        return f"{self.score!r}~{self.place}~{self.shown}"
+        return f"{self.score!r}~{self.shard}~{self.shown}"
 
     @classmethod
     def parse(cls, value: str) -> "After | None":
         """Return what `str` wrote; None for anything else."""
         found = _AFTER.fullmatch(value)
         try:
-            return found and cls(float(found[1]), Place(found[2], int(found[3])), int(found[4]))
+            return found and cls(float(found[1]), Shard(found[2], int(found[3])), int(found[4]))
         except ValueError:
             return None
 
@@ -70,94 +70,94 @@ class JobPages:
         self.broker = broker
 
     def ordered(
-        self, part: Part, places: Sequence[Place], size: int, *, after: After | None = None, newest_first: bool = False
+        self, part: Part, shards: Sequence[Shard], size: int, *, after: After | None = None, newest_first: bool = False
     ) -> Page:
-        """Return the next jobs of these places in the order of their scores; see Note [A page of many shards]."""
-        if not places:
+        """Return the next jobs of these shards in the order of their scores; see Note [A page of many shards]."""
+        if not shards:
             return Page([], None)
-        order = {place: index for index, place in enumerate(places)}
-        if after is not None and after.place not in order:
+        order = {shard: index for index, shard in enumerate(shards)}
+        if after is not None and after.shard not in order:
             after = None
         starts = self._starts(part, order, after, newest_first)
-        rows: dict[Place, list[Ranked]] = {place: [] for place in places}
-        pending, count = list(places), min(size + 1, 4 + 2 * size // len(places))
+        rows: dict[Shard, list[Ranked]] = {shard: [] for shard in shards}
+        pending, count = list(shards), min(size + 1, 4 + 2 * size // len(shards))
         sign = -1 if newest_first else 1
         merged: list[tuple[float, int, int]] = []
         while pending:
-            spans = [(place, starts[place] + len(rows[place]), count) for place in pending]
+            spans = [(shard, starts[shard] + len(rows[shard]), count) for shard in pending]
             found = self._ranks(part, spans, newest_first)
-            for place, more in zip(pending, found, strict=True):
-                rows[place] += more
+            for shard, more in zip(pending, found, strict=True):
+                rows[shard] += more
             merged = sorted(
-                (sign * row.score, order[place], at) for place in places for at, row in enumerate(rows[place])
+                (sign * row.score, order[shard], at) for shard in shards for at, row in enumerate(rows[shard])
             )[: size + 1]
             pending = [
-                place
-                for place, more in zip(pending, found, strict=True)
+                shard
+                for shard, more in zip(pending, found, strict=True)
                 if len(more) == count
-                and (len(merged) <= size or (sign * more[-1].score, order[place], len(rows[place])) < merged[-1])
+                and (len(merged) <= size or (sign * more[-1].score, order[shard], len(rows[shard])) < merged[-1])
             ]
             count = size + 1
-        shown = [rows[places[index]][at] for _, index, at in merged[:size]]
+        shown = [rows[shards[index]][at] for _, index, at in merged[:size]]
         return Page(shown, after_of(shown, after) if len(merged) > size else None)
 
-    def held(self, places: Sequence[Place], most: int) -> list[tuple[Place, str, str]]:
-        """Return (place, member, holder) of jobs that workers hold, in no order: all of them, or about `most`."""
-        found: list[tuple[Place, str, str]] = []
-        cursors: Mapping[Place, Any] = dict.fromkeys(places, 0)
+    def held(self, shards: Sequence[Shard], most: int) -> list[tuple[Shard, str, str]]:
+        """Return (shard, member, holder) of jobs that workers hold, in no order: all of them, or about `most`."""
+        found: list[tuple[Shard, str, str]] = []
+        cursors: Mapping[Shard, Any] = dict.fromkeys(shards, 0)
         while cursors and len(found) < most:
             with translated():
                 pipe = self.broker.client.pipeline(transaction=False)
-                for place, cursor in cursors.items():
-                    pipe.hscan(self._names(place)["held"], cursor, count=max(10, min(SCAN_PAGE, most) // len(cursors)))
+                for shard, cursor in cursors.items():
+                    pipe.hscan(self._names(shard)["held"], cursor, count=max(10, min(SCAN_PAGE, most) // len(cursors)))
                 replies = pipe.execute()
             seen = list(zip(cursors, replies, strict=True))
             found += [
-                (place, text(member), text(holder)) for place, (_, page) in seen for member, holder in page.items()
+                (shard, text(member), text(holder)) for shard, (_, page) in seen for member, holder in page.items()
             ]
-            cursors = {place: cursor for place, (cursor, _) in seen if int(cursor)}
+            cursors = {shard: cursor for shard, (cursor, _) in seen if int(cursor)}
         return found
 
-    def turn_us(self, place: Place, member: str) -> int | None:
+    def turn_us(self, shard: Shard, member: str) -> int | None:
         """Return the turn of a job that is ready, in µs; None where it is not."""
         with translated():
-            score = self.broker.client.zscore(self._names(place)["ready"], wire(member))
+            score = self.broker.client.zscore(self._names(shard)["ready"], wire(member))
         return None if score is None or not math.isfinite(score) else int(score)
 
     # -- inside
 
     def _starts(
-        self, part: Part, order: Mapping[Place, int], after: After | None, newest_first: bool
-    ) -> dict[Place, int]:
-        """Return for each place the rank of its first job that was not shown yet."""
+        self, part: Part, order: Mapping[Shard, int], after: After | None, newest_first: bool
+    ) -> dict[Shard, int]:
+        """Return for each shard the rank of its first job that was not shown yet."""
         if after is None:
             return dict.fromkeys(order, 0)
         with translated():
             pipe = self.broker.client.pipeline(transaction=False)
-            for place, index in order.items():
-                bound = f"{'' if index < order[after.place] else '('}{after.score!r}"
+            for shard, index in order.items():
+                bound = f"{'' if index < order[after.shard] else '('}{after.score!r}"
                 span = (bound, "+inf") if newest_first else ("-inf", bound)
-                pipe.zcount(self._names(place)[part], *span)
+                pipe.zcount(self._names(shard)[part], *span)
             counts = pipe.execute()
-        starts = {place: int(count) for place, count in zip(order, counts, strict=True)}
-        starts[after.place] += after.shown
+        starts = {shard: int(count) for shard, count in zip(order, counts, strict=True)}
+        starts[after.shard] += after.shown
         return starts
 
-    def _ranks(self, part: Part, spans: Sequence[tuple[Place, int, int]], newest_first: bool) -> list[list[Ranked]]:
+    def _ranks(self, part: Part, spans: Sequence[tuple[Shard, int, int]], newest_first: bool) -> list[list[Ranked]]:
         with translated():
             pipe = self.broker.client.pipeline(transaction=False)
-            for place, start, count in spans:
+            for shard, start, count in spans:
                 first, last = (-start - count, -start - 1) if newest_first else (start, start + count - 1)
-                pipe.zrange(self._names(place)[part], first, last, withscores=True)
+                pipe.zrange(self._names(shard)[part], first, last, withscores=True)
             replies = pipe.execute()
         found = []
-        for (place, _, _), reply in zip(spans, replies, strict=True):
-            page = [Ranked(place, text(member), float(score)) for member, score in reply]
+        for (shard, _, _), reply in zip(spans, replies, strict=True):
+            page = [Ranked(shard, text(member), float(score)) for member, score in reply]
             found.append(page[::-1] if newest_first else page)
         return found
 
-    def _names(self, place: Place) -> dict[str, str]:
-        return keys.all_keys(self.broker.config.prefix, place)
+    def _names(self, shard: Shard) -> dict[str, str]:
+        return keys.all_keys(self.broker.config.prefix, shard)
 
 
 def after_of(shown: Sequence[Ranked], before: After | None) -> After | None:
@@ -165,7 +165,7 @@ def after_of(shown: Sequence[Ranked], before: After | None) -> After | None:
     if not shown:
         return before
     last = shown[-1]
-    count = sum(row.place == last.place and row.score == last.score for row in shown)
-    if before is not None and (before.score, before.place) == (last.score, last.place):
+    count = sum(row.shard == last.shard and row.score == last.score for row in shown)
+    if before is not None and (before.score, before.shard) == (last.score, last.shard):
         count += before.shown
-    return After(last.score, last.place, count)
+    return After(last.score, last.shard, count)

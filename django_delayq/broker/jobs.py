@@ -8,17 +8,17 @@ from . import keys
 from .broker import JOURNAL_GRACE_MS, SCRIPT_PART, Broker
 from .connection import translated
 from .exchange import Argument
-from .keys import Place, member_place
+from .keys import Shard, member_shard
 from .prefix import SCAN_PAGE
 from .scripts import Call, head_ms, number, settled, text, wire
 from .types import JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
 
-def in_parts(groups: Mapping[Place, Sequence[NewJob]]) -> list[tuple[Place, Sequence[NewJob]]]:
-    """Return the jobs of each place in parts, none too large for one run of a script."""
+def in_parts(groups: Mapping[Shard, Sequence[NewJob]]) -> list[tuple[Shard, Sequence[NewJob]]]:
+    """Return the jobs of each shard in parts, none too large for one run of a script."""
     return [
-        (place, jobs[at : at + SCRIPT_PART])
-        for place, jobs in groups.items()
+        (shard, jobs[at : at + SCRIPT_PART])
+        for shard, jobs in groups.items()
         for at in range(0, len(jobs), SCRIPT_PART)
     ]
 
@@ -29,16 +29,16 @@ class JobBroker:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
-    def place_of(self, member: str, queue: str, shards: Mapping[str, int] | None = None) -> Place:
+    def shard_of(self, member: str, queue: str, counts: Mapping[str, int] | None = None) -> Shard:
         """Return where a job lives, by these numbers of shards, or by those of the settings."""
         config = self.broker.config
-        count = (shards and shards.get(queue)) or config.shards_of(queue)
-        return Place(queue, 0) if count == 1 else member_place(member, queue, count)
+        count = (counts and counts.get(queue)) or config.shard_count(queue)
+        return Shard(queue, 0) if count == 1 else member_shard(member, queue, count)
 
     # -- whoever wants something done
 
     def enqueue_each(
-        self, parts: Sequence[tuple[Place, Sequence[NewJob]]], epochs: Mapping[Place, str], *, again: bool
+        self, parts: Sequence[tuple[Shard, Sequence[NewJob]]], epochs: Mapping[Shard, str], *, again: bool
     ) -> list[tuple[str, list[str] | None]]:
         """Add jobs, in parts as `in_parts` makes them, in one round trip; return a reply per part.
 
@@ -46,45 +46,45 @@ class JobBroker:
         epoch is not the one given: nothing was added. `again`: it was sent before, without a reply.
         """
         calls, channel, mode = [], self.broker._channel, "again" if again else ""
-        for place, jobs in parts:
-            args: list[Argument] = [channel, str(place), wire(epochs.get(place, "")), mode]
+        for shard, jobs in parts:
+            args: list[Argument] = [channel, str(shard), wire(epochs.get(shard, "")), mode]
             for member, wake_ms, priority, unique, payload in jobs:
                 how = f"{wake_ms} {priority} {unique}" if wake_ms or priority or unique else ""
                 args += (wire(member), wire(payload), how)
-            more = self._results(place, [job.member for job in jobs]) if again else ()
-            calls.append(Call(self._keys(place), args, more))
+            more = self._results(shard, [job.member for job in jobs]) if again else ()
+            calls.append(Call(self._keys(shard), args, more))
         replies = self.broker.scripts.run_each("job_enqueue", calls)
         return [
-            _enqueued(reply, epochs.get(place, ""), len(jobs))
-            for (place, jobs), reply in zip(parts, replies, strict=True)
+            _enqueued(reply, epochs.get(shard, ""), len(jobs))
+            for (shard, jobs), reply in zip(parts, replies, strict=True)
         ]
 
-    def change(self, place: Place, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
+    def change(self, shard: Shard, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
-        args = [self.broker._channel, str(place), wire(member), what, ms, wire(value), unique.encode()]
-        return text(self._run("job_change", place, args, self._results(place, [member])))
+        args = [self.broker._channel, str(shard), wire(member), what, ms, wire(value), unique.encode()]
+        return text(self._run("job_change", shard, args, self._results(shard, [member])))
 
-    def view(self, place: Place, member: str) -> JobView:
+    def view(self, shard: Shard, member: str) -> JobView:
         """Read one job. A job that ends meanwhile is seen before or after its end."""
-        return self.views(place, [member])[0]
+        return self.views(shard, [member])[0]
 
-    def views(self, place: Place, members: Sequence[str]) -> list[JobView]:
-        """Read jobs of one place, in one round trip; see `view`."""
-        return self.views_of([(place, member) for member in members])
+    def views(self, shard: Shard, members: Sequence[str]) -> list[JobView]:
+        """Read jobs of one shard, in one round trip; see `view`."""
+        return self.views_of([(shard, member) for member in members])
 
-    def views_of(self, items: Sequence[tuple[Place, str]]) -> list[JobView]:
-        """Read jobs of any places, in one round trip; see `view`."""
+    def views_of(self, items: Sequence[tuple[Shard, str]]) -> list[JobView]:
+        """Read jobs of any shards, in one round trip; see `view`."""
         if not items:
             return []
         with translated():
             pipe = self.broker.client.pipeline(transaction=False)
-            for place, member in items:  # the payload before the result: one of the two is there at each moment
-                names = self._names(place)
+            for shard, member in items:  # the payload before the result: one of the two is there at each moment
+                names = self._names(shard)
                 pipe.hget(names["payload"], wire(member))
                 pipe.hget(names["held"], wire(member))
                 pipe.zscore(names["jobs"], wire(member))
                 pipe.zscore(names["dead"], wire(member))
-                pipe.get(self._result(place, member))
+                pipe.get(self._result(shard, member))
             replies = pipe.execute()
         found = []
         for at in range(0, len(replies), 5):
@@ -94,9 +94,9 @@ class JobBroker:
             )
         return found
 
-    def present(self, place: Place, members: Sequence[str]) -> list[bool]:
+    def present(self, shard: Shard, members: Sequence[str]) -> list[bool]:
         """Say which of these wait or are held. One that is being moved may seem absent."""
-        names, wired = self._names(place), [wire(member) for member in members]
+        names, wired = self._names(shard), [wire(member) for member in members]
         with translated():
             pipe = self.broker.client.pipeline(transaction=False)
             pipe.zmscore(names["jobs"], wired)
@@ -104,9 +104,9 @@ class JobBroker:
             scores = pipe.execute()
         return [waits is not None or turn is not None for waits, turn in zip(*scores, strict=True)]
 
-    def labels(self, place: Place, member: str) -> tuple[int, str]:
+    def labels(self, shard: Shard, member: str) -> tuple[int, str]:
         """Return the priority and the hash of the unique key of a job, as they stand beside its text."""
-        names = self._names(place)
+        names = self._names(shard)
         with translated():
             pipe = self.broker.client.pipeline(transaction=False)
             pipe.hget(names["priority"], wire(member))
@@ -116,13 +116,13 @@ class JobBroker:
         known = rank.removeprefix("-").isdecimal() and len(rank) <= 4 and -100 <= int(rank) <= 100
         return int(rank) if known else 0, text(unique or "").removeprefix("k")
 
-    def counts(self, places: Sequence[Place]) -> list[JobCounts]:
-        """Count the jobs of each place, in one round trip."""
-        return [stats.counts for stats in self.stats(places)]
+    def counts(self, shards: Sequence[Shard]) -> list[JobCounts]:
+        """Count the jobs of each shard, in one round trip."""
+        return [stats.counts for stats in self.stats(shards)]
 
-    def stats(self, places: Sequence[Place]) -> list[JobStats]:
-        """Count the jobs of each place and say how late they are, in one round trip."""
-        replies = self.broker.scripts.run_each("job_stats", [Call(self._keys(place), ()) for place in places])
+    def stats(self, shards: Sequence[Shard]) -> list[JobStats]:
+        """Count the jobs of each shard and say how late they are, in one round trip."""
+        replies = self.broker.scripts.run_each("job_stats", [Call(self._keys(shard), ()) for shard in shards])
         found = []
         for now, *counts, due in replies:
             since = head_ms(due)
@@ -132,19 +132,19 @@ class JobBroker:
 
     # -- while the number of shards changes
 
-    def waiting(self, place: Place) -> Iterator[list[tuple[str, int]]]:
-        """Yield the jobs of a place in pages, as (member, ms at which it comes due, 0 where it is ready).
+    def waiting(self, shard: Shard) -> Iterator[list[tuple[str, int]]]:
+        """Yield the jobs of a shard in pages, as (member, ms at which it comes due, 0 where it is ready).
 
         One that changes meanwhile may come twice, or with an old time; none is left out that is there all the time.
         """
-        names = self._names(place)
+        names = self._names(shard)
         for part in ("jobs", "ready"):
             for page in self._pages(names[part]):
                 yield [(member, int(score) if part == "jobs" else 0) for member, score in page]
 
-    def dead(self, place: Place) -> Iterator[list[tuple[str, int]]]:
-        """Yield the dead jobs of a place in pages, as (member, ms of its death)."""
-        yield from self._pages(self._names(place)["dead"])
+    def dead(self, shard: Shard) -> Iterator[list[tuple[str, int]]]:
+        """Yield the dead jobs of a shard in pages, as (member, ms of its death)."""
+        yield from self._pages(self._names(shard)["dead"])
 
     def _pages(self, key: str) -> Iterator[list[tuple[str, int]]]:
         cursor = None
@@ -153,9 +153,9 @@ class JobBroker:
                 cursor, page = self.broker.client.zscan(key, cursor or 0, count=SCAN_PAGE)
             yield [(text(name), number(max(0.0, score)) or 0) for name, score in page]
 
-    def entomb(self, place: Place, member: str, died_ms: int, payload: str) -> None:
-        """Put a dead job of another place among those of this one."""
-        names = self._names(place)
+    def entomb(self, shard: Shard, member: str, died_ms: int, payload: str) -> None:
+        """Put a dead job of another shard among those of this one."""
+        names = self._names(shard)
         with translated():
             self.broker.client.hset(names["payload"], wire(member), wire(payload))
             self.broker.client.zadd(names["dead"], {wire(member): died_ms})
@@ -163,7 +163,7 @@ class JobBroker:
     def results(self, queue: str) -> Iterator[tuple[int, str]]:
         """Yield (shard, member) of the results of a queue that stand in Redis."""
         pattern = re.compile(rf"\{{{re.escape(self.broker.config.prefix)}:{re.escape(queue)}:(\d+)\}}:result:(.+)")
-        match = keys.result_key(self.broker.config.prefix, Place(queue, 0), "*").replace(":0}", ":*}")
+        match = keys.result_key(self.broker.config.prefix, Shard(queue, 0), "*").replace(":0}", ":*}")
         with translated():
             names = list(self.broker.client.scan_iter(match=match, count=SCAN_PAGE))
         for name in names:
@@ -171,8 +171,8 @@ class JobBroker:
             if found:
                 yield int(found[1]), found[2]
 
-    def move_result(self, member: str, old: Place, new: Place) -> None:
-        """Give a result another place, for as long as it would have been kept."""
+    def move_result(self, member: str, old: Shard, new: Shard) -> None:
+        """Give a result another shard, for as long as it would have been kept."""
         source, target = self._result(old, member), self._result(new, member)
         with translated():
             value, left = self.broker.client.get(source), self.broker.client.pttl(source)
@@ -182,11 +182,11 @@ class JobBroker:
 
     # -- what a worker does
 
-    def claim(self, place: Place, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
         worker = self.broker.worker
         args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
-        now, head, epoch, fence, *rest = self._run("job_claim", place, args, worker=worker)
+        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, worker=worker)
         entries = []
         for at in range(0, len(rest), 4):
             member, payload, lapsed, reclaims = rest[at : at + 4]
@@ -195,7 +195,7 @@ class JobBroker:
             entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, holder))
         return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", tuple(entries))
 
-    def renew(self, place: Place, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
+    def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Extend these (member, holder); return the members that are no longer ours.
 
         `start`: an execution of each begins after somebody else's lease had run out. It is counted; where a result
@@ -204,34 +204,34 @@ class JobBroker:
         args: list[Any] = [lease_ms, "start" if start else ""]
         for member, holder in leases:
             args += (wire(member), holder)
-        more = self._results(place, [member for member, _ in leases]) if start else ()
-        return {text(member) for member in self._run("job_renew", place, args, more)}
+        more = self._results(shard, [member for member, _ in leases]) if start else ()
+        return {text(member) for member in self._run("job_renew", shard, args, more)}
 
-    def settle(self, place: Place, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
+    def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         """Give jobs back; per job 1 applied, 0 no longer ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
-        args: list[Any] = [self.broker._channel, str(place), dead_ms, dead_most]
+        args: list[Any] = [self.broker._channel, str(shard), dead_ms, dead_most]
         for member, holder, what, ms, value in settlements:
             args += (wire(member), holder, what, ms, wire(value))
-        more = self._results(place, [item.member for item in settlements])
-        return settled(self._run("job_settle", place, args, more))
+        more = self._results(shard, [item.member for item in settlements])
+        return settled(self._run("job_settle", shard, args, more))
 
     # -- inside
 
-    def _names(self, place: Place) -> dict[str, str]:
-        return keys.all_keys(self.broker.config.prefix, place)
+    def _names(self, shard: Shard) -> dict[str, str]:
+        return keys.all_keys(self.broker.config.prefix, shard)
 
-    def _keys(self, place: Place, worker: str = "-") -> tuple[bytes, ...]:
-        return keys.job_keys(self.broker.config.prefix, place, worker)
+    def _keys(self, shard: Shard, worker: str = "-") -> tuple[bytes, ...]:
+        return keys.job_keys(self.broker.config.prefix, shard, worker)
 
-    def _result(self, place: Place, member: str) -> bytes:
-        return wire(keys.result_key(self.broker.config.prefix, place, member))
+    def _result(self, shard: Shard, member: str) -> bytes:
+        return wire(keys.result_key(self.broker.config.prefix, shard, member))
 
-    def _results(self, place: Place, members: Sequence[str]) -> list[bytes]:
-        stem = keys.result_key(self.broker.config.prefix, place, "").encode()
+    def _results(self, shard: Shard, members: Sequence[str]) -> list[bytes]:
+        stem = keys.result_key(self.broker.config.prefix, shard, "").encode()
         return [stem + wire(member) for member in members]
 
-    def _run(self, name: str, place: Place, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
-        return self.broker.scripts.run(name, Call(self._keys(place, worker), args, more))
+    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
+        return self.broker.scripts.run(name, Call(self._keys(shard, worker), args, more))
 
 
 def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:

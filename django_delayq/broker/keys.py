@@ -40,45 +40,45 @@ POINTER = "jobs"
 JOB_HEAD = 9
 
 
-class Place(NamedTuple):
+class Shard(NamedTuple):
     """Where a member lives."""
 
     queue: str
-    shard: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.queue}:{self.shard}"
+        return f"{self.queue}:{self.number}"
 
 
-def member_place(member: str, queue: str, shards: int) -> Place:
-    """Return the place of a member: stable for a member, so that removal looks where insertion went."""
+def member_shard(member: str, queue: str, count: int) -> Shard:
+    """Return the shard of a member: stable for a member, so that removal looks where insertion went."""
     name = member[:JOB_HEAD] if member.startswith("j") else member
-    return Place(queue, crc32(name.encode("utf-8", "surrogateescape")) % shards)
+    return Shard(queue, crc32(name.encode("utf-8", "surrogateescape")) % count)
 
 
 @lru_cache(maxsize=4096)
-def shard_keys(prefix: str, place: Place, worker: str = "-") -> tuple[str, ...]:
+def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
     """Return the constant list of keys that every script on points gets."""
-    names = all_keys(prefix, place, worker)
+    names = all_keys(prefix, shard, worker)
     return tuple(names[part] for part in PARTS)
 
 
 @lru_cache(maxsize=4096)
-def job_keys(prefix: str, place: Place, worker: str = "-") -> tuple[bytes, ...]:
+def job_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[bytes, ...]:
     """Return the constant list of keys that every script on jobs gets, as they are sent."""
-    names = all_keys(prefix, place, worker)
+    names = all_keys(prefix, shard, worker)
     return tuple(names[part].encode() for part in JOB_PARTS)
 
 
-def all_keys(prefix: str, place: Place, worker: str = "-") -> dict[str, str]:
-    """Return every key of a place by its part, but for the results of jobs."""
-    tag = f"{{{prefix}:{place}}}"
+def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
+    """Return every key of a shard by its part, but for the results of jobs."""
+    tag = f"{{{prefix}:{shard}}}"
     return {part: f"{tag}:{part}:{worker}" if part in OF_A_WORKER else f"{tag}:{part}" for part in TYPES}
 
 
-def result_key(prefix: str, place: Place, member: str) -> str:
+def result_key(prefix: str, shard: Shard, member: str) -> str:
     """STRING, expires: the result of a job."""
-    return f"{{{prefix}:{place}}}:result:{member}"
+    return f"{{{prefix}:{shard}}}:result:{member}"
 
 
 def layout_key(prefix: str) -> str:
@@ -131,5 +131,5 @@ def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
     parts = "|".join(part for part in TYPES if part not in OF_A_WORKER)
     named = "|".join((*OF_A_WORKER, "result"))
-    shard = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
-    return key in prefix_keys(prefix) or re.fullmatch(shard, key, re.DOTALL) is not None
+    named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
+    return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None

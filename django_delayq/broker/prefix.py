@@ -9,7 +9,7 @@ from . import keys
 from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import run_ids, told
-from .keys import Place
+from .keys import Shard
 from .scripts import Scripts, clock_ms, number, text, wire
 
 SCAN_PAGE = 1000
@@ -196,8 +196,8 @@ class Prefix:
 
     # -- hints, repair, purge
 
-    def hints(self, *, timeout_seconds: float) -> Iterator[tuple[Place, int] | None]:
-        """Subscribe and yield (place, head_ms) hints; None after every `timeout_seconds` without one."""
+    def hints(self, *, timeout_seconds: float) -> Iterator[tuple[Shard, int] | None]:
+        """Subscribe and yield (shard, head_ms) hints; None after every `timeout_seconds` without one."""
         with translated():
             pubsub = self.client.pubsub(ignore_subscribe_messages=True)
         try:
@@ -210,12 +210,12 @@ class Prefix:
         finally:
             pubsub.close()
 
-    def repair(self, place: Place) -> list[str]:
+    def repair(self, shard: Shard) -> list[str]:
         """Delete the keys of a foreign type of this shard and of the prefix; return their names.
 
         With the shard's keys the epoch goes too, so that a rebuild follows.
         """
-        names = keys.all_keys(self.config.prefix, place, self.worker)
+        names = keys.all_keys(self.config.prefix, shard, self.worker)
         wanted = {name: keys.TYPES[part] for part, name in names.items()}
         with translated():
             bad = [name for name, kind in wanted.items() if text(self.client.type(name)) not in ("none", kind)]
@@ -242,9 +242,9 @@ class Prefix:
             return sum(int(self.client.unlink(name)) for name in names)
 
 
-def _parse_hint(message: str) -> tuple[Place, int] | None:
+def _parse_hint(message: str) -> tuple[Shard, int] | None:
     head, _, score = message.partition(" ")
-    queue, _, shard = head.rpartition(":")
+    queue, _, digits = head.rpartition(":")
     when = number(score)
-    known = queue and shard.isascii() and shard.isdigit() and len(shard) < 10
-    return (Place(queue, int(shard)), when) if known and when is not None else None
+    known = queue and digits.isascii() and digits.isdigit() and len(digits) < 10
+    return (Shard(queue, int(digits)), when) if known and when is not None else None

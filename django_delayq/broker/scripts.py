@@ -33,7 +33,7 @@ def load(name: str) -> tuple[str, str]:
 
 
 class Call(NamedTuple):
-    """One run of a script. `keys` are the same for all runs in one place, `more` stand behind them."""
+    """One run of a script. `keys` are the same for all runs in one shard, `more` stand behind them."""
 
     keys: tuple[str | bytes, ...]
     args: Sequence[Argument]

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from django.db import Error
 from django.db.models import Model
 
-from ..broker import Place
+from ..broker import Shard
 from ..compat import AnyTask
 
 
@@ -23,7 +23,7 @@ class Held:
     """An entry under this worker's lease. `deadline` is monotonic: after it the lease may be somebody else's."""
 
     kind: "Kind[Any]"
-    place: Place
+    shard: Shard
     member: str
     #: What Redis calls this lease: fence, space, worker.
     lease: str
@@ -83,12 +83,12 @@ MOVING_MS = 1_000
 
 
 class Due(NamedTuple):
-    """When something comes due in a place, in ms by the server's clock, None for never; and what that clock says now.
+    """When something comes due in a shard, in ms by the server's clock, None for never; and what that clock says now.
 
     `now_ms` is 0 where that is not known.
     """
 
-    place: Place
+    shard: Shard
     due_ms: int | None
     now_ms: int = 0
 
@@ -141,7 +141,7 @@ class Verdicts(Generic[H]):
 
 
 class Kind(Protocol[H]):
-    """Batches are of this kind; those that go to Redis of one place too. Called in the loop's thread unless said."""
+    """Batches are of this kind; those that go to Redis of one shard too. Called in the loop's thread unless said."""
 
     #: As other kinds' claims name it.
     name: str
@@ -150,14 +150,14 @@ class Kind(Protocol[H]):
     def tables(self) -> tuple[type[Model], ...]:
         """Whose rows may be locked by others."""
 
-    def claim(self, place: Place, limit: int, request: int, deadline: float) -> Claimed[H]:
+    def claim(self, shard: Shard, limit: int, request: int, deadline: float) -> Claimed[H]:
         """Lease what is due. The same `request` again returns what the lost reply had.
 
         Raises:
             BrokerError: The claim may have been executed.
         """
 
-    def renew(self, place: Place, batch: Sequence[H]) -> set[str]:
+    def renew(self, shard: Shard, batch: Sequence[H]) -> set[str]:
         """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.
 
         Raises:
@@ -205,7 +205,7 @@ class Kind(Protocol[H]):
             DatabaseError: They are to be settled all the same.
         """
 
-    def settle(self, place: Place, batch: Sequence[H]) -> list[Due]:
+    def settle(self, shard: Shard, batch: Sequence[H]) -> list[Due]:
         """Give leases back; return where something comes due for that, and when.
 
         Raises:

@@ -74,7 +74,7 @@ class HeldJob(Held):
     @property
     def result_id(self) -> str:
         """The id of its result."""
-        return result_id(self.place.queue, self.member)
+        return result_id(self.shard.queue, self.member)
 
     def settle(self, what: str, ms: int = 0, text: str = "") -> "HeldJob":
         """Have it be settled so: see job_settle.lua."""
@@ -102,7 +102,7 @@ logger = logging.getLogger("django_delayq.worker")
 def task_of(task: AnyTask, held: HeldJob) -> AnyTask:
     """Return the task as it was enqueued."""
     call = held.read
-    wanted = (call.backend, held.place.queue, call.priority, instant(call.run_after))
+    wanted = (call.backend, held.shard.queue, call.priority, instant(call.run_after))
     if wanted == (task.backend, task.queue_name, task.priority, task.run_after):
         return task
     backend, queue, priority, run_after = wanted
@@ -187,7 +187,7 @@ def _note_lost(held: HeldJob) -> None:
 
 def _text(held: HeldJob) -> str:
     """Return the job's text with what has become of it. Raises what `encode` does."""
-    return encode(held.place.queue, held.member, held.line, held.state)
+    return encode(held.shard.queue, held.member, held.line, held.state)
 
 
 def _finish(held: HeldJob, result: Any, status: Any) -> None:

@@ -120,8 +120,8 @@ def _sort(
     early: list[tuple[HeldJob, int]] = []
     for job in jobs:
         row = rows.get(job.member)
-        if row is not None and row.queue != job.place.queue:
-            logger.warning("Dropped %s from %s: it belongs to the queue %r.", job.title, job.place, row.queue)
+        if row is not None and row.queue != job.shard.queue:
+            logger.warning("Dropped %s from %s: it belongs to the queue %r.", job.title, job.shard, row.queue)
             row = None
         if row is None or not row.is_open:
             ended.append(job)
@@ -207,7 +207,7 @@ def _result(held: HeldJob) -> Job:
     seconds = options.result_ttl if state.status == JobStatus.SUCCESSFUL else options.dead_ttl
     return Job(
         member=held.member,
-        queue=held.place.queue,
+        queue=held.shard.queue,
         backend=call.backend,
         task=call.task[:255],
         priority=call.priority,

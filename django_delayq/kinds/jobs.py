@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import conf
-from ..broker import JobBroker, Place
+from ..broker import JobBroker, Shard
 from ..compat import AnyTask, task_backends
 from ..exceptions import ForgedJob, JobLost, UnknownTask
 from ..jobs import Call, Options, Retries, decode
@@ -42,18 +42,18 @@ class Jobs(JobCalls):
 
     # -- from Redis
 
-    def claim(self, place: Place, limit: int, request: int, deadline: float) -> Claimed[HeldJob]:
+    def claim(self, shard: Shard, limit: int, request: int, deadline: float) -> Claimed[HeldJob]:
         """See `Kind.claim`."""
-        claim = self.jobs.claim(place, limit=limit, lease_ms=self._lease_ms, request=request)
-        entries = [HeldJob(self, place, entry.member, claim.holder, deadline, entry=entry) for entry in claim.entries]
+        claim = self.jobs.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request)
+        entries = [HeldJob(self, shard, entry.member, claim.holder, deadline, entry=entry) for entry in claim.entries]
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries)
 
-    def renew(self, place: Place, batch: Sequence[HeldJob]) -> set[str]:
+    def renew(self, shard: Shard, batch: Sequence[HeldJob]) -> set[str]:
         """See `Kind.renew`."""
-        return self._renew(place, batch)
+        return self._renew(shard, batch)
 
-    def _renew(self, place: Place, batch: Sequence[HeldJob], *, start: bool = False) -> set[str]:
-        return self.jobs.renew(place, [(job.member, job.lease) for job in batch], lease_ms=self._lease_ms, start=start)
+    def _renew(self, shard: Shard, batch: Sequence[HeldJob], *, start: bool = False) -> set[str]:
+        return self.jobs.renew(shard, [(job.member, job.lease) for job in batch], lease_ms=self._lease_ms, start=start)
 
     # -- before they run
 
@@ -72,7 +72,7 @@ class Jobs(JobCalls):
                 logger.warning("%s is released for other workers: %s", job.title, error)
                 verdicts.unknown.append(job)
             else:
-                if self.jobs.place_of(job.member, job.place.queue) != job.place:
+                if self.jobs.shard_of(job.member, job.shard.queue) != job.shard:
                     verdicts.back.append((job, MOVING_MS))
                 else:
                     (durable if job.stored and job.read.durable else going).append(job)
@@ -92,7 +92,7 @@ class Jobs(JobCalls):
             ForgedJob: Its signature is not known here, or for another queue.
             UnknownTask: Its task, its backend or the version of its text is not.
         """
-        job.line, job.call, job.state = decode(job.place.queue, job.member, job.entry.payload)
+        job.line, job.call, job.state = decode(job.shard.queue, job.member, job.entry.payload)
         job.backend = self._backend_of(job.call.backend)
         task = get_task(job.call.task)
         job.retries = self._retries_of(job.call, task, job.backend)
@@ -126,9 +126,9 @@ class Jobs(JobCalls):
             else:
                 starting.append(job)
         kept = []
-        for place, jobs in by_place(starting).items():
+        for shard, jobs in by_shard(starting).items():
             deadline = time.monotonic() + self._lease_seconds
-            lost = self._renew(place, jobs, start=True)
+            lost = self._renew(shard, jobs, start=True)
             for job in jobs:
                 if job.member in lost:
                     verdicts.lost.append(job)
@@ -156,23 +156,23 @@ class Jobs(JobCalls):
             job.release(delay_ms)
         job_rows.undo(batch)
 
-    def settle(self, place: Place, batch: Sequence[HeldJob]) -> list[Due]:
+    def settle(self, shard: Shard, batch: Sequence[HeldJob]) -> list[Due]:
         """See `Kind.settle`."""
-        dead_seconds, dead_most = _kept_dead(place.queue, batch)
+        dead_seconds, dead_most = _kept_dead(shard.queue, batch)
         settlements = [job.settled for job in batch]
-        settled = self.jobs.settle(place, settlements, dead_ms=int(dead_seconds * 1000), dead_most=dead_most)
+        settled = self.jobs.settle(shard, settlements, dead_ms=int(dead_seconds * 1000), dead_most=dead_most)
         for job, applied in zip(batch, settled.replies, strict=True):
             if not applied and job.settled.what != "release":
                 logger.warning("%s was finished by another worker.", job.title)
-        return [Due(place, settled.head_ms, settled.now_ms)]
+        return [Due(shard, settled.head_ms, settled.now_ms)]
 
 
-def by_place(jobs: Sequence[HeldJob]) -> dict[Place, list[HeldJob]]:
+def by_shard(jobs: Sequence[HeldJob]) -> dict[Shard, list[HeldJob]]:
     """Return jobs by where they are."""
-    places: dict[Place, list[HeldJob]] = {}
+    shards: dict[Shard, list[HeldJob]] = {}
     for job in jobs:
-        places.setdefault(job.place, []).append(job)
-    return places
+        shards.setdefault(job.shard, []).append(job)
+    return shards
 
 
 def _backend_of(alias: str) -> Any:

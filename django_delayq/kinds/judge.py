@@ -83,7 +83,7 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = PointVerdicts(asked=True)
     parsed = [(held, chain.parse_member(held.member)) for held in entries]
-    moving = [held for held, item in parsed if item and broker.place_of(held.member, held.place.queue) != held.place]
+    moving = [held for held, item in parsed if item and broker.shard_of(held.member, held.shard.queue) != held.shard]
     verdicts.back += [(held, MOVING_MS) for held in moving]
     parsed = [(held, item) for held, item in parsed if held not in moving] if moving else parsed
     runs = ledger.load_runs([item[1] for _, item in parsed if item and item[0] == "r"])
@@ -96,7 +96,7 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
             if held.lapsed():  # asked after the reading: see Note [Read under the lease]
                 verdicts.gone.append(held)
             elif item is None:
-                logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.place)
+                logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.shard)
                 verdicts.settle.append(held.drop())
             elif item[0] == "r":
                 run = runs.get(item[1])
@@ -108,15 +108,15 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
         except DatabaseError:
             raise
         except Exception:  # one row that nobody foresaw must not hold up the others of its batch
-            logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.place)
+            logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.shard)
             verdicts.unknown.append(held)
     return verdicts
 
 
 def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None, verdicts: PointVerdicts) -> None:
     """Judge a run apart from its schedule's chain."""
-    if run is not None and run.queue != held.place.queue:
-        logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.place, run.queue)
+    if run is not None and run.queue != held.shard.queue:
+        logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
     if run is None or not run.apart or not Status(run.status).is_open:  # a restored database gives a key once more
         verdicts.settle.append(held.drop())
@@ -139,7 +139,7 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
         return
     # The larger of the two: Redis may not have seen the last edit yet, or know one that a restored database lost.
     held.generation = max(held.generation, schedule.generation)
-    if schedule.queue != held.place.queue:
+    if schedule.queue != held.shard.queue:
         verdicts.settle.append(held.drop())
         return
     row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == held.point), None)

@@ -20,7 +20,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from .. import chain, failpoints, ledger, mirror
-from ..broker import Broker, Place
+from ..broker import Broker, Shard
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
@@ -52,18 +52,18 @@ class Points(PointCalls):
 
     # -- from Redis
 
-    def claim(self, place: Place, limit: int, request: int, deadline: float) -> Claimed[HeldPoint]:
+    def claim(self, shard: Shard, limit: int, request: int, deadline: float) -> Claimed[HeldPoint]:
         """See `Kind.claim`."""
-        claim = self.broker.claim(place, limit=limit, lease_ms=self._lease_ms, request=request)
+        claim = self.broker.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request)
         same: dict[str, Any] = {"fence": claim.fence, "worker": self.broker.worker, "claimed_at": from_ms(claim.now_ms)}
         entries = [
-            HeldPoint(self, place, entry.member, claim.holder, deadline, entry=entry, **same) for entry in claim.entries
+            HeldPoint(self, shard, entry.member, claim.holder, deadline, entry=entry, **same) for entry in claim.entries
         ]
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, ("jobs",) if claim.jobs_due else ())
 
-    def renew(self, place: Place, batch: Sequence[HeldPoint]) -> set[str]:
+    def renew(self, shard: Shard, batch: Sequence[HeldPoint]) -> set[str]:
         """See `Kind.renew`."""
-        return self.broker.renew(place, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
+        return self.broker.renew(shard, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
 
     # -- before they run
 
@@ -158,7 +158,7 @@ class Points(PointCalls):
             held.generation = max(held.generation, schedule.generation)
             if run.apart and run.status == Status.QUEUED:
                 self._unqueued.append(run)
-            stays = held.in_chain and schedule.queue == held.place.queue
+            stays = held.in_chain and schedule.queue == held.shard.queue
             verdicts.settle.append(held.go_to(outcome.next_point if stays else None, schedule))
 
     def _lost(self, held: HeldPoint, verdicts: Verdicts[HeldPoint]) -> None:
@@ -200,18 +200,18 @@ class Points(PointCalls):
         if begun:
             ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
 
-    def settle(self, place: Place, batch: Sequence[HeldPoint]) -> list[Due]:
+    def settle(self, shard: Shard, batch: Sequence[HeldPoint]) -> list[Due]:
         """See `Kind.settle`."""
         dues = []
         if self._unqueued:  # before the schedule goes on, so that a crash in between is made up for by its next claimer
             runs = self._unqueued
             mirror.enqueue_runs(self.broker, runs)
             self._unqueued = []
-            places = [self.broker.place_of(chain.run_member_of(run.pk), run.queue) for run in runs]
-            dues = [Due(there, to_ms(run.due_at)) for there, run in zip(places, runs, strict=True)]
-        settled = self.broker.settle(place, [held.settlement for held in batch if held.settlement is not None])
+            shards = [self.broker.shard_of(chain.run_member_of(run.pk), run.queue) for run in runs]
+            dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
+        settled = self.broker.settle(shard, [held.settlement for held in batch if held.settlement is not None])
         failpoints.reach("after_settle")
-        return [*dues, Due(place, settled.head_ms, settled.now_ms)]
+        return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
 
 
 def _beside(held: HeldPoint) -> list[Outcome]:

@@ -35,12 +35,12 @@ class Unverified:
         self._handed_back: set[str] = set()
 
     def judge(self, unverified: Sequence[tuple[HeldJob, ForgedJob]], verdicts: Verdicts[HeldJob]) -> None:
-        """Decide about jobs of one place. See Note [A strange signature]."""
+        """Decide about jobs of one shard. See Note [A strange signature]."""
         kept = {job.member for job, _ in unverified if job.entry.payload and is_member(job.member)}
         stored = _stored(kept)
         for job, error in unverified:
             if job.member not in kept or (stored and job.member in stored):
-                logger.error("Dropped from %s: %s", job.place, error)
+                logger.error("Dropped from %s: %s", job.shard, error)
                 verdicts.settle.append(job.drop())
             elif stored is None or self._is_new(job):
                 logger.warning("%s is handed back for workers that may have its key: %s", job.title, error)

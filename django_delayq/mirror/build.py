@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from ..broker import Broker, Place
+from ..broker import Broker, Shard
 
 #: How long a rebuild may take between two pages before another worker may begin anew.
 TTL_MS = 15_000
@@ -12,17 +12,17 @@ TTL_MS = 15_000
 class Build:
     """A rebuild of the shards whose epoch is absent. A flush in between takes the mark away, and with it the claim."""
 
-    def __init__(self, broker: Broker, places: Sequence[Place]) -> None:
+    def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
         self.broker = broker
         self._id = secrets.token_hex(4)
         self._mark = f"building:{self._id}"
-        taken = broker.swap_epochs(places, None, self._mark, ttl_ms=TTL_MS)
-        self.places = [place for place, mine in zip(places, taken, strict=True) if mine]
+        taken = broker.swap_epochs(shards, None, self._mark, ttl_ms=TTL_MS)
+        self.shards = [shard for shard, mine in zip(shards, taken, strict=True) if mine]
 
     def go_on(self) -> bool:
         """Keep the mark for the next page; False where Redis was flushed again."""
-        return all(self.broker.swap_epochs(self.places, self._mark, self._mark, ttl_ms=TTL_MS))
+        return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
 
     def finish(self) -> bool:
         """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
-        return all(self.broker.swap_epochs(self.places, self._mark, self._id))
+        return all(self.broker.swap_epochs(self.shards, self._mark, self._id))

@@ -18,7 +18,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import QuerySet
 
 from .. import conf, ledger
-from ..broker import Broker, JobBroker, NewJob, Place, in_parts
+from ..broker import Broker, JobBroker, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
 from ..fields import utcnow
 from ..jobs import encode, result_id
@@ -81,14 +81,14 @@ def put_jobs(broker: Broker, jobs: Sequence[tuple[str, NewJob]]) -> int:
         BrokerError: Some may have been put.
     """
     own, added = JobBroker(broker), 0
-    groups: dict[Place, list[NewJob]] = {}
+    groups: dict[Shard, list[NewJob]] = {}
     for queue, job in jobs:
-        groups.setdefault(own.place_of(job.member, queue), []).append(job)
+        groups.setdefault(own.shard_of(job.member, queue), []).append(job)
     parts = in_parts(groups)
     for _ in range(MOST_ROUNDS):
-        places = list({place: None for place, _ in parts})
-        epochs = [(epoch or "").removeprefix("building:") for epoch in broker.epochs(places)]
-        replies = own.enqueue_each(parts, dict(zip(places, epochs, strict=True)), again=False)
+        shards = list({shard: None for shard, _ in parts})
+        epochs = [(epoch or "").removeprefix("building:") for epoch in broker.epochs(shards)]
+        replies = own.enqueue_each(parts, dict(zip(shards, epochs, strict=True)), again=False)
         added += sum(found.count("") for _, found in replies if found is not None)
         parts = [part for part, (_, found) in zip(parts, replies, strict=True) if found is None]
         if not parts:
@@ -147,20 +147,20 @@ def put_back_jobs(broker: Broker, jobs: Sequence[WaitingJob], *, dry_run: bool =
 def _clear_away(own: JobBroker, jobs: Sequence[WaitingJob]) -> None:
     """Remove what is left of jobs that nothing stands for, unless a worker has one by now."""
     for job in jobs:
-        place = own.place_of(job.member, job.queue)
-        if own.change(place, job.member, "leave") == "DEAD":
-            own.change(place, job.member, "bury")
+        shard = own.shard_of(job.member, job.queue)
+        if own.change(shard, job.member, "leave") == "DEAD":
+            own.change(shard, job.member, "bury")
 
 
 def _find_missing(broker: Broker, jobs: Sequence[WaitingJob]) -> list[WaitingJob]:
-    """Return those that Redis has not, in a round trip a place."""
+    """Return those that Redis has not, in a round trip a shard."""
     own = JobBroker(broker)
-    groups: dict[Place, list[WaitingJob]] = {}
+    groups: dict[Shard, list[WaitingJob]] = {}
     for job in jobs:
-        groups.setdefault(own.place_of(job.member, job.queue), []).append(job)
+        groups.setdefault(own.shard_of(job.member, job.queue), []).append(job)
     missing = []
-    for place, group in groups.items():
-        there = own.present(place, [job.member for job in group])
+    for shard, group in groups.items():
+        there = own.present(shard, [job.member for job in group])
         missing += [job for job, found in zip(group, there, strict=True) if not found]
     return missing
 

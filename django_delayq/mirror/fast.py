@@ -10,7 +10,7 @@ from django.core.signals import setting_changed
 from django.db import transaction
 
 from .. import chain, conf, failpoints
-from ..broker import Broker, EntryView, Place
+from ..broker import Broker, EntryView, Shard
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import Origin, Run, Schedule
 from ..rows import AnyRun
@@ -165,16 +165,16 @@ def enqueue_runs(broker: Broker, runs: Sequence[AnyRun]) -> int:
 
     A backfilled point waits in line from its order on: by its due point it would push before everything that is due.
     """
-    places: dict[Place, list[tuple[str, int, int]]] = {}
+    shards: dict[Shard, list[tuple[str, int, int]]] = {}
     now_ms = broker.now_ms() if any(run.origin != Origin.DUE for run in runs) else 0
     for run in runs:
         member, due_ms = chain.run_member_of(run.pk), to_ms(run.due_at)
         wake_ms = to_ms(run.created_at) if run.origin == Origin.BACKFILL else due_ms
         if run.origin != Origin.DUE:  # an order starts at once, also where its sender's clock is ahead
             wake_ms = min(wake_ms, now_ms)
-        places.setdefault(broker.place_of(member, run.queue), []).append((member, due_ms, wake_ms))
+        shards.setdefault(broker.shard_of(member, run.queue), []).append((member, due_ms, wake_ms))
     added = 0
-    for place, members in places.items():
+    for shard, members in shards.items():
         for at in range(0, len(members), PAGE):
-            added += sum(broker.enqueue(place, members[at : at + PAGE]))
+            added += sum(broker.enqueue(shard, members[at : at + PAGE]))
     return added

@@ -11,28 +11,28 @@ meanwhile, its result keeps it from being added once more.
 import logging
 from collections.abc import Iterable, Mapping
 
-from ..broker import Broker, JobBroker, NewJob, Place, in_parts
+from ..broker import Broker, JobBroker, NewJob, Shard, in_parts
 from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import decode, is_member, sign_anew
 
 logger = logging.getLogger("django_delayq.mirror")
 
 
-def move_jobs(broker: Broker, places: Iterable[Place], moved: dict[str, int]) -> int:
-    """Move what waits or is dead in one of these places and belongs elsewhere, and add it to `moved`, per queue.
+def move_jobs(broker: Broker, shards: Iterable[Shard], moved: dict[str, int]) -> int:
+    """Move what waits or is dead in one of these shards and belongs elsewhere, and add it to `moved`, per queue.
 
     Returns how many stay for now, because a worker holds them.
     """
     jobs = JobBroker(broker)
     held = 0
-    for place in places:
-        for page in jobs.waiting(place):
-            wrong = {member: wake for member, wake in page if jobs.place_of(member, place.queue) != place}
-            left = _move(jobs, place, wrong)
-            moved[place.queue] += left
+    for shard in shards:
+        for page in jobs.waiting(shard):
+            wrong = {member: wake for member, wake in page if jobs.shard_of(member, shard.queue) != shard}
+            left = _move(jobs, shard, wrong)
+            moved[shard.queue] += left
             held += len(wrong) - left
-        for page in jobs.dead(place):
-            moved[place.queue] += _move_dead(jobs, place, page)
+        for page in jobs.dead(shard):
+            moved[shard.queue] += _move_dead(jobs, shard, page)
     return held
 
 
@@ -40,59 +40,59 @@ def move_results(broker: Broker, queues: Iterable[str]) -> None:
     """Move the results that are not where they are looked for."""
     jobs = JobBroker(broker)
     for queue in queues:
-        for shard, member in jobs.results(queue):
-            place = jobs.place_of(member, queue)
-            if place.shard != shard:
-                jobs.move_result(member, Place(queue, shard), place)
+        for number, member in jobs.results(queue):
+            shard = jobs.shard_of(member, queue)
+            if shard.number != number:
+                jobs.move_result(member, Shard(queue, number), shard)
 
 
-def _move(jobs: JobBroker, place: Place, wakes: Mapping[str, int]) -> int:
-    """Move jobs to their own places; return how many have left this one. See Note [Jobs enter before they leave]."""
-    views = jobs.views(place, list(wakes)) if wakes else []
-    entering: dict[Place, list[NewJob]] = {}
+def _move(jobs: JobBroker, shard: Shard, wakes: Mapping[str, int]) -> int:
+    """Move jobs to their own shards; return how many have left this one. See Note [Jobs enter before they leave]."""
+    views = jobs.views(shard, list(wakes)) if wakes else []
+    entering: dict[Shard, list[NewJob]] = {}
     now_ms, left = jobs.broker.now_ms(), 0
     for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
         if " " in view.holder and (view.waits_until_ms or 0) > now_ms:  # others are marked, and held by nobody
             continue
         if not view.payload or not is_member(member):
-            logger.error("Dropped from %s: %r, which is no job.", place, member[:100])
-            left += jobs.change(place, member, "leave") in ("OK", "GONE")
+            logger.error("Dropped from %s: %r, which is no job.", shard, member[:100])
+            left += jobs.change(shard, member, "leave") in ("OK", "GONE")
             continue
-        text = sign_anew(place.queue, member, view.payload)
-        job = NewJob(member, wake_ms, *_labels(jobs, place, member, text), text)
-        entering.setdefault(jobs.place_of(member, place.queue), []).append(job)
+        text = sign_anew(shard.queue, member, view.payload)
+        job = NewJob(member, wake_ms, *_labels(jobs, shard, member, text), text)
+        entering.setdefault(jobs.shard_of(member, shard.queue), []).append(job)
     for target, group in entering.items():
         _enter(jobs, target, group)
-        left += sum(jobs.change(place, job.member, "leave") in ("OK", "GONE") for job in group)
+        left += sum(jobs.change(shard, job.member, "leave") in ("OK", "GONE") for job in group)
     return left
 
 
-def _labels(jobs: JobBroker, place: Place, member: str, payload: str) -> tuple[int, str]:
+def _labels(jobs: JobBroker, shard: Shard, member: str, payload: str) -> tuple[int, str]:
     """Return the priority and the unique key of a job; what Redis has of them where its text cannot be read here."""
     try:
-        _, call, _ = decode(place.queue, member, payload)
+        _, call, _ = decode(shard.queue, member, payload)
     except (ForgedJob, UnreadableJob):
-        return jobs.labels(place, member)
+        return jobs.labels(shard, member)
     return call.priority, "" if call.durable else call.unique  # a durable one's is guarded by the database
 
 
-def _enter(jobs: JobBroker, place: Place, group: list[NewJob]) -> None:
-    """Add jobs, whatever the epoch of the place is. Where two of one key wait, the first one keeps it."""
-    epoch = (jobs.broker.epochs([place])[0] or "").removeprefix("building:")
-    replies = jobs.enqueue_each(in_parts({place: group}), {place: epoch}, again=True)
+def _enter(jobs: JobBroker, shard: Shard, group: list[NewJob]) -> None:
+    """Add jobs, whatever the epoch of the shard is. Where two of one key wait, the first one keeps it."""
+    epoch = (jobs.broker.epochs([shard])[0] or "").removeprefix("building:")
+    replies = jobs.enqueue_each(in_parts({shard: group}), {shard: epoch}, again=True)
     if any(found is None for _, found in replies):  # it has just been built
-        _enter(jobs, place, group)
+        _enter(jobs, shard, group)
         return
     standing = [member for _, found in replies for member in found or ()]
     refused = [job for job, member in zip(group, standing, strict=True) if member not in ("", job.member)]
     if refused:
-        _enter(jobs, place, [job._replace(unique="") for job in refused])
+        _enter(jobs, shard, [job._replace(unique="") for job in refused])
 
 
-def _move_dead(jobs: JobBroker, place: Place, page: list[tuple[str, int]]) -> int:
-    wrong = [(member, died) for member, died in page if jobs.place_of(member, place.queue) != place]
-    for (member, died_ms), view in zip(wrong, jobs.views(place, [member for member, _ in wrong]), strict=True):
-        text = sign_anew(place.queue, member, view.payload)
-        jobs.entomb(jobs.place_of(member, place.queue), member, died_ms, text)
-        jobs.change(place, member, "bury")
+def _move_dead(jobs: JobBroker, shard: Shard, page: list[tuple[str, int]]) -> int:
+    wrong = [(member, died) for member, died in page if jobs.shard_of(member, shard.queue) != shard]
+    for (member, died_ms), view in zip(wrong, jobs.views(shard, [member for member, _ in wrong]), strict=True):
+        text = sign_anew(shard.queue, member, view.payload)
+        jobs.entomb(jobs.shard_of(member, shard.queue), member, died_ms, text)
+        jobs.change(shard, member, "bury")
     return len(wrong)

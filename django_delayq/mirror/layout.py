@@ -46,7 +46,7 @@ def check_layout(broker: Broker, *, adopt: bool = False, claim: bool = True) -> 
             store_layout(broker)
         return
     _check_database(broker, stored)
-    shards = {queue: broker.config.shards_of(queue) for queue in broker.config.queues}
+    shards = {queue: broker.config.shard_count(queue) for queue in broker.config.queues}
     for queue, count in shards.items():
         known = stored["shards"].get(queue, count)
         if known != count:
@@ -73,7 +73,7 @@ def this_layout(
     def others(part: str) -> dict[str, int]:
         return {queue: n for queue, n in (standing or {}).get(part, {}).items() if queue not in config.queues}
 
-    own = {queue: config.shards_of(queue) for queue in config.queues}
+    own = {queue: config.shard_count(queue) for queue in config.queues}
     layout: dict[str, Any] = {"database": fingerprint(), "shards": {**others("shards"), **own}}
     moved_from = {**others("former"), **(former or {})}
     if moved_from:
@@ -121,7 +121,7 @@ def other_shards(broker: Broker) -> dict[str, int]:
     unfinished = stored.get("former", {})
     for queue in broker.config.queues:
         count = stored["shards"].get(queue)
-        if count is not None and (count != broker.config.shards_of(queue) or queue in unfinished):
+        if count is not None and (count != broker.config.shard_count(queue) or queue in unfinished):
             found[queue] = max(count, unfinished.get(queue, 0))
     return found
 
@@ -145,7 +145,7 @@ def _check_database(broker: Broker, stored: dict[str, Any]) -> None:
 def _check_others(broker: Broker, stored: dict[str, Any]) -> None:
     """Refuse to mirror into wrong places. See Note [Queues of other settings]."""
     for queue, known in stored["shards"].items():
-        count = broker.config.shards_of(queue)
+        count = broker.config.shard_count(queue)
         if queue not in broker.config.queues and count != known and _in_use(queue):
             raise ForeignLayout(
                 f"The queue {queue!r} has {known} shards in Redis, but DELAYQ['QUEUES'] here does not name it, and its "

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 
 from .. import failpoints
-from ..broker import Broker, Place
+from ..broker import Broker, Shard
 from ..chain import member_of
 from . import rows
 from .build import Build
@@ -26,21 +26,21 @@ from .write import PAGE, write_settled
 logger = logging.getLogger("django_delayq.mirror")
 
 
-def rebuild(broker: Broker, places: Sequence[Place]) -> bool:
-    """Fill flushed places from the database; True if done, False if another worker is at it or Redis was flushed again.
+def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
+    """Fill flushed shards from the database; True if done, False if another worker is at it or Redis was flushed again.
 
-    The part of the full sweep that brings entries and runs back, for these places. Idempotent and safe beside claims:
+    The part of the full sweep that brings entries and runs back, for these shards. Idempotent and safe beside claims:
     entries restart at their first missing point, see Note [First missing point].
     """
-    build = Build(broker, places)
-    if not build.places:
+    build = Build(broker, shards)
+    if not build.shards:
         return False
-    queues = sorted({place.queue for place in build.places})
-    whole = set(build.places) == set(broker.places(queues))
+    queues = sorted({shard.queue for shard in build.shards})
+    whole = set(build.shards) == set(broker.shards(queues))
     count = 0
     for homes in rows.pages(PAGE, queues):
         if not whole:
-            homes = {pk: queue for pk, queue in homes.items() if broker.place_of(member_of(pk), queue) in build.places}
+            homes = {pk: queue for pk, queue in homes.items() if broker.shard_of(member_of(pk), queue) in build.shards}
         count += _put_entries(broker, homes)
         failpoints.reach("during_rebuild")
         if not build.go_on():
@@ -50,12 +50,12 @@ def rebuild(broker: Broker, places: Sequence[Place]) -> bool:
         if not build.go_on():
             return False
     for jobs in waiting_pages(queues):
-        here = [job for job in jobs if whole or broker.place_of(job.member, job.queue) in build.places]
+        here = [job for job in jobs if whole or broker.shard_of(job.member, job.queue) in build.shards]
         put_jobs(broker, [job.as_new() for job in here])
         if not build.go_on():
             return False
     done = build.finish()
-    logger.info("Rebuilt %s from the database: %d schedules.", ", ".join(map(str, build.places)), count)
+    logger.info("Rebuilt %s from the database: %d schedules.", ", ".join(map(str, build.shards)), count)
     return done
 
 

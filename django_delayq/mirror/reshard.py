@@ -2,7 +2,7 @@
 
 Note [Changing the number of shards]
 A member's shard follows from its name and the number of shards, so another number moves most members. Two workers that
-count differently would look for a member in two places; so the layout in Redis changes first, and with it each shard's
+count differently would look for a member in two shards; so the layout in Redis changes first, and with it each shard's
 epoch: whoever works with the former number finds out at its next claim, or with its next heartbeat, refuses and drains.
 What it still executes it records and settles where it was. Then each member leaves its former place before it enters
 its new one, as a schedule that is moved to another queue does: while it is leased it stays, so that no point is held in
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import chain, ledger
-from ..broker import Broker, Place
+from ..broker import Broker, Shard
 from . import rows
 from .build import Build
 from .compare import compare
@@ -49,11 +49,11 @@ def reshard(
     former = other_shards(broker)
     if not former:
         return {}
-    build = Build(broker, broker.places(former))  # first: a new worker must not find these shards flushed
+    build = Build(broker, broker.shards(former))  # first: a new worker must not find these shards flushed
     token = _begin(broker, former)
     try:
         moved = _move(broker, former, build, token, say, pause)
-        broker.drop([place for place in _places(former) if not _exists(broker, place)])
+        broker.drop([shard for shard in _shards(former) if not _exists(broker, shard)])
         store_layout(broker)
         sweep_now(broker)
     finally:
@@ -76,16 +76,16 @@ def _begin(broker: Broker, former: Mapping[str, int]) -> str:
     broker.note_sweep(None)
     broker.begin_sweep(token, ttl_ms=TTL_MS)
     store_layout(broker, former=former)
-    broker.renew_epochs(_places(former))
+    broker.renew_epochs(_shards(former))
     return token
 
 
-def _places(former: Mapping[str, int]) -> list[Place]:
-    return [Place(queue, shard) for queue, count in former.items() for shard in range(count)]
+def _shards(former: Mapping[str, int]) -> list[Shard]:
+    return [Shard(queue, number) for queue, count in former.items() for number in range(count)]
 
 
-def _exists(broker: Broker, place: Place) -> bool:
-    return place.shard < broker.config.shards_of(place.queue)
+def _exists(broker: Broker, shard: Shard) -> bool:
+    return shard.number < broker.config.shard_count(shard.queue)
 
 
 def _move(
@@ -99,13 +99,13 @@ def _move(
     moved = dict.fromkeys(former, 0)
     while True:
         leased = 0
-        for place, members in _misplaced(broker, former):
-            left = _leave(broker, place, members)
+        for shard, members in _misplaced(broker, former):
+            left = _leave(broker, shard, members)
             _enter(broker, left)
-            moved[place.queue] += len(left)
+            moved[shard.queue] += len(left)
             leased += len(members) - len(left)
             _keep(broker, build, token)
-        leased += move_jobs(broker, _places(former), moved)
+        leased += move_jobs(broker, _shards(former), moved)
         if not leased:
             move_results(broker, former)
             build.finish()
@@ -121,20 +121,20 @@ def _keep(broker: Broker, build: Build, token: str) -> None:
         broker.begin_sweep(token, ttl_ms=TTL_MS)
 
 
-def _misplaced(broker: Broker, former: Mapping[str, int]) -> Iterator[tuple[Place, list[str]]]:
+def _misplaced(broker: Broker, former: Mapping[str, int]) -> Iterator[tuple[Shard, list[str]]]:
     """Yield the members of schedules and runs that are not where they belong now, page by page."""
-    for place in _places(former):
-        known = _exists(broker, place)
-        for page in broker.scan(place):
+    for shard in _shards(former):
+        known = _exists(broker, shard)
+        for page in broker.scan(shard):
             members = [member for member in sorted(page) if chain.parse_member(member) is not None]
-            wrong = [member for member in members if not known or broker.place_of(member, place.queue) != place]
+            wrong = [member for member in members if not known or broker.shard_of(member, shard.queue) != shard]
             if wrong:
-                yield place, wrong
+                yield shard, wrong
 
 
-def _leave(broker: Broker, place: Place, members: list[str]) -> list[str]:
-    """Take members out of a place; return those that have left it. What is under a live lease stays."""
-    replies = broker.remove(place, [(member, BEYOND, "") for member in members], gone=True)
+def _leave(broker: Broker, shard: Shard, members: list[str]) -> list[str]:
+    """Take members out of a shard; return those that have left it. What is under a live lease stays."""
+    replies = broker.remove(shard, [(member, BEYOND, "") for member in members], gone=True)
     return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
 
 

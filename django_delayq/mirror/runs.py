@@ -42,8 +42,8 @@ def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -
         enqueue_runs(broker, missing)
         for run in damaged:
             member, due_ms = chain.run_member_of(run.pk), to_ms(run.due_at)
-            place = broker.place_of(member, run.queue)
-            broker.upsert(place, [Definition(member, 0, due_ms, min(due_ms, now_ms))], reset=True)
+            shard = broker.shard_of(member, run.queue)
+            broker.upsert(shard, [Definition(member, 0, due_ms, min(due_ms, now_ms))], reset=True)
     lines = [f"{run}: put back" for run in missing]
     return lines + [f"{run}: repaired, a part of its entry was damaged" for run in damaged]
 

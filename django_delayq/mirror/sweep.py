@@ -75,8 +75,8 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], boo
         BrokerError: Redis failed on the way; what was mended stays, the rest comes with the next sweep.
     """
     report = Report()
-    JobBroker(broker).counts(broker.places())  # no page below comes across a damaged key of jobs
-    build = Build(broker, [] if dry_run else broker.places())
+    JobBroker(broker).counts(broker.shards())  # no page below comes across a damaged key of jobs
+    build = Build(broker, [] if dry_run else broker.shards())
     for lines in _sweep_parts(broker, report, dry_run=dry_run):
         report.lines += lines
         build.go_on()
@@ -95,8 +95,8 @@ def _sweep_parts(broker: Broker, report: Report, *, dry_run: bool) -> Iterator[l
         report.checked += len(homes)
         yield [difference.words(item) for item, difference in compare(broker, homes, dry_run=dry_run)]
         failpoints.reach("during_rebuild")
-    for place in broker.places():
-        yield from remove_ghosts(broker, place, dry_run=dry_run)
+    for shard in broker.shards():
+        yield from remove_ghosts(broker, shard, dry_run=dry_run)
     yield close_abandoned(broker, dry_run=dry_run)
     for runs in open_pages():
         yield put_back(broker, runs, dry_run=dry_run)

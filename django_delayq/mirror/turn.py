@@ -133,5 +133,5 @@ def adopt(broker: Broker) -> Report:
     """
     check_layout(broker, adopt=True)
     broker.note_sweep(None)
-    broker.take_over(broker.places())
+    broker.take_over(broker.shards())
     return sweep_now(broker)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from django.db.models import F
 
 from .. import ledger
-from ..broker import Broker, Definition, Place
+from ..broker import Broker, Definition, Shard
 from ..chain import member_of
 from ..models import Schedule, Tombstone
 from ..rows import ScheduleRow
@@ -35,29 +35,29 @@ def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
 def write_wanted(
     broker: Broker, wanted: Sequence[Wanted], *, reset: bool = False, expected: dict[str, str] | None = None
 ) -> list[int]:
-    """Upsert or remove, each in one round trip per place; `reset` and `expected` as in upsert.lua.
+    """Upsert or remove, each in one round trip per shard; `reset` and `expected` as in upsert.lua.
 
     Return the schedules of which Redis knows a newer edit.
 
     A schedule that was moved enters its new place only after it has left the old one: while it is leased there, it is
     left out here and stays marked as not mirrored, and the next sweep tries again. Otherwise its point would be run in
-    both places.
+    both shards.
     """
     held = remove_tombstones(broker, {item.member for item in wanted}) if wanted else set()
     wanted = [item for item in wanted if item.member not in held]
     expected = expected or {}
-    upserts: dict[Place, list[Wanted]] = {}
-    removals: dict[Place, list[Wanted]] = {}
+    upserts: dict[Shard, list[Wanted]] = {}
+    removals: dict[Shard, list[Wanted]] = {}
     for item in wanted:
-        place = broker.place_of(item.member, item.schedule.queue)
-        (removals if item.point is None else upserts).setdefault(place, []).append(item)
+        shard = broker.shard_of(item.member, item.schedule.queue)
+        (removals if item.point is None else upserts).setdefault(shard, []).append(item)
     newer: list[int] = []
-    for place, items in upserts.items():
+    for shard, items in upserts.items():
         definitions = [item.definition(expected.get(item.member, "")) for item in items]
-        newer += _answered_old(items, broker.upsert(place, definitions, reset=reset))
-    for place, items in removals.items():
+        newer += _answered_old(items, broker.upsert(shard, definitions, reset=reset))
+    for shard, items in removals.items():
         members = [(item.member, item.schedule.generation, expected.get(item.member, "")) for item in items]
-        newer += _answered_old(items, broker.remove(place, members))
+        newer += _answered_old(items, broker.remove(shard, members))
     _note_synced(item.schedule for item in wanted if item.noted and (not newer or item.schedule.pk not in newer))
     return newer
 
@@ -68,15 +68,15 @@ def write_settled(broker: Broker, settled: Iterable[Settled]) -> None:
     Raises:
         BrokerError: Redis cannot be written; some may have been written.
     """
-    upserts: dict[Place, list[Definition]] = {}
+    upserts: dict[Shard, list[Definition]] = {}
     for row in settled:
         member, point_ms = member_of(row.pk), to_ms(row.point)
         wake_ms = to_ms(wake_at(row.point, row.jitter, row.name)) if row.jitter else point_ms
         definition = Definition(member, row.generation, point_ms, wake_ms)
-        upserts.setdefault(broker.place_of(member, row.queue), []).append(definition)
+        upserts.setdefault(broker.shard_of(member, row.queue), []).append(definition)
     held = remove_tombstones(broker, {item.member for items in upserts.values() for item in items}) if upserts else ()
-    for place, items in upserts.items():
-        broker.upsert(place, [item for item in items if item.member not in held] if held else items)
+    for shard, items in upserts.items():
+        broker.upsert(shard, [item for item in items if item.member not in held] if held else items)
 
 
 def _answered_old(items: Sequence[Wanted], replies: Sequence[str]) -> list[int]:
@@ -92,13 +92,13 @@ def remove_tombstones(broker: Broker, members: set[str] | None = None, *, limit:
         if len(stones) == limit:
             stones = list(rows.filter(member__in=members))
         stones = [stone for stone in stones if stone.member in members]
-    places: dict[Place, list[Tombstone]] = {}
+    shards: dict[Shard, list[Tombstone]] = {}
     for stone in stones:
-        places.setdefault(broker.place_of(stone.member, stone.queue), []).append(stone)
+        shards.setdefault(broker.shard_of(stone.member, stone.queue), []).append(stone)
     held: set[str] = set()
     done: list[int] = []
-    for place, group in places.items():
-        replies = broker.remove(place, [(stone.member, stone.generation, "") for stone in group], gone=True)
+    for shard, group in shards.items():
+        replies = broker.remove(shard, [(stone.member, stone.generation, "") for stone in group], gone=True)
         for stone, reply in zip(group, replies, strict=True):
             if reply == "LEASED":
                 held.add(stone.member)

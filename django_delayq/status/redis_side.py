@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..broker import Broker, JobBroker, JobStats, Place, Stats
+from ..broker import Broker, JobBroker, JobStats, Shard, Stats
 from ..exceptions import BrokerError, BrokerUnavailable
 from .snapshot import JobsView, RedisView, ServerView, ShardView, WorkerView
 
@@ -15,16 +15,16 @@ def read_redis(broker: Broker, *, server: bool) -> RedisView:
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
-    places = broker.places()
-    shards = broker.all_stats(places)
-    jobs = JobBroker(broker).stats(places)
-    now_ms = shards[0].now_ms
+    shards = broker.shards()
+    stats = broker.all_stats(shards)
+    jobs = JobBroker(broker).stats(shards)
+    now_ms = stats[0].now_ms
     workers = [_worker(name, beat_ms, text, now_ms) for name, (beat_ms, text) in broker.workers().items()]
     return RedisView(
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
-        shards=tuple(_shard(place, stats) for place, stats in zip(places, shards, strict=True)),
+        shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
         servers=_servers(broker) if server else None,
-        jobs=tuple(_jobs(places, jobs)),
+        jobs=tuple(_jobs(shards, jobs)),
     )
 
 
@@ -50,25 +50,23 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _shard(place: Place, stats: Stats) -> ShardView:
+def _shard_view(shard: Shard, stats: Stats) -> ShardView:
     epoch = "built"
     if stats.epoch is None:
         epoch = "absent"
     elif stats.epoch.startswith("building:"):
         epoch = "building"
     waiting = None if stats.head_ms is None or stats.head_ms > stats.now_ms else (stats.now_ms - stats.head_ms) / 1000
-    return ShardView(place.queue, place.shard, stats.members, stats.due, stats.leased, waiting, epoch)
+    return ShardView(shard.queue, shard.number, stats.members, stats.due, stats.leased, waiting, epoch)
 
 
-def _jobs(places: Sequence[Place], stats: Sequence[JobStats]) -> Iterator[JobsView]:
+def _jobs(shards: Sequence[Shard], stats: Sequence[JobStats]) -> Iterator[JobsView]:
     queues: dict[str, list[JobStats]] = {}
-    for place, found in zip(places, stats, strict=True):
-        queues.setdefault(place.queue, []).append(found)
-    for queue, shards in queues.items():
-        late = [shard.overdue_ms for shard in shards if shard.overdue_ms is not None]
-        waiting, ready, running, dead = (
-            sum(column) for column in zip(*(shard.counts for shard in shards), strict=True)
-        )
+    for shard, found in zip(shards, stats, strict=True):
+        queues.setdefault(shard.queue, []).append(found)
+    for queue, each in queues.items():
+        late = [shard.overdue_ms for shard in each if shard.overdue_ms is not None]
+        waiting, ready, running, dead = (sum(column) for column in zip(*(shard.counts for shard in each), strict=True))
         yield JobsView(queue, waiting, ready, running, dead, max(late) / 1000 if late else None)
 
 

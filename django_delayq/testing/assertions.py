@@ -101,7 +101,7 @@ class Assertions:
     def enqueued(self) -> list[AnyResult]:
         """Every job that was enqueued since the beginning, in order, with what became of it."""
         self.following.durable_jobs()
-        return [self._result(place.queue, job.member, job.payload) for place, job in self.bench.jobs.added]
+        return [self._result(shard.queue, job.member, job.payload) for shard, job in self.bench.jobs.added]
 
     def _result(self, queue: str, member: str, payload: str) -> AnyResult:
         _, call, state = decode(queue, member, payload)

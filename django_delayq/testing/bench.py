@@ -19,7 +19,7 @@ from typing import Any
 from django.db import Error
 
 from ..backend.memory import MemoryJobs
-from ..broker import Place
+from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
 from ..kinds import Held, Jobs, Kind, Points, Timeouts
 from ..worker.agenda import Agenda
@@ -57,7 +57,7 @@ class Hand(Slots):
 class Loud(Trouble):
     """In a test, what fails shall be seen."""
 
-    def redis_failed(self, error: BrokerError, place: Place | None = None) -> None:
+    def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
         """Raise it."""
         raise error
 
@@ -128,8 +128,8 @@ class Bench:
         while self.hand.submitted:
             self._call(self.hand.submitted.popleft())
 
-    def _begin(self, kind: Kind[Any], place: Place) -> None:
-        entries = kind.claim(place, 1, 0, FOREVER).entries
+    def _begin(self, kind: Kind[Any], shard: Shard) -> None:
+        entries = kind.claim(shard, 1, 0, FOREVER).entries
         self.dispatcher.keeper.add(entries)
         self.dispatcher.dispatch(kind, entries)
         if not self.hand.submitted:
@@ -158,7 +158,7 @@ class Bench:
         self._check(held)
 
     def _check(self, held: Held) -> None:
-        standing = self.points.members.get((held.place, held.member))
+        standing = self.points.members.get((held.shard, held.member))
         if standing is not None and standing.fence == held.lease:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."

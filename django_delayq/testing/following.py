@@ -59,6 +59,6 @@ class Following:
         """Put those there that are not: also what a `TestCase`, which never commits, has inserted."""
         for page in waiting_pages():
             for queue, job in (waiting.as_new() for waiting in page):
-                place = self.jobs.place_of(job.member, queue)
-                if (place, job.member) not in self.jobs.jobs:
-                    self.jobs.add(place, job)
+                shard = self.jobs.shard_of(job.member, queue)
+                if (shard, job.member) not in self.jobs.jobs:
+                    self.jobs.add(shard, job)

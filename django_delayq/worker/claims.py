@@ -1,4 +1,4 @@
-"""Claims what is due in one place and has it dispatched. Knows whether the index is still the one that it knew."""
+"""Claims what is due in one shard and has it dispatched. Knows whether the index is still the one that it knew."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from .. import failpoints, mirror
-from ..broker import Place
+from ..broker import Shard
 from ..exceptions import BrokerError, ForeignLayout
 from ..kinds import Held, Kind
 from .dispatch import Dispatcher
@@ -22,7 +22,7 @@ class Claims:
 
     Note [Lost reply]
     A claim whose reply was lost may have been executed: its members are leased, and nobody knows it. So the next claim
-    from that place carries the same request number, and Redis repeats the reply from the journal of this process, as
+    from that shard carries the same request number, and Redis repeats the reply from the journal of this process, as
     far as the leases still stand. Every other claim carries a new number. Without the repetition those members would
     wait for the end of their leases, and count as taken over.
 
@@ -36,60 +36,60 @@ class Claims:
         self.first, *self.others = kinds
         self.dispatcher, self.upkeep = dispatcher, upkeep
         self.agenda, self.trouble = dispatcher.agenda, dispatcher.trouble
-        self._known: dict[Place, str] = {}  # the index that each shard had when it was found to be ours
-        self._request: dict[tuple[Kind[Any], Place], int] = {}
-        self._unanswered: set[tuple[Kind[Any], Place]] = set()
-        self._owed: dict[Place, list[Kind[Any]]] = {}  # kinds that found no room there, or whose reply is missing
+        self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
+        self._request: dict[tuple[Kind[Any], Shard], int] = {}
+        self._unanswered: set[tuple[Kind[Any], Shard]] = set()
+        self._owed: dict[Shard, list[Kind[Any]]] = {}  # kinds that found no room there, or whose reply is missing
 
     @property
     def answered(self) -> bool:
         """False while the reply to a claim is missing. See Note [Lost reply]."""
         return not self._unanswered
 
-    def claim(self, place: Place, room: Callable[[], int]) -> bool:
+    def claim(self, shard: Shard, room: Callable[[], int]) -> bool:
         """Claim and dispatch what is due of each kind, as long as there is room; see Note [Whose turn].
 
-        False where the loop must not go on to the next place: a server failed, or it ends.
+        False where the loop must not go on to the next shard: a server failed, or it ends.
         """
-        asked, well = [*self._owed.pop(place, ()), self.first], True
+        asked, well = [*self._owed.pop(shard, ()), self.first], True
         while asked and well and (most := room()) > 0:
-            named = self._claim(asked[0], place, max(1, most // len(asked)))
+            named = self._claim(asked[0], shard, max(1, most // len(asked)))
             if named is None:
                 well = False
             else:
                 asked = named if asked[0] is self.first else asked[1:]
         owed = [kind for kind in asked if kind is not self.first]
         if owed:
-            self._owed[place] = owed
+            self._owed[shard] = owed
         return well
 
-    def _claim(self, kind: Kind[Any], place: Place, limit: int) -> list[Kind[Any]] | None:
+    def _claim(self, kind: Kind[Any], shard: Shard, limit: int) -> list[Kind[Any]] | None:
         """Claim and dispatch of one kind; return which others have something due there, None where that failed."""
-        key = kind, place
+        key = kind, shard
         if key not in self._unanswered:
             self._request[key] = self._request.get(key, 0) + 1
         failpoints.reach("before_claim")
         deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `leases.py`
         try:
-            claimed = kind.claim(place, limit, self._request[key], deadline)
+            claimed = kind.claim(shard, limit, self._request[key], deadline)
         except BrokerError as error:
             self._unanswered.add(key)
-            self.agenda.unanswered(place)
-            self.trouble.redis_failed(error, place)
+            self.agenda.unanswered(shard)
+            self.trouble.redis_failed(error, shard)
             return None
         failpoints.reach("after_claim")
         self._unanswered.discard(key)
         if self.trouble.redis_worked():
             self.upkeep.redis_is_back()
-        self.agenda.claimed(place, claimed.now_ms, claimed.head_ms)
+        self.agenda.claimed(shard, claimed.now_ms, claimed.head_ms)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
         epoch = claimed.epoch and claimed.epoch.removeprefix("building:")
-        new = epoch is not None and epoch != self._known.get(place)
+        new = epoch is not None and epoch != self._known.get(shard)
         if epoch is None:
             self.upkeep.rebuild_soon()
-            self.agenda.flushed(place)
-        elif new and not self._is_ours(place, epoch):
+            self.agenda.flushed(shard)
+        elif new and not self._is_ours(shard, epoch):
             self.dispatcher.release(entries, 0)
             return None
         try:
@@ -99,7 +99,7 @@ class Claims:
             raise
         return [other for other in self.others if new or other.name in claimed.also] if well else None
 
-    def _is_ours(self, place: Place, epoch: str) -> bool:
+    def _is_ours(self, shard: Shard, epoch: str) -> bool:
         """Say whether the shard is ours. At first, or after a flush, it may be another database's: then stop."""
         try:
             mirror.check_layout(self.upkeep.broker)
@@ -107,10 +107,10 @@ class Claims:
             self.upkeep.fail(error)
             return False
         except BrokerError as error:
-            self.trouble.redis_failed(error, place)
+            self.trouble.redis_failed(error, shard)
             return False
         except DatabaseError as error:
             self.trouble.database_failed(error)
             return False
-        self._known[place] = epoch
+        self._known[shard] = epoch
         return True

@@ -89,7 +89,7 @@ class Dispatcher:
     def _refuse(self, unknown: Sequence[Held]) -> None:
         """Hand back what this code does not know: first to the other workers at once, then with a growing delay.
 
-        Without the offer, the first worker of a place, which wakes at the very moment at which it comes due, would
+        Without the offer, the first worker of a shard, which wakes at the very moment at which it comes due, would
         take it again and again, and the one that knows it never would. It is made now and then only, since whatever
         else is due there waits meanwhile: see `Agenda.stand_back`.
         """
@@ -99,7 +99,7 @@ class Dispatcher:
         delays = []
         for held in unknown:
             delay_ms = 0
-            if held.member not in self._offered and self.agenda.stand_back(held.place):
+            if held.member not in self._offered and self.agenda.stand_back(held.shard):
                 self._offered[held.member] = now
             else:
                 delay_ms = self._unknown.next(held.member, now)
@@ -175,8 +175,8 @@ class Dispatcher:
             except DatabaseError as error:
                 self.trouble.database_failed(error)
             try:
-                for place, group in _grouped(batch, lambda held: held.place).items():
-                    self.agenda.due(kind.settle(place, group))
+                for shard, group in _grouped(batch, lambda held: held.shard).items():
+                    self.agenda.due(kind.settle(shard, group))
             except BrokerError as error:
                 self.trouble.redis_failed(error)
 

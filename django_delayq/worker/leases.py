@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..broker import Place
+from ..broker import Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Kind
 from ..signals import lease_lost
@@ -103,14 +103,14 @@ class LeaseKeeper:
         """
         with self._lock:
             everything = list(self._held)
-        groups: dict[tuple[Kind[Any], Place], list[Held]] = {}
+        groups: dict[tuple[Kind[Any], Shard], list[Held]] = {}
         for held in everything:
-            groups.setdefault((held.kind, held.place), []).append(held)
-        for (kind, place), entries in groups.items():
+            groups.setdefault((held.kind, held.shard), []).append(held)
+        for (kind, shard), entries in groups.items():
             for at in range(0, len(entries), self.batch_size):
                 batch = entries[at : at + self.batch_size]
                 sent = time.monotonic()
-                lost = kind.renew(place, batch)
+                lost = kind.renew(shard, batch)
                 for held in batch:
                     if held.member in lost:
                         self._mark_lost(held)
@@ -138,5 +138,5 @@ class LeaseKeeper:
             mine = held in self._held and not held.lost
         held.lost = True
         if mine:
-            logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.place)
-            lease_lost.send_robust(sender=type(self), member=held.member, queue=held.place.queue)
+            logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.shard)
+            lease_lost.send_robust(sender=type(self), member=held.member, queue=held.shard.queue)

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from django.db import connections
 
-from ..broker import Broker, JobBroker, Place
+from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
 from . import status
@@ -58,15 +58,15 @@ class Worker:
         self.broker = Broker(timeout_seconds=TIMEOUT_SECONDS, worker=options.name)
         self.config = self.broker.config
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self.places = self.broker.places(options.queues)
-        self.agenda = Agenda(self.broker, self.places, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
+        self.shards = self.broker.shards(options.queues)
+        self.agenda = Agenda(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
         self.timeouts = Timeouts(
             grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put, forget=forget_connections
         )
         #: What it works on: the first kind's claims tell what is due of the others.
         self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
         self.slots = slots(options.threads, Contexts().execute, self.inbox.put)
-        self.trouble = Trouble(self.broker, self.places)
+        self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
         self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.agenda)
         self.dispatcher = Dispatcher(
@@ -74,7 +74,7 @@ class Worker:
         )
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
-        self.upkeep = Upkeep(self.broker, self.places, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
+        self.upkeep = Upkeep(self.broker, self.shards, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
         self.recycling = Recycling(options) if options.is_recycled else None
         self.stopping = False
@@ -194,10 +194,10 @@ class Worker:
             self.dispatcher.release_waiting()
         self.dispatcher.go_on()
         try:
-            for place in self.agenda.turns(now) if self._room() > 0 else ():
+            for shard in self.agenda.turns(now) if self._room() > 0 else ():
                 if self._room() <= 0:
                     break
-                if not self.claims.claim(place, self._room):
+                if not self.claims.claim(shard, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
             empty = self.agenda.look(now)
             if empty is not None:
@@ -216,7 +216,7 @@ class Worker:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
-    def _looked(self, empty: list[Place]) -> None:
+    def _looked(self, empty: list[Shard]) -> None:
         """Redis answers; what is empty there may have been flushed."""
         if empty and None in self.broker.epochs(empty):
             self.upkeep.rebuild_soon()

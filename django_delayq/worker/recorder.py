@@ -25,7 +25,7 @@ from typing import Any
 from django.db import DatabaseError, DataError, Error, IntegrityError
 
 from .. import ledger
-from ..broker import Place
+from ..broker import Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Kind
 from .agenda import Agenda
@@ -46,7 +46,7 @@ class Waiting:
     """What waits of one kind: to be recorded, to be settled, and to be tried once more at these monotonic seconds."""
 
     unrecorded: list[Held] = field(default_factory=list)
-    unsettled: dict[Place, list[Held]] = field(default_factory=dict)
+    unsettled: dict[Shard, list[Held]] = field(default_factory=dict)
     locked: dict[Held, float] = field(default_factory=dict)
 
 
@@ -88,12 +88,12 @@ class Recorder:
             if held.stored:
                 self.waiting[held.kind].unrecorded.append(held)
             else:
-                self.waiting[held.kind].unsettled.setdefault(held.place, []).append(held)
+                self.waiting[held.kind].unsettled.setdefault(held.shard, []).append(held)
 
     def settle(self, entries: Iterable[Held]) -> None:
         """Take what needs no record (any more), to be settled by `flush`."""
         for held in entries:
-            self.waiting[held.kind].unsettled.setdefault(held.place, []).append(held)
+            self.waiting[held.kind].unsettled.setdefault(held.shard, []).append(held)
 
     def flush(self) -> None:
         """Write everything that is here; no kind waits for what another cannot write. Failures are the trouble's."""
@@ -145,21 +145,21 @@ class Recorder:
             singly = max(0, singly - 1)
             del items[: len(batch)]
 
-    def _settle(self, kind: Kind[Any], unsettled: dict[Place, list[Held]]) -> None:
+    def _settle(self, kind: Kind[Any], unsettled: dict[Shard, list[Held]]) -> None:
         """Settle batches from the heads of the lists; take out what Redis has let go.
 
         Raises:
             BrokerError: What is still in the lists may have been settled; settling it once more does no harm.
         """
-        for place, entries in list(unsettled.items()):
+        for shard, entries in list(unsettled.items()):
             while entries:
                 batch = entries[: self.size]
                 with self.keeper.letting_go(batch):
-                    dues = kind.settle(place, batch)
+                    dues = kind.settle(shard, batch)
                 del entries[: len(batch)]
                 self.runs += sum(held.executed for held in batch)
                 self.agenda.due(dues)
-            del unsettled[place]
+            del unsettled[shard]
 
     def _keep(self, kind: Kind[Any], locked: dict[Held, float], items: Sequence[Held]) -> None:
         """Keep what was found locked just now, and tell of what has waited for long. See Note [Kept while locked]."""

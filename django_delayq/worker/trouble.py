@@ -9,7 +9,7 @@ from contextlib import suppress
 from django.db import Error, InternalError, ProgrammingError, connections
 
 from .. import ledger
-from ..broker import Broker, Place
+from ..broker import Broker, Shard
 from ..exceptions import BrokerError, DamagedKeys
 
 logger = logging.getLogger("django_delayq.worker")
@@ -77,9 +77,9 @@ class Backoff:
 class Trouble:
     """What stands between the loop and its servers. `until` is the monotonic second before which not to try again."""
 
-    def __init__(self, broker: Broker, places: Sequence[Place]) -> None:
+    def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
         self.broker = broker
-        self.places = places
+        self.shards = shards
         self._redis, self._database, self._writes = Backoff(), Backoff(), Backoff()
         self._told: set[type[Error]] = set()
 
@@ -102,13 +102,13 @@ class Trouble:
             self._told.clear()
             logger.info("The database answers again.")
 
-    def redis_failed(self, error: BrokerError, place: Place | None = None) -> None:
+    def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
         """Note a failure; keys of a foreign type are deleted, a rebuild brings back what stood there."""
         if self._redis.failed(time.monotonic()):
             logger.error("%s Trying again; nothing is lost.", error)
         if isinstance(error, DamagedKeys):
             with suppress(BrokerError):
-                for bad in self.places if place is None else [place]:
+                for bad in self.shards if shard is None else [shard]:
                     names = self.broker.repair(bad)
                     if names:
                         logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))

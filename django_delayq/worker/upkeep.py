@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from django.db import DatabaseError, connections
 
 from .. import ledger, mirror
-from ..broker import Broker, JobBroker, Place, probe
+from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
 from .trouble import Backoff, forget_frames
 
@@ -30,14 +30,14 @@ class Upkeep:
     def __init__(
         self,
         broker: Broker,
-        places: Sequence[Place],
+        shards: Sequence[Shard],
         *,
         wake: Callable[[], None],
-        hinted: Callable[[tuple[Place, int]], None],
+        hinted: Callable[[tuple[Shard, int]], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self.broker = broker
-        self.places = places
+        self.shards = shards
         self._wake = wake
         self._hinted = hinted
         self.fail = fail
@@ -93,14 +93,14 @@ class Upkeep:
         ledger.check_tables()
         mirror.check_layout(self.broker)
         self._rebuild_missing()
-        JobBroker(self.broker).counts(self.places)  # raises where a key of jobs is damaged
+        JobBroker(self.broker).counts(self.shards)  # raises where a key of jobs is damaged
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
             mirror.sweep_in_turn(self.broker)
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
-        return json.dumps({"queues": sorted({place.queue for place in self.places}), "started": self._started})
+        return json.dumps({"queues": sorted({shard.queue for shard in self.shards}), "started": self._started})
 
     def end(self) -> None:
         """Stop the threads."""
@@ -225,18 +225,18 @@ class Upkeep:
         return True
 
     def _rebuild_missing(self) -> None:
-        epochs = self.broker.epochs(self.places)
-        missing = [place for place, epoch in zip(self.places, epochs, strict=True) if epoch is None]
+        epochs = self.broker.epochs(self.shards)
+        missing = [shard for shard, epoch in zip(self.shards, epochs, strict=True) if epoch is None]
         if missing:
             mirror.rebuild(self.broker, missing)
 
     def _repair(self, error: DamagedKeys) -> None:
         logger.error("%s", error)
-        for place in self.places:
+        for shard in self.shards:
             try:
-                names = self.broker.repair(place)
+                names = self.broker.repair(shard)
             except BrokerError as failure:
-                logger.error("Could not repair %s: %s", place, failure)
+                logger.error("Could not repair %s: %s", shard, failure)
                 return
             if names:
                 logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))

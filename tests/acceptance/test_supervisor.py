@@ -134,7 +134,7 @@ def test_a_prefix_that_becomes_foreign_while_they_run_ends_them_all(broker):
         wait_for_workers(broker, 2)
         settled(broker)  # the sweeps at their start
         taken_over(broker)
-        for place in broker.places():
+        for place in broker.shards():
             broker.enqueue(place, [("s424242", 1, 1)])
         assert parent.wait(PATIENCE_SECONDS) == 1
         assert "before it could work, and no other works" in output_of(parent)

@@ -35,7 +35,7 @@ def taken_over(broker):
     flush = broker.client.pipeline()
     flush.delete(*broker.client.scan_iter(match=f"*{prefix}*"))
     flush.set(keys.layout_key(prefix), FOREIGN)
-    for place in broker.places():
+    for place in broker.shards():
         flush.set(keys.shard_keys(prefix, place)[keys.PARTS.index("epoch")], "theirs")
     flush.execute()
 
@@ -120,7 +120,7 @@ def test_a_changed_shard_count_is_refused_with_instructions(broker):
 
 def test_a_prefix_taken_over_by_another_database_after_a_flush_stops_the_worker(broker):
     noop()
-    place = broker.places()[0]
+    place = broker.shards()[0]
     with worker(IDLE_CAP_SECONDS=5) as process:
         wait_until(lambda: broker.workers())
         settled(broker)  # the sweeps at its start
@@ -153,7 +153,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(own_server):
 @pytest.mark.parametrize("part", keys.PARTS)
 def test_keys_of_a_foreign_type_are_deleted_and_rebuilt(broker, part):
     make_due(broker, noop())
-    place = broker.place_of("s1", "default")
+    place = broker.shard_of("s1", "default")
     names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place, "me"), strict=True))
     broker.client.delete(names[part])
     broker.client.sadd(names[part], "garbage")
@@ -167,7 +167,7 @@ def test_keys_of_a_foreign_type_are_deleted_and_rebuilt(broker, part):
 
 def test_garbage_written_while_it_runs_does_not_end_the_worker(broker):
     noop(kind="every", cron="", every=timedelta(seconds=1))
-    place = broker.places()[0]
+    place = broker.shards()[0]
     names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place), strict=True))
     with worker(LEASE_SECONDS=2) as process:  # what is settled at that very moment comes back when its lease has ended
         wait_until(lambda: Run.objects.finished().exists(), 15)

@@ -127,7 +127,7 @@ def flush(options: argparse.Namespace, broker: Any, pid: int) -> None:
     """Flush and print what it took."""
     from django_delayq.models import Run
 
-    places = broker.places()
+    places = broker.shards()
     client = broker.client
     client.config_set("slowlog-log-slower-than", SLOWER_THAN_US)
     client.config_set("slowlog-max-len", 10_000)

@@ -6,7 +6,7 @@ import time
 import pytest
 from django.db.models import Max
 
-from django_delayq.broker import Place
+from django_delayq.broker import Shard
 from django_delayq.fields import utcnow
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until
@@ -35,7 +35,7 @@ def fill(first, gate, trace, broker):
         gate.touch()
         end = time.monotonic() + 1  # what waits for so long is handed back: try again
         while time.monotonic() < end:
-            if len(trace.running_in(first.pid)) == THREADS and broker.stats(Place("default", 0)).leased >= THREADS + 2:
+            if len(trace.running_in(first.pid)) == THREADS and broker.stats(Shard("default", 0)).leased >= THREADS + 2:
                 return True
         gate.unlink()
         wait_until(lambda: not trace.running_in(first.pid))

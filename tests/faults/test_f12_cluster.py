@@ -31,7 +31,7 @@ def six_shards(settings):
 
 def slots(cluster, broker):
     """Return the slot of each shard of the queue that is used."""
-    return [cluster.slot_of(conf.get_config().prefix, place) for place in broker.places(["default"])]
+    return [cluster.slot_of(conf.get_config().prefix, place) for place in broker.shards(["default"])]
 
 
 def running(trace, fleet):
@@ -109,7 +109,7 @@ def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_poi
                 wait_until(lambda: len(trace.first_after(began)) == len(histories), 60, "all to go on")
                 verdict = report(f"F12 {before} -> {after} shards", histories, recovery=time.time() - began)
                 assert fleet.tend() == 0
-            assert [broker.stats(place).members > 0 for place in broker.places(["default"])] == [True] * after
+            assert [broker.stats(place).members > 0 for place in broker.shards(["default"])] == [True] * after
             assert not list(broker.client.scan_iter(f"{{{conf.get_config().prefix}:default:{after}}}:[^j]*"))
             assert "former" not in json.loads(broker.layout())
     assert f"has {after} shards in Redis but {before} in DELAYQ['SHARDS']" in former.workers[0].log()

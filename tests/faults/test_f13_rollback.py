@@ -81,7 +81,7 @@ def entry(broker, row):
 
 def lapsed_lease(broker):
     """A worker has died and its lease has run out."""
-    broker.claim(broker.places()[0], limit=1, lease_ms=0, request=1)
+    broker.claim(broker.shards()[0], limit=1, lease_ms=0, request=1)
 
 
 @pytest.mark.parametrize("older_lease", [False, True], ids=["not leased", "lease of a dead worker"])

@@ -42,7 +42,7 @@ class Damage:
 
     def __init__(self, broker, part, members):
         self.client, self.part, self.members = broker.client, part, members
-        names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, broker.places()[0], WORKER), strict=True))
+        names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, broker.shards()[0], WORKER), strict=True))
         self.name = names.get(part, f"{broker.config.prefix}:{part}")
         self.kind = {**keys.TYPES, **OF_THE_PREFIX}[part]
 
@@ -105,7 +105,7 @@ def test_f16_a_damaged_score_starts_no_point_before_it_is_due(broker, report, sc
     run_burst()
     point = broker.views([(f"s{row.pk}", "default")])[0].point_ms
     damaged = {f"s{row.pk}": broker.now_ms() if score == "now" else score}
-    broker.client.zadd(keys.shard_keys(broker.config.prefix, broker.places()[0])[0], damaged)
+    broker.client.zadd(keys.shard_keys(broker.config.prefix, broker.shards()[0])[0], damaged)
     worker = Worker(WorkerOptions(queues=("default", "mail"), burst=True))  # one that has swept long ago
     worker.upkeep.begin = lambda **how: None
     worker.run()

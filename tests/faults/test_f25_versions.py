@@ -112,7 +112,7 @@ def test_f25_the_delay_doubles_from_a_second_to_ten_minutes_and_counts_no_attemp
     for seconds in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600):
         before = broker.now_ms()
         broker.client.zadd(due, {f"s{row.pk}": before})
-        worker.agenda.due_in_ms(broker.places()[0], 0)
+        worker.agenda.due_in_ms(broker.shards()[0], 0)
         worker.tick()
         score = view(broker, row).score_ms
         assert score - broker.now_ms() <= 1000 * seconds <= score - before
@@ -147,7 +147,7 @@ def test_f25_columns_of_a_newer_release_do_not_disturb_a_worker(newer_columns, b
     for row in Schedule.objects.all():
         make_due(broker, row)
     histories = histories_of(Schedule.objects.all())
-    broker.claim(broker.places()[0], limit=1, lease_ms=0, request=1)  # a worker that died
+    broker.claim(broker.shards()[0], limit=1, lease_ms=0, request=1)  # a worker that died
     run_burst()
     Schedule.objects.first().pause()
     Schedule.objects.last().delete()

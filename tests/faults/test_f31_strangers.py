@@ -76,7 +76,7 @@ def dense(settings):
 def content(broker, rows):
     """Return what Redis holds of schedules that are not due, and how many members there are."""
     views = broker.views([(f"s{row.pk}", row.queue) for row in rows])
-    return views, [broker.stats(place).members for place in broker.places()], broker.layout()
+    return views, [broker.stats(place).members for place in broker.shards()], broker.layout()
 
 
 def refused(text, *parts):
@@ -143,7 +143,7 @@ def test_f31_who_adopts_the_prefix_gets_it_whole_and_may_give_it_back(broker, st
         assert status == 0, said
         assert former.wait() == 1
         refused(former.log(), "another database", "delayq_sync --adopt")
-    names = set().union(*(page for place in broker.places() for page in broker.scan(place)))
+    names = set().union(*(page for place in broker.shards() for page in broker.scan(place)))
     assert names == {f"s{10**9}"}, "all of the new owner, nothing of the former one"
     call_command("delayq_sync", "--adopt", stdout=StringIO())
     known = len(trace.executions())
@@ -184,5 +184,5 @@ def test_f31_another_number_of_shards_is_refused_until_the_prefix_is_purged(brok
         report("F31 another number of shards", histories)
     sharded = Broker(timeout_seconds=5)
     assert all(mirrored(sharded, row) for row in [*rows, late])
-    assert sum(sharded.stats(place).members > 0 for place in sharded.places(["default"])) == 3
+    assert sum(sharded.stats(place).members > 0 for place in sharded.shards(["default"])) == 3
     sharded.close()

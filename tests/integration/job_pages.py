@@ -38,7 +38,7 @@ def ready(n=0, queue="default", **options):
 def where(broker, wanted):
     queue, member = parse_id(wanted)
     jobs = JobBroker(broker)
-    return jobs, jobs.place_of(member, queue), member
+    return jobs, jobs.shard_of(member, queue), member
 
 
 def claim(broker, wanted, *, lease_ms=LEASE_MS):
@@ -94,7 +94,7 @@ def forge(broker, wanted, text="forged\n{}"):
 
 
 def counts(broker):
-    found = JobBroker(broker).counts(broker.places())
+    found = JobBroker(broker).counts(broker.shards())
     return tuple(sum(values) for values in zip(*found, strict=True))
 
 

@@ -3,7 +3,7 @@
 Times are ms relative to the server's clock at the test's start; see `shard.py`.
 """
 
-from django_delayq.broker import Broker, JobBroker, JobSettlement, NewJob, Place, keys
+from django_delayq.broker import Broker, JobBroker, JobSettlement, NewJob, Shard, keys
 from django_delayq.broker.scripts import text, wire
 from tests.integration.shard import LEASE_MS, PLACE, begin, listening
 
@@ -26,10 +26,10 @@ def names_of(claim):
 class JobShard:
     """One shard. Each call of a script is followed by a look whether everything in it still fits together."""
 
-    def __init__(self, broker, epoch="e1", place=PLACE):
-        self.broker, self.client, self.place = broker, broker.client, place
+    def __init__(self, broker, epoch="e1", shard=PLACE):
+        self.broker, self.client, self.shard = broker, broker.client, shard
         self.jobs = JobBroker(broker)
-        self.names = keys.all_keys(broker.config.prefix, place, broker.worker)
+        self.names = keys.all_keys(broker.config.prefix, shard, broker.worker)
         self.now = begin(broker)
         self.sound = True  # False where a test has put garbage there
         if epoch:
@@ -39,7 +39,7 @@ class JobShard:
 
     def add(self, *jobs, again=False, epoch="e1"):
         """Add jobs; return per job '' or who stands for it, or None where the epoch is another."""
-        replies = self.jobs.enqueue_each([(self.place, jobs)], {self.place: epoch}, again=again)
+        replies = self.jobs.enqueue_each([(self.shard, jobs)], {self.shard: epoch}, again=again)
         self.look()
         found = []
         for _, reply in replies:
@@ -51,27 +51,27 @@ class JobShard:
     def claim(self, request=1, limit=100, lease_ms=LEASE_MS, worker=None):
         """Claim; return the reply."""
         jobs = self.jobs if worker is None else JobBroker(Broker(timeout_seconds=5, worker=worker))
-        claim = jobs.claim(self.place, limit=limit, lease_ms=lease_ms, request=request)
+        claim = jobs.claim(self.shard, limit=limit, lease_ms=lease_ms, request=request)
         self.look(claimed=claim)
         return claim
 
     def renew(self, *leases, start=False):
         """Renew (member, holder); return who lost it."""
-        lost = self.jobs.renew(self.place, leases, lease_ms=LEASE_MS, start=start)
+        lost = self.jobs.renew(self.shard, leases, lease_ms=LEASE_MS, start=start)
         self.look()
         return lost
 
     def settle(self, *items, dead_ms=DEAD_MS, dead_most=DEAD_MOST):
         """Settle (member, holder, what, ms, text); return per job whether it was still the holder's."""
         settled = self.jobs.settle(
-            self.place, [JobSettlement(*item) for item in items], dead_ms=dead_ms, dead_most=dead_most
+            self.shard, [JobSettlement(*item) for item in items], dead_ms=dead_ms, dead_most=dead_most
         )
         self.look()
         return [bool(reply) for reply in settled.replies]
 
     def change(self, member, what, ms=0, value="", **options):
         """Cancel, move, revive or bury; return the reply."""
-        reply = self.jobs.change(self.place, member, what, ms, value, **options)
+        reply = self.jobs.change(self.shard, member, what, ms, value, **options)
         self.look()
         return reply
 
@@ -91,13 +91,13 @@ class JobShard:
 
     def result(self, member):
         """Return (text, whether it expires) of a result, None where there is none."""
-        key = keys.result_key(self.broker.config.prefix, self.place, member)
+        key = keys.result_key(self.broker.config.prefix, self.shard, member)
         found = self.client.get(key)
         return None if found is None else (text(found), self.client.pttl(key) > 0)
 
     def put_result(self, member):
         """Let a result of a job stand."""
-        self.client.set(keys.result_key(self.broker.config.prefix, self.place, member), "result", px=60_000)
+        self.client.set(keys.result_key(self.broker.config.prefix, self.shard, member), "result", px=60_000)
 
     # -- reads
 
@@ -173,5 +173,5 @@ class JobShard:
         return listening(self.broker, self.names)
 
 
-__all__ = ["DEAD_MOST", "DEAD_MS", "LEASE_MS", "PATIENCE_MS", "PLACE", "JobShard", "Place", "names_of",
+__all__ = ["DEAD_MOST", "DEAD_MS", "LEASE_MS", "PATIENCE_MS", "PLACE", "JobShard", "Shard", "names_of",
            "new", "wire"]  # fmt: skip

@@ -32,7 +32,7 @@ def absent(broker, row, queue=None):
 
 
 def set_due(broker, row, part, value):
-    place = broker.place_of(f"s{row.pk}", row.queue)
+    place = broker.shard_of(f"s{row.pk}", row.queue)
     name = f"{{{broker.config.prefix}:{place}}}:{part}"
     if part == "due":
         broker.client.zadd(name, {f"s{row.pk}": value})

@@ -6,11 +6,11 @@ import itertools
 import math
 import time
 
-from django_delayq.broker import Broker, Place, keys
+from django_delayq.broker import Broker, Shard, keys
 from django_delayq.broker import broker as broker_module
 from tests.acceptance.support import PATIENCE_SECONDS
 
-PLACE = Place("default", 0)
+PLACE = Shard("default", 0)
 LEASE_MS = 30_000
 HASHES = ("point", "gen", "lease", "attempts")
 _began = 0.0
@@ -40,7 +40,7 @@ def listening(broker, names):
     """Subscribe; return a function that gives the hints (place, ms) that were sent since it was last asked."""
     hints = broker.hints(timeout_seconds=PATIENCE_SECONDS)
     assert next(hints) is None, "it is subscribed"
-    last = (Place("last", 0), 0)
+    last = (Shard("last", 0), 0)
 
     def come():
         say = "return redis.call('publish', ARGV[1], ARGV[2])"  # by the shard's server, behind what that has said
@@ -56,7 +56,7 @@ def names_of(claim):
     return [entry.member for entry in claim.entries]
 
 
-class Shard:
+class SeededShard:
     """One shard, seeded and read past the scripts. Numbers in `due` and `point` are relative to `now`."""
 
     def __init__(self, broker):

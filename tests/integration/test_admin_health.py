@@ -49,7 +49,7 @@ def test_the_list_tells_what_is_wrong_and_what_to_do(boss, well):
 def test_drift_is_a_number(boss, well):
     row = make("a")
     for part in ("due", "point", "gen"):
-        name = keys.shard_keys(well.config.prefix, well.place_of(f"s{row.pk}", "default"))[keys.PARTS.index(part)]
+        name = keys.shard_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[keys.PARTS.index(part)]
         well.client.delete(name)
     shown = health(boss)
     assert "drift 1" in shown and "1 problem<" in shown
@@ -124,7 +124,7 @@ def test_another_databases_prefix_is_told_with_the_way_out(boss, well):
 
 def test_keys_of_a_foreign_type_do_not_break_the_pages(boss, well):
     row = make("a")
-    name = keys.shard_keys(well.config.prefix, well.place_of(f"s{row.pk}", "default"))[2]
+    name = keys.shard_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[2]
     well.client.delete(name)
     well.client.set(name, "garbage")
     assert boss.get(LIST).status_code == 200

@@ -471,7 +471,7 @@ def test_where_redis_fails_in_between_it_is_told_what_was_done(boss, broker, mon
 
 def test_keys_of_a_foreign_type_are_told(boss, broker):
     waiting()
-    names = keys.all_keys(broker.config.prefix, broker.places()[0])
+    names = keys.all_keys(broker.config.prefix, broker.shards()[0])
     broker.client.delete(names["jobs"])
     broker.client.set(names["jobs"], "foreign")
     assert "Redis answers with an error." in page_of(boss, JOBS)

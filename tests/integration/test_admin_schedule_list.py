@@ -56,7 +56,7 @@ def test_a_list_of_forty_asks_the_database_and_redis_as_often_as_one_of_two(boss
 
 def test_the_list_says_running_overdue_and_missing(boss, broker):
     running, late, lost = make("running"), make("late"), make("lost")
-    place = broker.place_of(f"s{late.pk}", "default")
+    place = broker.shard_of(f"s{late.pk}", "default")
     due, point, _generation, lease = keys.shard_keys(broker.config.prefix, place)[:4]
     broker.client.hset(lease, f"s{running.pk}", "w:1")
     past = to_ms(datetime.now(UTC) - timedelta(minutes=1))
@@ -72,7 +72,7 @@ def test_the_list_says_running_overdue_and_missing(boss, broker):
 
 def test_garbage_in_redis_does_not_break_the_list(boss, broker):
     schedule = make()
-    point = keys.shard_keys(broker.config.prefix, broker.place_of(f"s{schedule.pk}", "default"))[1]
+    point = keys.shard_keys(broker.config.prefix, broker.shard_of(f"s{schedule.pk}", "default"))[1]
     for garbage in ("9" * 300, "nan", "x", "999999999999999999"):
         broker.client.hset(point, f"s{schedule.pk}", garbage)
         assert boss.get(LIST).status_code == 200

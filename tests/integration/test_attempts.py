@@ -138,7 +138,7 @@ def test_a_take_over_of_a_retry_is_kept_behind_the_attempt_that_failed(broker):
     assert [tuple(each) for each in attempts_of(run)][:1] == [FORMER]
     assert attempts_of(run)[-1][2:] == (None, worker.options.name, "", ""), "it runs"
     worker.broker.close()
-    place = broker.place_of(f"s{run.schedule_id}", "default")
+    place = broker.shard_of(f"s{run.schedule_id}", "default")
     broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {f"s{run.schedule_id}": 1})
     run_burst()
     former, lost, last = kept(run)
@@ -151,7 +151,7 @@ def test_of_a_worker_that_died_before_it_wrote_anything_its_claim_is_kept(broker
     row = schedule()
     make_due(broker, row)
     dead = Broker(timeout_seconds=5, worker="dead")
-    claim = dead.claim(dead.places()[0], limit=10, lease_ms=0, request=1)
+    claim = dead.claim(dead.shards()[0], limit=10, lease_ms=0, request=1)
     dead.close()
     run_burst()
     lost, last = attempts_of(Run.objects.get())
@@ -192,7 +192,7 @@ def test_what_is_handed_back_unstarted_keeps_no_attempt_of_it(broker, made):
 def test_what_was_inserted_and_handed_back_tells_of_the_one_who_died_not_of_the_one_who_handed_it_back(broker):
     make_due(broker, schedule())
     dead = Broker(timeout_seconds=5, worker="dead")
-    claim = dead.claim(dead.places()[0], limit=10, lease_ms=0, request=1)
+    claim = dead.claim(dead.shards()[0], limit=10, lease_ms=0, request=1)
     dead.close()
     worker = idle_worker()
     worker.tick()

@@ -4,13 +4,13 @@ import pytest
 
 from django_delayq.broker import Definition, Settlement, keys
 from django_delayq.exceptions import DamagedKeys
-from tests.integration.shard import LEASE_MS, PLACE, Shard, names_of
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, names_of
 from tests.support import count_keys
 
 
 @pytest.fixture
 def shard(broker):
-    return Shard(broker)
+    return SeededShard(broker)
 
 
 @pytest.mark.parametrize("part", keys.PARTS)
@@ -123,7 +123,7 @@ def test_an_empty_epoch_is_rebuilt_like_an_absent_one(shard):
 def test_keys_of_the_whole_prefix_are_repaired_too(broker, name):
     key = f"{broker.config.prefix}:{name}"
     broker.client.rpush(key, "foreign")
-    for place in broker.places():
+    for place in broker.shards():
         broker.repair(place)
     broker.claim_layout("{}")
     broker.heartbeat(1, "{}")
@@ -140,7 +140,7 @@ def test_purge_deletes_this_prefix_and_no_other(broker):
     ]
     for name in others:
         broker.client.set(name, "theirs")
-    Shard(broker).member("s1")
+    SeededShard(broker).member("s1")
     broker.claim_layout("{}")
     broker.heartbeat(1, "{}")
     try:

@@ -9,18 +9,18 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, Definition, JobBroker, Place, Settlement, keys, scripts
+from django_delayq.broker import Broker, Definition, JobBroker, Settlement, Shard, keys, scripts
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
-from tests.integration.shard import LEASE_MS, PLACE, Shard, about, listening
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 
 
 @pytest.fixture
 def shard(broker):
-    return Shard(broker)
+    return SeededShard(broker)
 
 
 # -- upsert
@@ -184,7 +184,7 @@ def test_parts_run_once_each_on_a_server_that_has_forgotten_the_script(shard, mo
     shard.client.script_flush()
     assert shard.broker.enqueue(PLACE, [(f"r{n}", 1, 1) for n in range(3)]) == [True, True, True]
     shard.client.script_flush()
-    assert [stats.members for stats in shard.broker.all_stats([PLACE, Place("default", 1)])] == [3, 0]
+    assert [stats.members for stats in shard.broker.all_stats([PLACE, Shard("default", 1)])] == [3, 0]
 
 
 def test_an_error_in_one_part_is_raised(shard, monkeypatch):
@@ -254,7 +254,7 @@ def test_each_script_belongs_to_exactly_one_method():
 
 
 def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_another(broker):
-    places = [Place("default", 0), Place("default", 1), Place("mail", 0)]
+    places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
     names = [{*keys.all_keys("p:q", place, "host:1").values(), keys.result_key("p:q", place, "j1")} for place in places]
     assert [len({key_slot(name.encode()) for name in group}) for group in names] == [1, 1, 1]
     tags = [{name.partition("}")[0] for name in group} for group in names]
@@ -266,7 +266,7 @@ def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_anot
 @pytest.mark.parametrize("decode", [False, True])
 def test_bytes_and_str_replies_mean_the_same(prefix, decode):
     with EmbeddedServer() as server, redis.Redis.from_url(server.url, decode_responses=decode) as client:
-        shard = Shard(Broker(timeout_seconds=5, worker="test", client=client))
+        shard = SeededShard(Broker(timeout_seconds=5, worker="test", client=client))
         assert shard.broker.upsert(PLACE, [Definition("s1", 7, shard.now - 5, shard.now - 5)]) == ["NEW"]
         assert shard.broker.epochs([PLACE]) == ["e1"]
         assert shard.broker.heads([PLACE]) == [shard.now - 5]

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from django_delayq.broker import Definition, Place, Settlement
-from tests.integration.shard import LEASE_MS, PLACE, Shard, about, names_of
+from django_delayq.broker import Definition, Settlement, Shard
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, names_of
 
 
 @pytest.fixture
 def shard(broker):
-    return Shard(broker)
+    return SeededShard(broker)
 
 
 # -- claim
@@ -290,7 +290,7 @@ def test_the_epoch_is_compared_and_set(shard):
     assert shard.client.pttl(shard.names["epoch"]) == -1
     shard.client.delete(shard.names["epoch"])
     assert broker.swap_epochs([PLACE], None, "new") == [True]
-    assert broker.epochs([PLACE, Place("mail", 0)]) == ["new", None]
+    assert broker.epochs([PLACE, Shard("mail", 0)]) == ["new", None]
 
 
 # -- many at once

@@ -201,7 +201,7 @@ def test_a_due_point_that_nobody_claims_asks_for_a_worker(broker):
 def test_who_holds_the_lease_is_told(broker):
     schedule = make(cron=DAILY_CRON, timezone="UTC")
     point = make_due(broker, schedule)
-    (place,) = [place for place in broker.places() if place.queue == "default"]
+    (place,) = [place for place in broker.shards() if place.queue == "default"]
     assert broker.claim(place, limit=1, lease_ms=30_000, request=1).entries
     assert "A worker holds the lease" in told(schedule, at=iso(point))
     assert "A worker holds the lease" in told(schedule)

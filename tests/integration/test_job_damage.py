@@ -169,8 +169,8 @@ def test_a_garbage_member_cannot_bring_another_twice(shard):
 def test_what_is_no_job_is_dropped_by_a_worker_and_the_others_run(fresh, broker, settings, shards):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": shards}
     run_burst()
-    for place in broker.places(["default"]):
-        shard = JobShard(broker, epoch=None, place=place)
+    for place in broker.shards(["default"]):
+        shard = JobShard(broker, epoch=None, shard=place)
         for garbage in (b"\xff\xfe", "a b", "", "x", "s1", get_random_string(5000)):
             shard.client.zadd(shard.names["ready"], {garbage: 1})
             shard.client.hset(shard.names["payload"], garbage, b"\xff{}")
@@ -178,8 +178,8 @@ def test_what_is_no_job_is_dropped_by_a_worker_and_the_others_run(fresh, broker,
     tasks.add.enqueue_many(((n,), {}) for n in range(8))
     run_burst()
     assert sorted(tasks.CALLS) == [(n, 1) for n in range(8)]
-    for place in broker.places(["default"]):
-        assert JobShard(broker, epoch=None, place=place).state() == {}
+    for place in broker.shards(["default"]):
+        assert JobShard(broker, epoch=None, shard=place).state() == {}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from django_delayq.backend.listing import LISTED, Flaw, JobState, count_jobs, find_job, list_jobs, places_of
-from django_delayq.broker import Broker, Place
+from django_delayq.backend.listing import LISTED, Flaw, JobState, count_jobs, find_job, list_jobs, shards_of
+from django_delayq.broker import Broker, Shard
 from django_delayq.broker.job_pages import After, JobPages
 from django_delayq.jobs import parse_id
 from tests.app import tasks
@@ -13,7 +13,7 @@ from tests.integration.job_pages import LATER, build, claim, dead, forge, ready,
 from tests.support import run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
-PLACES = [Place("default", shard) for shard in range(5)]
+PLACES = [Shard("default", shard) for shard in range(5)]
 
 
 def key(broker, place, part):
@@ -27,12 +27,12 @@ def seed(broker, scores, part="dead"):
     return scores
 
 
-def walk(broker, size, newest_first=False, places=PLACES):
+def walk(broker, size, newest_first=False, shards=PLACES):
     """Return the members of all pages; each page but the last is full."""
     pages, found, after = JobPages(broker), [], None
     while True:
-        page = pages.ordered("dead", places, size, after=after, newest_first=newest_first)
-        found += [(row.place, row.member) for row in page.rows]
+        page = pages.ordered("dead", shards, size, after=after, newest_first=newest_first)
+        found += [(row.shard, row.member) for row in page.rows]
         if page.after is None:
             return found
         assert len(page.rows) == size
@@ -46,7 +46,7 @@ def walk(broker, size, newest_first=False, places=PLACES):
 @pytest.mark.parametrize("spread", ["even", "one shard has all of the first", "ties", "infinite"])
 def test_pages_hold_each_job_once_in_the_order_of_all_shards(broker, size, newest_first, spread):
     count = 40
-    place_of = {
+    shard_of = {
         "even": lambda n: PLACES[n % 5],
         "one shard has all of the first": lambda n: PLACES[3] if 5 < n < 35 else PLACES[n % 5],
         "ties": lambda n: PLACES[n % 3],
@@ -55,7 +55,7 @@ def test_pages_hold_each_job_once_in_the_order_of_all_shards(broker, size, newes
     score_of = {"ties": lambda n: n // 15, "infinite": lambda n: inf if n > 30 else -inf if n < 7 else n}.get(
         spread, lambda n: n
     )
-    made = seed(broker, [(place_of(n), f"m{n:02}", score_of(n)) for n in range(count)])
+    made = seed(broker, [(shard_of(n), f"m{n:02}", score_of(n)) for n in range(count)])
     scores = {(place, member): score for place, member, score in made}
     found = walk(broker, size, newest_first)
     assert len(found) == count
@@ -84,7 +84,7 @@ def test_a_page_far_behind_reads_as_little_as_the_first_one(broker):
 
 def test_places_that_are_gone_and_nonsense_begin_at_the_first_page(broker):
     seed(broker, [(PLACES[0], "m", 1)])
-    assert len(JobPages(broker).ordered("dead", PLACES, 5, after=After(9.0, Place("other", 0), 3)).rows) == 1
+    assert len(JobPages(broker).ordered("dead", PLACES, 5, after=After(9.0, Shard("other", 0), 3)).rows) == 1
     for text in ("", "x", "1~default:0", "nan~default:0~1", "1~default:0~-1", "1~a b:0~1", "1" * 500, "1.1.1~q:0~1"):
         assert After.parse(text) is None, text
     assert JobPages(broker).ordered("dead", [], 5).rows == []
@@ -113,7 +113,7 @@ def spread(request, settings):
 
 
 def ids(broker, state, size=100):
-    places, found, after = places_of(broker, ("default", "mail")), [], ""
+    places, found, after = shards_of(broker, ("default", "mail")), [], ""
     while True:
         listing = list_jobs(broker, places, state, size=size, after=after)
         found += [job.result_id for job in listing.jobs]
@@ -141,8 +141,8 @@ def test_each_state_lists_its_jobs_in_their_order(spread):
         assert set(ids(broker, JobState.RUNNING, size)) == set(held)
         assert set(ids(broker, JobState.DEAD, size)) == set(gone)
     assert ids(broker, JobState.DEAD)[0] == gone[-1], "what died last comes first"
-    assert count_jobs(broker, places_of(broker, ("default", "mail"))) == (7, 5, 4, 3, False)
-    assert count_jobs(broker, places_of(broker, ("mail",))) == (3, 0, 0, 0, False)
+    assert count_jobs(broker, shards_of(broker, ("default", "mail"))) == (7, 5, 4, 3, False)
+    assert count_jobs(broker, shards_of(broker, ("mail",))) == (3, 0, 0, 0, False)
 
 
 def test_jobs_that_are_held_do_not_fill_the_pages_of_those_that_wait(broker):
@@ -151,7 +151,7 @@ def test_jobs_that_are_held_do_not_fill_the_pages_of_those_that_wait(broker):
     claim(broker, held[0])
     later = {waiting(n) for n in range(3)}
     assert set(ids(broker, JobState.WAITING, 10)) == later
-    first = list_jobs(broker, places_of(broker, ("default",)), JobState.WAITING, size=10)
+    first = list_jobs(broker, shards_of(broker, ("default",)), JobState.WAITING, size=10)
     assert len(first.jobs) == 3, "the page goes on behind those that are held"
 
 
@@ -198,7 +198,7 @@ def test_what_is_not_signed_is_told_as_such_and_not_read(broker, text):
             continue
         assert (seen.flaw, seen.call, seen.record) == (Flaw.FORGED, None, None)
     for state in (JobState.WAITING, JobState.DEAD):
-        (seen,) = list_jobs(broker, places_of(broker, ("default",)), state, size=10).jobs
+        (seen,) = list_jobs(broker, shards_of(broker, ("default",)), state, size=10).jobs
         assert (seen.flaw, seen.call) == (Flaw.FORGED, None)
 
 
@@ -220,7 +220,7 @@ def test_what_is_no_job_is_not_found(broker, wanted):
 
 def test_garbage_under_our_keys_is_listed_without_an_id(broker):
     build(broker)
-    place = Place("default", 0)
+    place = Shard("default", 0)
     broker.client.zadd(key(broker, place, "jobs"), {b"\xff garbage": 9e300, "j": -5})
     broker.client.zadd(key(broker, place, "ready"), {"x y": inf})
     broker.client.zadd(key(broker, place, "dead"), {"": 1})
@@ -243,4 +243,4 @@ def test_tasks_of_the_tests_are_those_that_were_enqueued(broker):
     wanted = waiting(5)
     seen = find_job(broker, wanted)
     assert (seen.call.task, seen.call.args) == (tasks.add.module_path, [5])
-    assert parse_id(wanted) == (seen.place.queue, seen.member)
+    assert parse_id(wanted) == (seen.shard.queue, seen.member)

@@ -222,7 +222,7 @@ def test_what_is_not_due_is_not_claimed_and_the_head_is_told(shard):
     claim = shard.claim()
     assert (claim.entries, claim.head_ms) == ((), shard.now + 60_000)
     assert shard.raw() == before
-    assert JobShard(shard.broker, epoch=None, place=PLACE).claim().entries == ()
+    assert JobShard(shard.broker, epoch=None, shard=PLACE).claim().entries == ()
 
 
 def test_jobs_of_one_call_start_in_their_order_and_before_later_ones(shard):

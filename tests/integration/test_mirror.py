@@ -106,7 +106,7 @@ def test_a_rollback_mirrors_nothing(broker):
         raise RuntimeError("rolled back")
     assert view(broker, Schedule.objects.get()) == before
     assert not Tombstone.objects.exists()
-    assert broker.stats(broker.places()[0]).members == 1
+    assert broker.stats(broker.shards()[0]).members == 1
 
 
 def test_only_the_outermost_commit_mirrors(broker):
@@ -163,11 +163,11 @@ def test_a_move_during_a_run_does_not_start_the_point_a_second_time(broker):
     """Claimed in one queue, edited to another: the first holder still runs."""
     row = schedule()
     make_due(broker, row)
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     assert len(broker.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
     Schedule.objects.update(queue="mail")
     mirror.delta_sweep(broker)
-    target = broker.place_of(f"s{row.pk}", "mail")
+    target = broker.shard_of(f"s{row.pk}", "mail")
     assert broker.claim(target, limit=1, lease_ms=30_000, request=1).entries == ()
 
 
@@ -241,6 +241,6 @@ def test_the_circuit_breaker_closes_by_itself(broker, monkeypatch):
         schedule()
         monkeypatch.setattr(fast, "_broker", broker)
         schedule("too early")
-        assert broker.stats(broker.places()[0]).members == 0
+        assert broker.stats(broker.shards()[0]).members == 0
         monkeypatch.setattr(fast, "_broken_until", time.monotonic() - 0.01)
         assert mirrored(broker, schedule("later"))

@@ -82,7 +82,7 @@ def test_a_restored_backup_is_what_redis_follows(built, restored, command):
         assert mirrored(built, restored[name]), name
     assert view(built, restored["ran"]).point_ms == to_ms(restored["point"]), "rewound to what has no outcome any more"
     assert absent(built, restored["moved"], "mail")
-    names = set().union(*(page for place in built.places() for page in built.scan(place)))
+    names = set().union(*(page for place in built.shards() for page in built.scan(place)))
     assert names == {f"s{row.pk}" for row in Schedule.objects.all()}
     assert mirror.full_sweep(built).lines == []
     assert mirror.drift(built).total == 0
@@ -132,14 +132,14 @@ def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
 def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, monkeypatch):
     row = schedule()
     point = make_due(built, row)
-    place = built.place_of(f"s{row.pk}", "default")
+    place = built.shard_of(f"s{row.pk}", "default")
     claim = built.claim(place, limit=1, lease_ms=30_000, request=1)
     become_a_copy(monkeypatch)
     with pytest.raises(ForeignLayout):
         mirror.check_layout(built)
-    before = built.epochs(built.places())
+    before = built.epochs(built.shards())
     assert mirror.adopt(built).done
-    assert all(new != old for new, old in zip(built.epochs(built.places()), before, strict=True))
+    assert all(new != old for new, old in zip(built.epochs(built.shards()), before, strict=True))
     settlement = Settlement(
         f"s{row.pk}", claim.holder, "next", 10**13, row.generation, to_ms(utcnow() + timedelta(days=9))
     )
@@ -155,7 +155,7 @@ def test_adopting_a_flushed_prefix_builds_it(built, monkeypatch):
     become_a_copy(monkeypatch)
     mirror.adopt(built)
     assert mirrored(built, row)
-    assert None not in built.epochs(built.places())
+    assert None not in built.epochs(built.shards())
 
 
 def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeypatch):
@@ -211,7 +211,7 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     with monkeypatch.context() as elsewhere:
         become_a_copy(elsewhere)
         mirror.adopt(built)
-    assert not own.claims.claim(built.place_of(f"s{row.pk}", "default"), lambda: 1)
+    assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), lambda: 1)
     assert isinstance(own.failure, ForeignLayout)
     seen = view(built, row)
     assert (seen.point_ms, seen.leased) == (to_ms(point), False)

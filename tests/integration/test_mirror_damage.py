@@ -17,14 +17,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def built(broker):
     """A prefix that was built once, as in any running project."""
     mirror.check_layout(broker)
-    for place in broker.places():
+    for place in broker.shards():
         broker.swap_epochs([place], None, "built")
     return broker
 
 
 DAMAGES = [
     ("nothing", lambda b, row: None, ""),
-    ("entry lost", lambda b, row: b.remove(b.places()[0], [(f"s{row.pk}", 10**15, "")]), "added"),
+    ("entry lost", lambda b, row: b.remove(b.shards()[0], [(f"s{row.pk}", 10**15, "")]), "added"),
     ("point is garbage", lambda b, row: set_due(b, row, "point", "garbage"), "repaired"),
     ("generation is garbage", lambda b, row: set_due(b, row, "gen", "garbage"), "repaired"),
     ("generation is endless", lambda b, row: set_due(b, row, "gen", "inf"), "repaired"),
@@ -107,7 +107,7 @@ def test_what_is_left_of_a_schedule_that_is_gone_is_removed(built, part, value):
     dry = mirror.full_sweep(built, dry_run=True)
     assert mirror.full_sweep(built).lines == dry.lines
     assert len(dry.lines) == 1
-    assert not list(built.scan(built.places()[0]))
+    assert not list(built.scan(built.shards()[0]))
 
 
 RUN_DAMAGES = [
@@ -123,7 +123,7 @@ RUN_DAMAGES = [
 def test_a_damaged_run_member_is_mended(built, part, value, word):
     run = orders.run_now(schedule())
     member = f"r{run.pk}"
-    names = dict(zip(keys.PARTS, keys.shard_keys(built.config.prefix, built.places()[0]), strict=True))
+    names = dict(zip(keys.PARTS, keys.shard_keys(built.config.prefix, built.shards()[0]), strict=True))
     if part == "due":
         built.client.zrem(names["due"], member) if value is None else built.client.zadd(names["due"], {member: value})
     else:
@@ -137,4 +137,4 @@ def test_a_damaged_run_member_is_mended(built, part, value, word):
     run_burst()
     run.refresh_from_db()
     assert run.status == Status.SUCCEEDED
-    assert member not in set().union(*built.scan(built.places()[0]))
+    assert member not in set().union(*built.scan(built.shards()[0]))

@@ -54,12 +54,12 @@ def test_runs_that_come_and_go_leave_no_drift(built):
 
 
 def remove_entry(broker, row):
-    broker.remove(broker.place_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
 
 
 def add_ghost(broker, row):
     later = broker.now_ms() + 10**6
-    broker.enqueue(broker.places()[0], [("s999999", later, later)])
+    broker.enqueue(broker.shards()[0], [("s999999", later, later)])
 
 
 def unmirror(broker, row):
@@ -82,7 +82,7 @@ FAULTS = [
     ("a member without a row", add_ghost, {"ghosts": 1}),
     ("an edit is not mirrored, its entry missing", unmirror, {"unmirrored": 1}),
     ("a deletion is not mirrored", bury, {"tombstones": 1}),
-    ("an order is lost", lambda b, r: b.remove(b.places()[0], [(f"r{Run.objects.get().pk}", 10**15, "")], gone=True),
+    ("an order is lost", lambda b, r: b.remove(b.shards()[0], [(f"r{Run.objects.get().pk}", 10**15, "")], gone=True),
      {"missing": 1}),
     ("a point is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:point", f"s{r.pk}"), {"torn": 1}),
     ("a generation is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{r.pk}"),
@@ -108,7 +108,7 @@ def test_each_fault_counts_once_and_a_sweep_ends_it(built, fault, expected):
 def test_after_a_flush_everything_is_missing_until_it_is_rebuilt(built):
     built.purge()
     assert parts(mirror.drift(built)) == {"missing": 5, "unbuilt": 2}
-    mirror.rebuild(built, built.places())
+    mirror.rebuild(built, built.shards())
     assert mirror.drift(built).total == 0
 
 

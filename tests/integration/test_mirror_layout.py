@@ -31,7 +31,7 @@ def sync(*options):
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
     broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
-    broker.enqueue(broker.places()[0], [("s777", 1, 1)])
+    broker.enqueue(broker.shards()[0], [("s777", 1, 1)])
     return broker
 
 
@@ -47,12 +47,12 @@ def test_the_first_to_come_takes_the_prefix_and_the_same_may_come_again(broker):
 
 
 def test_another_database_is_refused_with_the_way_out_and_nothing_changes(foreign):
-    before = (foreign.layout(), foreign.stats(foreign.places()[0]).members)
+    before = (foreign.layout(), foreign.stats(foreign.shards()[0]).members)
     with pytest.raises(ForeignLayout) as caught:
         mirror.check_layout(foreign)
     for part in (foreign.config.prefix, "another database", "DELAYQ['PREFIX']", "delayq_sync --adopt"):
         assert part in str(caught.value)
-    assert (foreign.layout(), foreign.stats(foreign.places()[0]).members) == before
+    assert (foreign.layout(), foreign.stats(foreign.shards()[0]).members) == before
 
 
 def test_a_save_under_a_foreign_prefix_succeeds_and_touches_nothing(foreign, caplog):
@@ -62,7 +62,7 @@ def test_a_save_under_a_foreign_prefix_succeeds_and_touches_nothing(foreign, cap
     row.refresh_from_db()
     assert row.synced_generation != row.generation
     row.delete()
-    assert foreign.stats(foreign.places()[0]).members == 1
+    assert foreign.stats(foreign.shards()[0]).members == 1
 
 
 @pytest.mark.parametrize("shards", [3, {"default": 3}])
@@ -133,7 +133,7 @@ def test_a_dry_run_compares_without_taking_the_prefix(broker):
 def test_sync_says_what_it_changed_and_then_that_nothing_is_left(broker):
     rows = [schedule(name) for name in ("a", "b", "c")]
     sync()
-    broker.remove(broker.places()[0], [(f"s{rows[0].pk}", 10**15, "")])
+    broker.remove(broker.shards()[0], [(f"s{rows[0].pk}", 10**15, "")])
     set_due(broker, rows[1], "gen", 5)
     lines = sync()
     assert lines[0].startswith("a: added, next due ")
@@ -158,7 +158,7 @@ def test_sync_fills_an_empty_redis_and_marks_it_as_built(broker):
     broker.purge()
     assert len(sync()) == 2
     assert mirrored(broker, row)
-    assert None not in broker.epochs(broker.places())
+    assert None not in broker.epochs(broker.shards())
 
 
 def test_a_dry_run_says_what_would_change_and_changes_nothing(broker):
@@ -203,7 +203,7 @@ def test_sync_of_a_foreign_prefix_is_one_line_that_says_what_to_do_and_adopt_doe
         sync()
     with pytest.raises(CommandError, match="--adopt"):
         sync("--dry-run")
-    assert foreign.stats(foreign.places()[0]).members == 1
+    assert foreign.stats(foreign.shards()[0]).members == 1
     row = schedule()
     sync("--adopt")
     assert mirrored(foreign, row)

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import mirror
-from django_delayq.broker import Broker, Place
+from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.models import Origin, Run
 from tests.integration.mirroring import mirrored, schedule
@@ -45,7 +45,7 @@ def stored(broker):
 
 
 def members(broker):
-    return [broker.stats(Place("bulk", shard)).members for shard in range(BULK)]
+    return [broker.stats(Shard("bulk", shard)).members for shard in range(BULK)]
 
 
 def refused(call, *args):

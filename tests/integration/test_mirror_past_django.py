@@ -151,12 +151,12 @@ def test_an_edit_by_sql_before_a_save_is_found_by_the_save(built):
 def test_a_schedule_that_sql_moves_during_a_run_enters_its_new_place_when_it_has_left_the_old_one(built):
     row = schedule()
     make_due(built, row)
-    claim = built.claim(built.place_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
+    claim = built.claim(built.shard_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
     assert len(claim.entries) == 1
     by_sql(row, queue="mail")
     mirror.full_sweep(built)
     assert absent(built, row, "mail")
-    place = built.place_of(f"s{row.pk}", "default")
+    place = built.shard_of(f"s{row.pk}", "default")
     built.client.delete(f"{{{built.config.prefix}:{place}}}:lease")
     built.client.zadd(f"{{{built.config.prefix}:{place}}}:due", {f"s{row.pk}": 5})
     mirror.delta_sweep(built)

@@ -43,19 +43,19 @@ def test_a_flushed_shard_is_rebuilt_once(built, monkeypatch):
     monkeypatch.setattr(rebuilding, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     built.purge()
-    assert mirror.rebuild(built, built.places())
+    assert mirror.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
-    epochs = built.epochs(built.places())
+    epochs = built.epochs(built.shards())
     assert all(epoch and not epoch.startswith("building:") for epoch in epochs)
-    assert not mirror.rebuild(built, built.places())
-    assert built.epochs(built.places()) == epochs
+    assert not mirror.rebuild(built, built.shards())
+    assert built.epochs(built.shards()) == epochs
 
 
 def test_a_rebuild_restarts_at_the_first_missing_point(built):
     row = schedule()
     point = make_due(built, row)
     built.purge()
-    mirror.rebuild(built, built.places())
+    mirror.rebuild(built, built.shards())
     assert view(built, row).point_ms == to_ms(point)
 
 
@@ -70,10 +70,10 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
     Schedule._base_manager.filter(pk=rows[1].pk).update(synced_generation=0)
     built.purge()
     count = flush_at(monkeypatch, module, built, name, call)
-    assert not mirror.rebuild(built, built.places())
+    assert not mirror.rebuild(built, built.shards())
     assert count == [call], "a rebuild that was overtaken stops"
-    assert built.epochs(built.places()) == [None, None]
-    assert mirror.rebuild(built, built.places())
+    assert built.epochs(built.shards()) == [None, None]
+    assert mirror.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
 
 
@@ -102,7 +102,7 @@ def test_what_was_mirrored_goes_back_as_it_was(built, worked_out, values, has_ru
     before = view(built, row)
     assert before.point_ms > to_ms(utcnow())
     built.purge()
-    assert mirror.rebuild(built, built.places())
+    assert mirror.rebuild(built, built.shards())
     assert worked_out == []
     assert view(built, row) == before
     assert mirror.full_sweep(built).lines == []
@@ -196,7 +196,7 @@ def test_whatever_else_is_worked_out_and_is_then_as_a_sweep_wants_it(built, work
     row = schedule(**YEARLY, jitter=timedelta(minutes=30))
     change(row)
     built.purge()
-    assert mirror.rebuild(built, built.places())
+    assert mirror.rebuild(built, built.shards())
     assert worked_out == [row.pk]
     assert mirrored(built, other)
     assert mirror.full_sweep(built).lines == []
@@ -208,14 +208,14 @@ def test_a_schedule_without_a_point_is_not_put_back(built, worked_out):
     disabled(rows[1])
     assert ScheduleState.objects.get(pk=rows[0].pk).condition == Condition.PARKED
     built.purge()
-    assert mirror.rebuild(built, built.places())
+    assert mirror.rebuild(built, built.shards())
     assert all(absent(built, row) for row in rows)
 
 
 def test_what_sql_has_moved_waits_in_one_place_only(built):
     row = schedule(**YEARLY)
     moved(row)
-    place = built.place_of(f"s{row.pk}", "mail")
+    place = built.shard_of(f"s{row.pk}", "mail")
     built.drop([place])
     assert mirror.rebuild(built, [place])  # only that shard was lost; the entry still stands where it was
     standing = [queue for queue in ("default", "mail") if not absent(built, row, queue)]
@@ -227,7 +227,7 @@ def test_another_time_by_sql_is_found_by_the_next_sweep_as_without_a_flush(built
     row = schedule(**YEARLY)
     by_sql(Schedule._meta.db_table, "cron", f"0 1 {YEARLY_CRON[4:]}", id=row.pk)
     built.purge()
-    assert mirror.rebuild(built, built.places())
+    assert mirror.rebuild(built, built.shards())
     (line,) = mirror.full_sweep(built).lines
     assert "edited past Django" in line
     assert mirrored(built, row)
@@ -237,7 +237,7 @@ def test_a_row_that_was_deleted_and_brought_back_by_sql_stays_after_a_rebuild(bu
     row = schedule(**YEARLY)
     Tombstone.bury([(row.pk, row.queue, row.generation)], using="default")
     built.purge()
-    assert mirror.rebuild(built, built.places())
+    assert mirror.rebuild(built, built.shards())
     mirror.delta_sweep(built)
     assert not Tombstone.objects.exists()
     assert mirrored(built, row)

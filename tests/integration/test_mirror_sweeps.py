@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def built(broker):
     """A prefix that was built once, as in any running project."""
     mirror.check_layout(broker)
-    for place in broker.places():
+    for place in broker.shards():
         broker.swap_epochs([place], None, "built")
     return broker
 
@@ -45,7 +45,7 @@ def test_one_row_that_cannot_be_mirrored_does_not_hold_up_the_others(built):
     first, last = schedule("a"), schedule("b")
     Schedule._base_manager.filter(pk=first.pk).update(jitter=timedelta(days=365 * 100_000))
     Schedule._base_manager.update(synced_generation=0)
-    built.remove(built.places()[0], [(f"s{last.pk}", 10**15, "")])
+    built.remove(built.shards()[0], [(f"s{last.pk}", 10**15, "")])
     mirror.full_sweep(built)
     assert mirrored(built, last)
 
@@ -56,7 +56,7 @@ def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built)
     )
     for row in (due, retrying, edited, leased):
         make_due(built, row)
-    place = built.places()[0]
+    place = built.shards()[0]
     for row in (retrying, stepped):  # for the second one the server's clock stepped back: its point is to come again
         Run.objects.create(
             schedule_id=row.pk, schedule_name="x", task="x", queue="default", generation=1, attempt=1, fence="f",
@@ -79,7 +79,7 @@ def test_what_its_holder_is_about_to_drop_is_no_difference(built):
     """Recorded, then switched off, and not settled yet."""
     row = schedule()
     point = make_due(built, row)
-    place = built.place_of(f"s{row.pk}", "default")
+    place = built.shard_of(f"s{row.pk}", "default")
     assert len(built.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
     ScheduleState.objects.update(last_due_at=point)
     Schedule.objects.update(enabled=False)
@@ -90,7 +90,7 @@ def test_what_its_holder_is_about_to_drop_is_no_difference(built):
 def test_a_move_of_what_runs_waits_for_its_end_also_in_a_full_sweep(built):
     row = schedule()
     make_due(built, row)
-    place = built.place_of(f"s{row.pk}", "default")
+    place = built.shard_of(f"s{row.pk}", "default")
     assert len(built.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
     Schedule.objects.update(queue="mail")
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_a_dry_run_writes_to_neither_side(broker):
 
 def test_ghosts_are_removed(built):
     kept = schedule()
-    place, later = built.places()[0], built.now_ms() + 10**6
+    place, later = built.shards()[0], built.now_ms() + 10**6
     ghosts = ["s999", "r999", "litter", f"s{kept.pk}x", f"S{kept.pk}"]
     built.enqueue(place, [(name, later, later) for name in ghosts])
     built.client.zadd(keys.all_keys(built.config.prefix, place)["due"], {keys.POINTER: later})  # there are jobs
@@ -143,7 +143,7 @@ def test_ghosts_are_removed(built):
 
 def test_a_member_in_a_place_that_is_not_its_own_is_removed_there(built):
     row, later = schedule(), built.now_ms() + 10**6
-    built.enqueue(built.place_of(f"s{row.pk}", "mail"), [(f"s{row.pk}", later, later)])
+    built.enqueue(built.shard_of(f"s{row.pk}", "mail"), [(f"s{row.pk}", later, later)])
     assert mirror.full_sweep(built)
     assert absent(built, row, "mail")
     assert mirrored(built, row)
@@ -151,7 +151,7 @@ def test_a_member_in_a_place_that_is_not_its_own_is_removed_there(built):
 
 def test_a_queued_run_is_put_back(built):
     run = orders.run_now(schedule())
-    place = built.place_of(f"r{run.pk}", "default")
+    place = built.shard_of(f"r{run.pk}", "default")
     built.client.zrem(f"{{{built.config.prefix}:{place}}}:due", f"r{run.pk}")
     Run.objects.update(created_at=utcnow() - timedelta(hours=1))
     assert mirror.full_sweep(built)
@@ -176,7 +176,7 @@ def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_bef
     row = schedule()
     made = [orders.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
     last = f"r{made[-1].pk}"
-    built.remove(built.place_of(last, row.queue), [(last, 10**15, "")], gone=True)
+    built.remove(built.shard_of(last, row.queue), [(last, 10**15, "")], gone=True)
     Run.objects.update(created_at=utcnow() - timedelta(seconds=5))
     mirror.delta_sweep(built)
     assert built.views([(last, row.queue)])[0].point_ms == to_ms(made[-1].due_at)
@@ -232,5 +232,5 @@ def test_a_flush_in_the_middle_of_a_sweep_leaves_no_shard_marked_as_built(built,
         set_due(built, row, "gen", 5)
     flush_at(monkeypatch, compare if name == "write_wanted" else sweep, built, name, call)
     mirror.full_sweep(built)
-    marked = [epoch is not None and not epoch.startswith("building:") for epoch in built.epochs(built.places())]
+    marked = [epoch is not None and not epoch.startswith("building:") for epoch in built.epochs(built.shards())]
     assert marked == [False, False] or all(mirrored(built, row) for row in rows)

@@ -30,7 +30,7 @@ def change_note(broker, **values):
 
 def lose(broker, row):
     """Take an entry away, which only a full sweep finds."""
-    broker.remove(broker.place_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
     assert absent(broker, row)
 
 

@@ -28,7 +28,7 @@ def noted(broker):
 
 def lose(broker, row):
     """Take an entry away, which only a full sweep finds."""
-    broker.remove(broker.place_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
     assert absent(broker, row)
 
 
@@ -156,4 +156,4 @@ def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, run
     noted.purge()
     wait_until(lambda: noted.workers().get(name, (0, ""))[1] == details)
     assert json.loads(details)["queues"] == ["default", "mail"]
-    wait_until(lambda: None not in noted.epochs(noted.places()))
+    wait_until(lambda: None not in noted.epochs(noted.shards()))

@@ -46,7 +46,7 @@ def ordered(runs):
 
 
 def members(broker):
-    return {name for place in broker.places() for page in broker.scan(place) for name in page if name.startswith("r")}
+    return {name for place in broker.shards() for page in broker.scan(place) for name in page if name.startswith("r")}
 
 
 # -- which points
@@ -219,7 +219,7 @@ def test_old_points_do_not_push_before_what_is_due_now(broker):
     runs = orders.backfill(subject, FIRST, FIRST + 5 * DAY)
     scores = [view.score_ms for view in broker.views([(f"r{run.pk}", "default") for run in runs])]
     assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
-    place = broker.place_of("s1", "default")
+    place = broker.shard_of("s1", "default")
     claim = broker.claim(place, limit=10, lease_ms=30_000, request=1)
     names = [entry.member for entry in claim.entries]
     assert point < datetime.now(UTC) and names == [f"s{other.pk}", *(f"r{run.pk}" for run in runs)]

@@ -93,8 +93,8 @@ def test_a_rebuild(built, lost):
         built.purge()
         mirror.check_layout(built)
 
-    assert more(flush, lambda: mirror.rebuild(built, built.places())) <= ALLOWED
-    assert built.stats(built.places()[0]).members == MANY
+    assert more(flush, lambda: mirror.rebuild(built, built.shards())) <= ALLOWED
+    assert built.stats(built.shards()[0]).members == MANY
 
 
 def test_a_full_sweep_where_nothing_differs(built):

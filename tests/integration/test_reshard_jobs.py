@@ -7,7 +7,7 @@ import pytest
 from django_delayq import mirror
 from django_delayq.backend.listing import Flaw, find_job
 from django_delayq.backend.sending import shared
-from django_delayq.broker import Broker, JobBroker, JobSettlement, Place
+from django_delayq.broker import Broker, JobBroker, JobSettlement, Shard
 from django_delayq.compat import TaskResultStatus
 from tests.acceptance.support import wait_until
 from tests.app import tasks
@@ -34,7 +34,7 @@ def change(settings, shards):
 
 def counts(queue="default"):
     jobs = JobBroker(Broker(timeout_seconds=5))
-    found = jobs.counts([place for place in jobs.broker.places() if place.queue == queue])
+    found = jobs.counts([place for place in jobs.broker.shards() if place.queue == queue])
     return tuple(sum(values) for values in zip(*found, strict=True))
 
 
@@ -56,11 +56,11 @@ def test_two_jobs_of_one_key_that_wait_are_both_moved(settings, later):
     task = tasks.note.using(unique_key="k")
     tries = task.enqueue("/dev/null")
     jobs = JobBroker(Broker(timeout_seconds=5))
-    claim = jobs.claim(Place("default", 0), limit=1, lease_ms=30_000, request=1)
+    claim = jobs.claim(Shard("default", 0), limit=1, lease_ms=30_000, request=1)
     waits = tasks.note.using(unique_key="k", run_after=timedelta(seconds=later)).enqueue("/dev/null")
     (entry,) = claim.entries
     again = JobSettlement(entry.member, claim.holder, "retry", LATER * 1000, entry.payload)
-    assert jobs.settle(Place("default", 0), [again], dead_ms=1, dead_most=1).replies == [1]
+    assert jobs.settle(Shard("default", 0), [again], dead_ms=1, dead_most=1).replies == [1]
     assert counts() == (2, 0, 0, 0)
     change(settings, 4)
     assert counts() == (2, 0, 0, 0)
@@ -124,7 +124,7 @@ def test_what_was_handed_back_by_who_took_it_over_moves(settings, broker):
     """It is marked, as an execution may have begun before; the mark is nobody's."""
     run_burst()
     results = tasks.add.enqueue_many(((n,), {}) for n in range(8))
-    jobs, place = JobBroker(broker), Place("default", 0)
+    jobs, place = JobBroker(broker), Shard("default", 0)
     claim = jobs.claim(place, limit=8, lease_ms=60_000, request=1)
     back = [JobSettlement(entry.member, claim.holder, "release", LATER * 1000, "lapsed") for entry in claim.entries]
     assert jobs.settle(place, back, dead_ms=1, dead_most=1).replies == [1] * 8
@@ -157,7 +157,7 @@ def test_what_a_worker_holds_stays_until_it_has_ended_and_is_never_run_twice(set
     run_burst()
     results = [tasks.add.enqueue(n) for n in range(30)]
     holder = JobBroker(Broker(timeout_seconds=5, worker="other"))
-    claim = holder.claim(Place("default", 0), limit=8, lease_ms=30_000, request=1)
+    claim = holder.claim(Shard("default", 0), limit=8, lease_ms=30_000, request=1)
     assert len(claim.entries) == 8
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 8}
     said = []
@@ -165,7 +165,7 @@ def test_what_a_worker_holds_stays_until_it_has_ended_and_is_never_run_twice(set
     def settle_meanwhile(seconds):
         for entry in claim.entries:
             item = JobSettlement(entry.member, claim.holder, "done")
-            assert holder.settle(Place("default", 0), [item], dead_ms=1, dead_most=1).replies == [1]
+            assert holder.settle(Shard("default", 0), [item], dead_ms=1, dead_most=1).replies == [1]
 
     moved = mirror.reshard(Broker(timeout_seconds=5), say=said.append, pause=settle_meanwhile)
     assert len(said) == 1

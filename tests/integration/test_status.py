@@ -89,7 +89,7 @@ def test_it_counts_members_due_and_leased_of_each_shard_and_how_late_the_head_is
     assert (shards["default"]["members"], shards["default"]["due"], shards["default"]["leased"]) == (2, 1, 0)
     assert 19 < shards["default"]["oldest_due"] < 600
     assert (shards["mail"]["members"], shards["mail"]["due"], shards["mail"]["oldest_due"]) == (1, 0, None)
-    well.claim(well.place_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
+    well.claim(well.shard_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
     shards = {shard["queue"]: shard for shard in ask()[1]["shards"]}
     assert (shards["default"]["due"], shards["default"]["leased"], shards["default"]["oldest_due"]) == (0, 1, None)
 

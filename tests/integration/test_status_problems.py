@@ -50,7 +50,7 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
     broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
-    broker.enqueue(broker.places()[0], [("s777", 1, 1)])
+    broker.enqueue(broker.shards()[0], [("s777", 1, 1)])
     code, found = ask()
     assert (code, found["layout"], found["drift"]) == (1, "foreign", None)
     assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
@@ -79,7 +79,7 @@ def test_a_queue_without_entries_needs_no_worker(well):
 
 def test_a_flushed_shard_is_wrong_until_a_worker_is_at_it(well):
     row = schedule()
-    place = well.place_of(f"s{row.pk}", "default")
+    place = well.shard_of(f"s{row.pk}", "default")
     well.client.delete(key(well, "epoch"))
     assert codes() == (1, ["not_built"])
     well.swap_epochs([place], None, "building:x", ttl_ms=60_000)
@@ -93,7 +93,7 @@ def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
     make_due(well, schedule(kind="every", cron="", every=timedelta(days=1)), timedelta(seconds=90))
     assert codes() == (1, ["overdue"])
     assert codes("--max-lag", "100000") == (0, [])
-    well.claim(well.place_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
+    well.claim(well.shard_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
     assert codes("--max-lag", "0") == (0, [])
 
 
@@ -145,7 +145,7 @@ def test_an_edit_or_deletion_that_nobody_mirrored_for_long_is_wrong(well, settin
 def test_a_schedule_that_moves_only_when_its_long_run_has_ended_is_not_wrong(well):
     row = schedule(kind="every", cron="", every=timedelta(days=1))
     make_due(well, row, timedelta(seconds=1))
-    well.claim(well.place_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
+    well.claim(well.shard_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
     row.refresh_from_db()
     row.queue = "mail"
     row.save()
@@ -166,7 +166,7 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
     assert "delayq_sync" in found["problems"][0]["message"]
     mirror.full_sweep(well)
     assert codes() == (0, [])
-    well.enqueue(well.place_of("r77", "default"), [("r77", 1, well.now_ms() + 60_000)])
+    well.enqueue(well.shard_of("r77", "default"), [("r77", 1, well.now_ms() + 60_000)])
     assert codes() == (1, ["drift"])
 
 

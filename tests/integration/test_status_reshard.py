@@ -8,7 +8,7 @@ from django.core.management import call_command
 
 from django_delayq import mirror
 from django_delayq.broker import Broker
-from django_delayq.broker.keys import member_place
+from django_delayq.broker.keys import member_shard
 from tests.integration.admin_pages import LIST, change_url
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ask, beat, build, codes, text
@@ -32,9 +32,9 @@ def held(broker, settings):
     row = schedule(kind="every", cron="", every=timedelta(days=1))
     schedule("mail", queue="mail")
     make_due(broker, row)
-    claim = broker.claim(broker.places(["default"])[0], limit=1, lease_ms=30_000, request=1)
+    claim = broker.claim(broker.shards(["default"])[0], limit=1, lease_ms=30_000, request=1)
     assert len(claim.entries) == 1
-    count = next(count for count in range(2, 99) if member_place(f"s{row.pk}", "default", count).shard)
+    count = next(count for count in range(2, 99) if member_shard(f"s{row.pk}", "default", count).number)
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": {"default": count}}  # so that it has to move
     moved = Broker(timeout_seconds=5, worker="test")
     beat(moved)
@@ -61,7 +61,7 @@ def test_an_interrupted_move_is_wrong_and_says_what_to_run_until_it_was_run(held
     assert (problem["code"], problem["queue"]) == ("unfinished_reshard", "default")
     assert problem["message"].endswith("Run it again: manage.py delayq_sync --reshard")
     assert "Reshard    default: interrupted" in text().splitlines()
-    held.take_over(held.places(["default"]))  # whoever held it has ended
+    held.take_over(held.shards(["default"]))  # whoever held it has ended
     call_command("delayq_sync", "--reshard")
     code, found = ask()
     assert (code, found["reshard"]) == (0, {"queues": [], "under_way": False})

@@ -281,7 +281,7 @@ def test_every_key_is_optional_and_takes_what_the_documentation_says(settings):
     assert (conf.get_config(), conf.mirrors()) == (unsaid, True)
     settings.DELAYQ = {"QUEUES": ("a", "b"), "SHARDS": {"b": 3}, "LEASE_SECONDS": 1.5, "HISTORY_DAYS": None}
     config = conf.get_config()
-    assert (config.queues, config.shards_of("a"), config.shards_of("b")) == (("a", "b"), 1, 3)
+    assert (config.queues, config.shard_count("a"), config.shard_count("b")) == (("a", "b"), 1, 3)
     assert (config.lease_seconds, config.history_days) == (1.5, None)
 
 

@@ -109,7 +109,7 @@ def test_a_decided_point_is_not_run_again_and_the_chain_goes_on(broker):
     row = schedule()
     point = make_due(broker, row)
     run_burst()
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {f"s{row.pk}": 1})
     broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", to_ms(point))
     run_burst()
@@ -125,7 +125,7 @@ def test_after_a_decided_point_the_next_one_keeps_its_jitter(broker):
     row.jitter = timedelta(minutes=30)
     row.save()
     wake = view(broker, row).score_ms
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {f"s{row.pk}": 1})
     broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", to_ms(point))
     run_burst()
@@ -138,8 +138,8 @@ def test_what_is_about_to_move_to_another_shard_is_not_executed_where_it_was(set
     broker = Broker(timeout_seconds=5)
     row = schedule()
     point = make_due(broker, row)
-    home = broker.place_of(f"s{row.pk}", "default")
-    (other,) = set(broker.places(["default"])) - {home}
+    home = broker.shard_of(f"s{row.pk}", "default")
+    (other,) = set(broker.shards(["default"])) - {home}
     broker.remove(home, [(f"s{row.pk}", 10**15, "")], gone=True)
     broker.upsert(other, [Definition(f"s{row.pk}", 1, to_ms(point), to_ms(point))])
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
@@ -157,7 +157,7 @@ def test_a_point_ahead_of_a_missing_one_goes_back_to_it(broker):
     """Rule R2: a hole in the ledger is filled, not jumped."""
     row = schedule(missed="all", kind="every", cron="", every=timedelta(seconds=10))
     first = make_due(broker, row, ago=timedelta(seconds=35))
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     later = first + timedelta(seconds=20)
     broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", to_ms(later))
     run_burst()
@@ -168,7 +168,7 @@ def test_a_point_ahead_of_a_missing_one_goes_back_to_it(broker):
 def test_a_point_that_no_definition_has_is_not_run(broker):
     row = schedule()
     point = make_due(broker, row)
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", to_ms(point) - 777)
     run_burst()
     assert [run.due_at for run in Run.objects.all()] == [point]
@@ -177,7 +177,7 @@ def test_a_point_that_no_definition_has_is_not_run(broker):
 def test_a_member_without_a_point_is_rebuilt(broker):
     row = schedule()
     point = make_due(broker, row)
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     broker.client.hset(f"{{{broker.config.prefix}:{place}}}:point", f"s{row.pk}", "garbage")
     run_burst()
     assert [run.due_at for run in Run.objects.all()] == [point]
@@ -187,7 +187,7 @@ def test_a_member_without_a_point_is_rebuilt(broker):
 def test_members_of_nobody_are_dropped(broker):
     row = schedule()
     make_due(broker, row)
-    place = broker.place_of("x", "default")
+    place = broker.shard_of("x", "default")
     for member in ("x", "s999999", "r424242", "s1x", "s" + "9" * 40, "weird member"):
         broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {member: 1})
     run_burst()
@@ -202,7 +202,7 @@ def test_a_schedule_deleted_behind_redis_is_not_run(broker):
     Schedule._base_manager.filter(pk=row.pk)._raw_delete("default")
     run_burst()
     assert Run.objects.count() == 0
-    assert broker.stats(broker.place_of(f"s{row.pk}", "default")).members == 0
+    assert broker.stats(broker.shard_of(f"s{row.pk}", "default")).members == 0
 
 
 def test_a_schedule_disabled_behind_redis_is_skipped_and_dropped(broker):
@@ -297,7 +297,7 @@ def test_whoever_takes_over_runs_the_newest_point_that_the_last_holder_had(broke
     """Rule R9: he knows by its fence when that one decided; a newer one would hide that it may have begun."""
     row = schedule(kind="every", cron="", every=timedelta(seconds=1), grace=timedelta(0))
     make_due(broker, row, ago=timedelta(minutes=1))
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     claim = broker.claim(place, limit=10, lease_ms=0, request=1)
     assert [entry.member for entry in claim.entries] == [f"s{row.pk}"]
     claimed_ms = claim.now_ms
@@ -312,7 +312,7 @@ def test_a_take_over_writes_a_running_row_first_and_counts_it(broker):
     """Rule R2b and R6: the last holder vanished."""
     row = schedule()
     point = make_due(broker, row)
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     broker.claim(place, limit=10, lease_ms=0, request=1)
     run_burst()
     run = Run.objects.get()
@@ -322,7 +322,7 @@ def test_a_take_over_writes_a_running_row_first_and_counts_it(broker):
 def test_a_point_that_kills_its_workers_is_lost_and_the_schedule_goes_on(broker):
     row = schedule()
     point = make_due(broker, row)
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     Run.objects.create(
         schedule=row, schedule_name=row.name, task=row.task, queue=row.queue, generation=row.generation,
         due_at=point, status=Status.RUNNING, reclaims=3, fence="old", worker="dead",
@@ -343,7 +343,7 @@ def test_run_now_runs_beside_the_chain_also_when_paused(broker):
     row.refresh_from_db()
     assert row.state.last_due_at is None
     assert row.state.run_count == 0
-    assert broker.stats(broker.place_of(f"r{run.pk}", "default")).members == 0
+    assert broker.stats(broker.shard_of(f"r{run.pk}", "default")).members == 0
 
 
 def test_run_now_survives_a_flush(broker):
@@ -433,7 +433,7 @@ def test_the_settle_that_never_came_is_made_up_without_a_second_run(broker):
     """Rule R3: killed between ledger and settle."""
     row = schedule()
     point = make_due(broker, row)
-    place = broker.place_of(f"s{row.pk}", "default")
+    place = broker.shard_of(f"s{row.pk}", "default")
     claim = broker.claim(place, limit=1, lease_ms=0, request=1)
     Run.objects.create(
         schedule=row, schedule_name=row.name, task=row.task, queue=row.queue, generation=row.generation,

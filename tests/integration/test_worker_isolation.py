@@ -35,7 +35,7 @@ def died(broker, *rows, reclaims=None, lapsed=True):
                 due_at=point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead",
             )  # fmt: skip
     dead = Broker(timeout_seconds=5, worker=f"dead of {rows[0].name}")
-    claim = dead.claim(dead.places()[0], limit=1000, lease_ms=0 if lapsed else 3_600_000, request=1)
+    claim = dead.claim(dead.shards()[0], limit=1000, lease_ms=0 if lapsed else 3_600_000, request=1)
     dead.close()
     assert {entry.member for entry in claim.entries} >= {f"s{row.pk}" for row in rows}
 

@@ -110,7 +110,7 @@ def test_it_is_fit_by_either_protocol(server, settings, protocol):
 
 def test_what_somebody_else_has_written_under_the_key_of_the_trial_goes(server):
     with server.broker() as broker:
-        place = broker.places()[0]
+        place = broker.shards()[0]
         names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, place, "probe"), strict=True))
         broker.client.rpush(names["journal"], "garbage")
         start()

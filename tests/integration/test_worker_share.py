@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_delayq.broker import Broker, Place
+from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import turn
 from django_delayq.models import Run, Schedule
@@ -20,7 +20,7 @@ from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.servers import Server, pointing_at
 from tests.support import DAILY_CRON, YEARLY_CRON, claims_of, make_due
 
-PLACES = [Place("default", shard) for shard in range(16)] + [Place("mail", shard) for shard in range(4)]
+PLACES = [Shard("default", shard) for shard in range(16)] + [Shard("mail", shard) for shard in range(4)]
 FLEET = {f"host:{number}:abc": frozenset(("default", "mail")) for number in range(50)}
 
 
@@ -120,7 +120,7 @@ def sixteen(settings):
 
 def agenda_of(name, count=16, cap_seconds=5.0):
     broker = Broker(timeout_seconds=5, worker=name)
-    return Agenda(broker, [Place("default", n) for n in range(count)], cap_seconds=cap_seconds, alone=False)
+    return Agenda(broker, [Shard("default", n) for n in range(count)], cap_seconds=cap_seconds, alone=False)
 
 
 def beat(broker, name, ago_seconds=0.0, details=None):
@@ -157,14 +157,14 @@ def test_the_dead_leave_their_share(sixteen, broker):
     beat(broker, "of-another-queue", details=json.dumps({"queues": ["mail"]}))
     mine = agenda_of("me")
     mine.look(0.0)
-    ranks = {mine.share.rank(place) for place in mine.places}
+    ranks = {mine.share.rank(place) for place in mine.shards}
     assert ranks == {0, 1}
     for name in ("alive", "dead"):
         broker.client.zrem(f"{broker.config.prefix}:workers", name)
     mine.look(agenda.WORKERS_FIRST_SECONDS - 0.1)
-    assert {mine.share.rank(place) for place in mine.places} == {0, 1}, "who lives is not asked at every look"
+    assert {mine.share.rank(place) for place in mine.shards} == {0, 1}, "who lives is not asked at every look"
     mine.look(agenda.WORKERS_FIRST_SECONDS)
-    assert {mine.share.rank(place) for place in mine.places} == {0}
+    assert {mine.share.rank(place) for place in mine.shards} == {0}
 
 
 class Shared:
@@ -176,10 +176,10 @@ class Shared:
         self.agenda = agenda_of("me")
         self.agenda.look(0.0)
         self.head_ms = broker.now_ms() - 5000
-        for place in self.agenda.places:
+        for place in self.agenda.shards:
             self.agenda.claimed(place, broker.now_ms(), None)
-        self.mine = [place for place in self.agenda.places if not self.before(place)]
-        self.others = [place for place in self.agenda.places if self.before(place)]
+        self.mine = [place for place in self.agenda.shards if not self.before(place)]
+        self.others = [place for place in self.agenda.shards if self.before(place)]
 
     def before(self, place):
         return self.agenda.share.before(place, self.head_ms, time.monotonic())
@@ -195,7 +195,7 @@ def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(sixteen, br
         beat(broker, name)
     made = agenda_of("me")
     made.look(clock.now)
-    place, another = made.places[:2]
+    place, another = made.shards[:2]
     told = []
     for clock.now in (1000.0, 1000.9, 1001.0, 1009.9, 1010.0, 1010.5, 1012.0):
         told.append(made.stand_back(place))
@@ -242,9 +242,9 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come
         beat(broker, name)
     worker.agenda.look(0.0)
     late_ms = broker.now_ms() - 5000
-    place = next(place for place in worker.places if worker.agenda.share.before(place, late_ms, time.monotonic()))
-    make_due(broker, next(row for row in rows if broker.place_of(f"s{row.pk}", "default") == place))
-    for other in worker.places:
+    place = next(place for place in worker.shards if worker.agenda.share.before(place, late_ms, time.monotonic()))
+    make_due(broker, next(row for row in rows if broker.shard_of(f"s{row.pk}", "default") == place))
+    for other in worker.shards:
         worker.agenda.claimed(other, broker.now_ms(), None)
     worker.agenda.due_at_ms(place, late_ms)
     real = worker.broker.claim
@@ -315,8 +315,8 @@ def test_one_head_wakes_one_worker(sixteen, broker):
     assert claims <= 5 * 2.5 + late, "one each, some found that nothing is left; the next ones where it was late"
 
 
-def place_of(broker, row):
-    return broker.place_of(f"s{row.pk}", "default")
+def shard_of(broker, row):
+    return broker.shard_of(f"s{row.pk}", "default")
 
 
 def test_what_is_due_where_the_first_one_is_busy_is_run_by_the_others(sixteen, broker, tmp_path):
@@ -336,7 +336,7 @@ def test_what_is_due_where_the_first_one_is_busy_is_run_by_the_others(sixteen, b
         for worker in fleet.workers:
             worker.agenda.share._absent.clear()  # nobody has noticed yet
         rows = Schedule.objects.bulk_create([once(f"s{n}", 4) for n in range(40)])
-        mine = [row for row in rows if not busy[0].agenda.share.before(place_of(broker, row), to_ms(row.at), 0.0)]
+        mine = [row for row in rows if not busy[0].agenda.share.before(shard_of(broker, row), to_ms(row.at), 0.0)]
         assert mine and len(shares) == 3
         wait_until(lambda: Run.objects.filter(status="succeeded").count() == 40, what="runs of all beside the busy one")
         assert busy[0].slots.running == 1, "it was busy all the time"

@@ -22,7 +22,7 @@ class Item(Held):
     """What the slots are given here: calls `act`, and is said to have taken `seconds`. It lets other threads go on."""
 
     kind: object = None
-    place: object = None
+    shard: object = None
     member: str = "jitem"
     lease: str = ""
     deadline: float = float("inf")

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 from django.db import DataError, IntegrityError, InterfaceError, InternalError, OperationalError, ProgrammingError
 
-from django_delayq.broker import Place
+from django_delayq.broker import Shard
 from django_delayq.kinds import Held, Verdicts
 from django_delayq.worker.recorder import Recorder
 
 KEPT = [InternalError, InterfaceError, OperationalError, ProgrammingError]
 LET_GO = [DataError, IntegrityError, ValueError]
-PLACE = Place("default", 0)
+PLACE = Shard("default", 0)
 
 
 class Table:

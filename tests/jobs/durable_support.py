@@ -40,14 +40,14 @@ def rows_of(result: AnyResult) -> Any:
 
 def counts(broker: Broker) -> tuple[int, int, int, int]:
     """Return how many jobs wait for a time, wait for their turn, are held, are dead."""
-    found = JobBroker(broker).counts(broker.places())
+    found = JobBroker(broker).counts(broker.shards())
     return tuple(sum(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
 
 
 def put(broker: Broker, row: Job, *, wake_ms: int = 0) -> None:
     """Put an entry of this job into Redis, whatever its row says."""
     jobs = JobBroker(broker)
-    place = jobs.place_of(row.member, row.queue)
+    place = jobs.shard_of(row.member, row.queue)
     epoch = (broker.epochs([place])[0] or "").removeprefix("building:")
     entry = NewJob(row.member, wake_ms, row.priority, "", encode(row.queue, row.member, row.call))
     assert jobs.enqueue_each([(place, [entry])], {place: epoch}, again=False) == [(epoch, [""])]
@@ -57,7 +57,7 @@ def claim(broker: Broker, result: AnyResult, *, lease_ms: int = 30_000) -> Any:
     """Claim what is due as another worker would, and keep it."""
     row = row_of(result)
     jobs = JobBroker(broker)
-    claimed = jobs.claim(jobs.place_of(row.member, row.queue), limit=10, lease_ms=lease_ms, request=1)
+    claimed = jobs.claim(jobs.shard_of(row.member, row.queue), limit=10, lease_ms=lease_ms, request=1)
     assert [entry.member for entry in claimed.entries] == [row.member]
     return claimed
 
@@ -66,7 +66,7 @@ def view(broker: Broker, result: AnyResult) -> Any:
     """Return what Redis holds of a job."""
     row = row_of(result)
     jobs = JobBroker(broker)
-    return jobs.view(jobs.place_of(row.member, row.queue), row.member)
+    return jobs.view(jobs.shard_of(row.member, row.queue), row.member)
 
 
 def built(broker: Broker) -> None:

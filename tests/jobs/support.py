@@ -69,9 +69,9 @@ class Stored:
         self.member = f"j{name}"
         self.jobs = JobBroker(Broker(timeout_seconds=5, worker="thief"))
         self.client = self.jobs.broker.client
-        self.place = self.jobs.place_of(self.member, self.queue)
-        self.names = keys.all_keys(self.jobs.broker.config.prefix, self.place)
-        self.result_key = keys.result_key(self.jobs.broker.config.prefix, self.place, self.member)
+        self.shard = self.jobs.shard_of(self.member, self.queue)
+        self.names = keys.all_keys(self.jobs.broker.config.prefix, self.shard)
+        self.result_key = keys.result_key(self.jobs.broker.config.prefix, self.shard, self.member)
 
     @property
     def payload(self):

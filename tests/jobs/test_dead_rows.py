@@ -10,9 +10,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger, mirror
 from django_delayq.backend import listing, operating
-from django_delayq.backend.listing import JobState, find_job, find_stored, list_dead, list_jobs, places_of
+from django_delayq.backend.listing import JobState, find_job, find_stored, list_dead, list_jobs, shards_of
 from django_delayq.backend.operating import Outcome
-from django_delayq.broker import Broker, Place
+from django_delayq.broker import Broker, Shard
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.fields import utcnow
@@ -64,7 +64,7 @@ def ids(broker, size=100, queues=("default", "mail")):
     """Return the ids of all pages of dead jobs."""
     found, after = [], ""
     while True:
-        page = list_jobs(broker, places_of(broker, queues), JobState.DEAD, size=size, after=after)
+        page = list_jobs(broker, shards_of(broker, queues), JobState.DEAD, size=size, after=after)
         found += [job.result_id for job in page.jobs]
         assert len(page.jobs) <= size
         if not page.after:
@@ -117,7 +117,7 @@ def rows_in(rows, queue):
 
 def test_what_comes_between_two_pages_pushes_nothing_out(broker):
     Job.objects.bulk_create([made(START_MS + n, number=n) for n in range(10)])
-    places = places_of(broker, ("default",))
+    places = shards_of(broker, ("default",))
     first = list_jobs(broker, places, JobState.DEAD, size=5)
     Job.objects.bulk_create([made(START_MS + 1000 + n, number=n) for n in range(3)])
     second = list_jobs(broker, places, JobState.DEAD, size=5, after=first.after)
@@ -150,9 +150,9 @@ def test_pages_and_counts_are_read_on_the_index_without_sorting(after):
 def test_dead_jobs_are_counted_up_to_a_number(broker, monkeypatch):
     dead_in_redis(broker)
     Job.objects.bulk_create([made(START_MS, ("default", "mail")[n % 2], n) for n in range(6)])
-    places = places_of(broker, ("default", "mail"))
+    places = shards_of(broker, ("default", "mail"))
     assert listing.count_jobs(broker, places) == (0, 0, 0, 7, False)
-    assert listing.count_jobs(broker, places_of(broker, ("mail",))) == (0, 0, 0, 3, False)
+    assert listing.count_jobs(broker, shards_of(broker, ("mail",))) == (0, 0, 0, 3, False)
     monkeypatch.setattr(listing, "MOST_COUNTED", 5)
     assert listing.count_jobs(broker, places) == (0, 0, 0, 6, True)
 
@@ -173,7 +173,7 @@ def test_a_dead_job_is_told_by_its_row_also_without_redis(broker):
     for find in (find_stored, lambda wanted: find_job(Broker(timeout_seconds=0.2), wanted)):
         with pointing_at(NOBODY):
             seen = find(result.id)
-        assert (seen.state, seen.place, seen.in_database) == (JobState.DEAD, Place("default", 0), True)
+        assert (seen.state, seen.shard, seen.in_database) == (JobState.DEAD, Shard("default", 0), True)
         assert (seen.call.args, seen.record.errors[0][0], seen.flaw) == (["why"], "builtins.RuntimeError", None)
         assert seen.at_ms == to_ms(row_of(result).died_at)
 
@@ -191,14 +191,14 @@ def test_a_durable_job_is_told_with_what_its_row_says_in_every_state(broker, tmp
     ]  # fmt: skip
     assert (seen[good.id].record.value, seen[cancelled.id].record.status) == (2, "FAILED")
     assert len(seen[again.id].record.errors) == 1, "which Redis does not know"
-    (listed,) = list_jobs(broker, places_of(broker, ("default",)), JobState.WAITING, size=5).jobs
+    (listed,) = list_jobs(broker, shards_of(broker, ("default",)), JobState.WAITING, size=5).jobs
     assert (listed.result_id, len(listed.record.workers)) == (again.id, 1)
 
 
 def test_a_list_without_durable_jobs_asks_the_database_for_no_states(broker):
     tasks.add.using(run_after=timedelta(hours=1)).enqueue(1)
     with CaptureQueriesContext(connection) as queries:
-        assert list_jobs(broker, places_of(broker, ("default",)), JobState.WAITING, size=5).jobs
+        assert list_jobs(broker, shards_of(broker, ("default",)), JobState.WAITING, size=5).jobs
     assert [query["sql"] for query in queries if "delayq_job" in query["sql"]] == []
 
 

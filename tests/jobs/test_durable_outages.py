@@ -163,9 +163,9 @@ def test_a_rebuild_of_some_shards_puts_back_what_belongs_there(server, settings)
     durable(tasks.noop).enqueue_many(((), {}) for _ in range(30))
     with server.broker() as own:
         built(own)
-        own.drop(own.places())
-        mine = own.places(["default"])[1:]
-        here = sum(own.place_of(member, "default") in mine for member in Job.objects.values_list("member", flat=True))
+        own.drop(own.shards())
+        mine = own.shards(["default"])[1:]
+        here = sum(own.shard_of(member, "default") in mine for member in Job.objects.values_list("member", flat=True))
         assert mirror.rebuild(own, mine)
         assert 0 < here == sum(counts(own)) < 30
 
@@ -329,5 +329,5 @@ def put_by_hand(broker, path):
     _, [(queue, job)] = prepare(
         [(durable(tasks.note), (str(path),), {})], Preparer("durable", lambda task: None, durable=True)
     )
-    place = broker.place_of(job.member, queue)
+    place = broker.shard_of(job.member, queue)
     JobBroker(broker).enqueue_each([(place, [job])], {place: broker.epochs([place])[0]}, again=False)

@@ -136,7 +136,7 @@ def test_a_cancellation_that_is_rolled_back_leaves_the_job_to_run(broker, path):
 def from_now(broker, result):
     """Let its time in Redis have come."""
     jobs, member = JobBroker(broker), row_of(result).member
-    assert jobs.change(jobs.place_of(member, "default"), member, "move", 1) == "OK"
+    assert jobs.change(jobs.shard_of(member, "default"), member, "move", 1) == "OK"
 
 
 def test_a_job_cancelled_while_redis_was_to_be_told_is_dropped_by_its_claimer(broker, monkeypatch, path):
@@ -316,7 +316,7 @@ def test_a_job_that_a_worker_has_handed_back_can_be_cancelled(broker, path):
     result = durable(tasks.note).enqueue(str(path))
     claimed = claim(broker, result, lease_ms=1)
     jobs, member = JobBroker(broker), claimed.entries[0].member
-    place = jobs.place_of(member, "default")
+    place = jobs.shard_of(member, "default")
     jobs.settle(place, [JobSettlement(member, claimed.holder, "release")], dead_ms=1, dead_most=1)
     assert backend().cancel(result.id)
     run_burst()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from django_delayq import ledger
-from django_delayq.broker import Place
+from django_delayq.broker import Shard
 from django_delayq.fields import utcnow
 from django_delayq.ledger import JobOutcome, Won
 from django_delayq.worker import Worker, WorkerOptions
@@ -68,7 +68,7 @@ def test_the_outcome_of_a_deleted_job_is_gone_and_makes_no_row(result):
 def claim(worker):
     """Have a worker claim jobs, as where points are due beside them."""
     _, jobs = worker.kinds
-    worker.claims._claim(jobs, Place("default", 0), 10)
+    worker.claims._claim(jobs, Shard("default", 0), 10)
 
 
 def test_only_one_of_two_takes_a_job_over(result):

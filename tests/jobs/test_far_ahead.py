@@ -102,7 +102,7 @@ def test_a_lease_that_was_taken_before_its_length_was_changed_ends_when_it_was_t
     run_burst()
     time.set(when)
     stored = Stored(result)
-    claim = stored.jobs.claim(stored.place, limit=10, lease_ms=600_000, request=1)
+    claim = stored.jobs.claim(stored.shard, limit=10, lease_ms=600_000, request=1)
     ends = time.now() + timedelta(minutes=10)
     assert [entry.member for entry in claim.entries] == [stored.member]
     settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}

@@ -26,7 +26,7 @@ def backend():
 def claim(result):
     """Let a worker have the job."""
     stored = Stored(result)
-    claim = stored.jobs.claim(stored.place, limit=100, lease_ms=30_000, request=1)
+    claim = stored.jobs.claim(stored.shard, limit=100, lease_ms=30_000, request=1)
     assert stored.member in [entry.member for entry in claim.entries]
     return stored
 
@@ -144,7 +144,7 @@ def test_many_of_several_tasks_and_queues(backend):
 def test_many_over_several_shards(settings):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
     results = app_tasks.add.enqueue_many(((n,), {}) for n in range(100))
-    assert len({Stored(result).place for result in results}) == 5
+    assert len({Stored(result).shard for result in results}) == 5
     run_burst()
     assert sorted(n for n, _ in app_tasks.CALLS) == list(range(100))
 

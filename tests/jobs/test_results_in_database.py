@@ -62,7 +62,7 @@ def test_the_value_does_not_stand_in_redis(broker):
     parsed = parse_id(result.id)
     assert parsed is not None
     jobs = JobBroker(broker)
-    assert jobs.view(jobs.place_of(parsed[1], parsed[0]), parsed[1]).result == "row"
+    assert jobs.view(jobs.shard_of(parsed[1], parsed[0]), parsed[1]).result == "row"
     row_of(result)
     Job.objects.all().delete()
     with pytest.raises(TaskResultDoesNotExist):
@@ -75,7 +75,7 @@ def test_a_job_whose_enqueueing_is_repeated_after_its_end_is_not_run_again(broke
     run_burst()
     row = row_of(result)
     jobs = JobBroker(broker)
-    place = jobs.place_of(row.member, row.queue)
+    place = jobs.shard_of(row.member, row.queue)
     epoch = broker.epochs([place])[0]
     entry = NewJob(row.member, 0, 0, "", encode(row.queue, row.member, row.call))
     assert jobs.enqueue_each([(place, [entry])], {place: epoch}, again=True) == [(epoch, [row.member])]
@@ -149,7 +149,7 @@ def test_a_revived_job_whose_first_worker_dies_is_executed_by_the_next_one(broke
     parsed = parse_id(result.id)
     assert parsed is not None
     jobs = JobBroker(broker)
-    place = jobs.place_of(parsed[1], parsed[0])
+    place = jobs.shard_of(parsed[1], parsed[0])
     assert len(jobs.claim(place, limit=1, lease_ms=1, request=1).entries) == 1
     wait_until(lambda: run_burst() or counts(broker) == (0, 0, 0, 0), 10)
     assert backend("stored").get_result(result.id).return_value == "attempt 2"

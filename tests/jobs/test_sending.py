@@ -63,7 +63,7 @@ def test_what_waits_when_it_is_sent_again_is_added_once(monkeypatch, key):
 
 
 def test_before_any_worker_was_there_jobs_are_taken(broker):
-    assert broker.epochs(broker.places()) == [None, None]
+    assert broker.epochs(broker.shards()) == [None, None]
     results = [tasks.echo.enqueue(1), *tasks.echo.using(queue_name="mail").enqueue_many([((2,), {}), ((3,), {})])]
     assert run(results[0]).status == SUCCESSFUL
     results[2].refresh()

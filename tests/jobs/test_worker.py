@@ -31,10 +31,10 @@ def died(*results, times=1, started=True):
     stored = Stored(results[0])
     members = [Stored(result).member for result in results]
     for request in range(times):
-        claim = stored.jobs.claim(stored.place, limit=100, lease_ms=0, request=request + 1)
+        claim = stored.jobs.claim(stored.shard, limit=100, lease_ms=0, request=request + 1)
         leases = [(entry.member, claim.holder) for entry in claim.entries if entry.member in members and entry.lapsed]
         if started and leases:
-            stored.jobs.renew(stored.place, leases, lease_ms=0, start=True)
+            stored.jobs.renew(stored.shard, leases, lease_ms=0, start=True)
             stored.client.zadd(stored.names["jobs"], {member: 1 for member, _ in leases})
 
 

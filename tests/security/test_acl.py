@@ -8,7 +8,7 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import orders
-from django_delayq.broker import Broker, Definition, JobBroker, JobSettlement, NewJob, Place, Settlement, keys
+from django_delayq.broker import Broker, Definition, JobBroker, JobSettlement, NewJob, Settlement, Shard, keys
 from django_delayq.broker.job_pages import After, JobPages
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
@@ -185,7 +185,7 @@ def job_steps(broker):
     yield lambda: [*jobs.waiting(place), *jobs.dead(place), *jobs.results("default")]
     yield lambda: jobs.entomb(place, "j9", 1, "text")
     yield lambda: jobs.change(place, "j9", "bury")
-    yield lambda: jobs.move_result("j5", place, Place("default", 1))
+    yield lambda: jobs.move_result("j5", place, Shard("default", 1))
 
 
 def play(broker, admin):

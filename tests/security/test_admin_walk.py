@@ -19,7 +19,7 @@ from django.urls import NoReverseMatch, reverse
 
 from django_delayq import mirror
 from django_delayq.backend.sending import shared
-from django_delayq.broker import Place, keys
+from django_delayq.broker import Shard, keys
 from django_delayq.declared.values import to_json, values_of
 from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
@@ -368,7 +368,7 @@ def test_who_may_only_see_is_not_told_the_address_of_redis(settings, rows):
 
 def damage(broker, text):
     """Write a text wherever jobs of a shard have names and holders, and bytes that are no text."""
-    parts = keys.all_keys(broker.config.prefix, Place("default", 0))
+    parts = keys.all_keys(broker.config.prefix, Shard("default", 0))
     for name in (text.encode(), b"\xff\xfe" + text.encode()):
         for part in ("jobs", "ready", "dead"):
             broker.client.zadd(parts[part], {part.encode() + name: 10**12})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from django_delayq import mirror, orders
 from django_delayq.backend import operating
 from django_delayq.backend.sending import shared
-from django_delayq.broker import Broker, Place, keys
+from django_delayq.broker import Broker, Shard, keys
 from django_delayq.compat import TaskResultDoesNotExist
 from django_delayq.jobs import bare, parse_id, result_id
 from django_delayq.jobs.signing import sign
@@ -86,7 +86,7 @@ class Members:
 
     def parts_of(self, kind):
         """Return the keys of the shard that a member belongs to."""
-        return keys.all_keys(self.prefix, self.broker.place_of(self.names[kind], "default"))
+        return keys.all_keys(self.prefix, self.broker.shard_of(self.names[kind], "default"))
 
     def sign_as_before(self, kind):
         """Let a job's text be one of a version whose texts did not say their queue."""
@@ -99,7 +99,7 @@ class Members:
         client, member, source = self.broker.client, self.names[move.kind], self.parts_of(move.kind)
         place, _, other = move.target.partition(" ")
         queue, _, shard = place.partition(":")
-        target = keys.all_keys(other or self.prefix, Place(queue, int(shard)))
+        target = keys.all_keys(other or self.prefix, Shard(queue, int(shard)))
         if move.before and move.kind in JOBS and client.hexists(source["payload"], member):
             self.sign_as_before(move.kind)
         values = {part: client.hget(source[part], member) for part in HASHES}
@@ -121,7 +121,7 @@ class Members:
             worker = Broker(timeout_seconds=5)
             for _ in range(2):
                 run_burst(queues=queues)
-                for place in worker.places(queues):
+                for place in worker.shards(queues):
                     parts = keys.all_keys(worker.config.prefix, place)
                     for member in worker.client.zrange(parts["jobs"], 0, -1):
                         worker.client.zadd(parts["jobs"], {member: 1})
@@ -213,10 +213,10 @@ def test_f37_a_result_in_another_queue_is_none():
     members = Members()
     members.play("default")
     name = members.names["plain"]
-    place = members.broker.place_of(name, "default")
+    place = members.broker.shard_of(name, "default")
     text = members.broker.client.get(keys.result_key(members.prefix, place, name))
     for shard in range(2):
-        members.broker.client.set(keys.result_key(members.prefix, Place("mail", shard), name), text)
+        members.broker.client.set(keys.result_key(members.prefix, Shard("mail", shard), name), text)
     backend = tasks.add.get_backend()
     assert backend.get_result(result_id("default", name)).return_value == KINDS.index("plain") + 1
     with pytest.raises(TaskResultDoesNotExist):

@@ -119,7 +119,7 @@ def moved_while_it_runs(world):
     world.begin(0)
     world.edit("a", queue="mail")
     world.advance(10_000)
-    world.claim(1, place=2)
+    world.claim(1, shard=2)
     world.begin(1)
     world.end(0)
     world.flush(0)
@@ -229,7 +229,7 @@ def another_rebuilds_meanwhile(world):
     """A rebuild stands still until its mark is gone; Redis is flushed, another begins, and then the first goes on."""
     world.create("a", every=3600)
     world.flush_redis()
-    late = Fault("send:upsert", "pause", steps=[("advance", {"ms": 16_000}), ("flush_redis", {"place": 0})])
+    late = Fault("send:upsert", "pause", steps=[("advance", {"ms": 16_000}), ("flush_redis", {"shard": 0})])
     others = [("advance", {"ms": 16_000}), ("sweep", {"w": 1, "kind": "rebuild", "fault": late})]
     world.sweep(0, "rebuild", fault=Fault("during_rebuild", "pause", steps=others))
 

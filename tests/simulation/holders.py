@@ -36,7 +36,7 @@ class Holders:
 
     def look(self, request):
         """Return what the call may change."""
-        client, place = self.world.stage.client, request.place
+        client, place = self.world.stage.client, request.shard
         if request.name == "claim":
             return {plain(m): plain(f) for m, f in client.hgetall(f"{place}:lease").items()}
         state = self._job_state if request.of_jobs else self._state
@@ -54,17 +54,17 @@ class Holders:
         for number, (item, mine) in enumerate(zip(request.items(), rights, strict=True)):
             member, was = item[0], before[item[0]]
             again = any(other[0] == member and right for other, right in zip(request.items(), rights, strict=True))
-            if not again and self._state(request.place, member) != was:
+            if not again and self._state(request.shard, member) != was:
                 raise Broken("I4 a stale request changed something", request.name, member, item, was)
             if mine and request.name == "settle":
                 self._check_settled(request, item, reply[number + 2])
 
     def _check_settled(self, request, item, applied):
         member, fence, what, ms, generation, point = item
-        self.back.add((request.place, member, bare(fence)))
+        self.back.add((request.shard, member, bare(fence)))
         if what == "retry":
             self.world.stage.seen["attempt failed"] += 1
-            self.not_before[(request.place, member)] = self.world.clock.server_ms() + int(ms)
+            self.not_before[(request.shard, member)] = self.world.clock.server_ms() + int(ms)
         elif what in ("next", "drop") and applied == 2:
             self.world.stage.seen["edited under a lease"] += 1
         elif what in ("next", "drop"):
@@ -73,7 +73,7 @@ class Holders:
     def _check_jobs(self, request, before):
         rights = {member for member, holder, *_ in request.items() if before[member]["held"] == holder}
         for member in before.keys() - rights:
-            if self._job_state(request.place, member) != before[member]:
+            if self._job_state(request.shard, member) != before[member]:
                 raise Broken("I4 a stale request changed something", request.name, member, before[member])
 
     @staticmethod
@@ -84,7 +84,7 @@ class Holders:
         return was["lease"] is not None and was["lease"] == item[1]
 
     def _check_claim(self, request, before, reply, late):
-        place, fence = request.place, plain(reply[3])
+        place, fence = request.shard, plain(reply[3])
         leased = {plain(reply[at]) for at in range(5, len(reply), 5)}
         identity = (request.owner, int(request.args[2]))
         if leased:
@@ -115,24 +115,24 @@ class Holders:
         if request.name == "claim":
             holder = f"{plain(reply[3])} {request.owner}"
             leased = {plain(reply[at]): holder for at in range(5, len(reply), 5)}
-            self.lost[(request.owner, request.place)] = leased
+            self.lost[(request.owner, request.shard)] = leased
 
     def reply_arrived(self, request, reply):
         """Note that its sender knows the reply, and what it may trust from now on."""
         trusted = self.trusted.setdefault(request.owner, {})
         if request.name == "claim":
-            self.answered[(request.owner, request.place)] = int(request.args[2])
+            self.answered[(request.owner, request.shard)] = int(request.args[2])
             lease = plain(reply[3]), request.sent + int(request.args[1]) / 1000
-            trusted.update(((request.place, plain(member)), lease) for member in reply[5::5])
+            trusted.update(((request.shard, plain(member)), lease) for member in reply[5::5])
         elif request.name == "renew":
             lost = set(map(plain, reply))
             for member, holder in request.items():
                 fence = bare(holder)
-                known = trusted.get((request.place, member))
+                known = trusted.get((request.shard, member))
                 if known is not None and known[0] == fence:
-                    trusted[(request.place, member)] = fence, request.sent + int(request.args[0]) / 1000
+                    trusted[(request.shard, member)] = fence, request.sent + int(request.args[0]) / 1000
                 if member in lost:
-                    trusted.pop((request.place, member), None)
+                    trusted.pop((request.shard, member), None)
 
     def _state(self, place, member):
         pipeline = self.world.stage.client.pipeline(transaction=False)

@@ -91,7 +91,7 @@ class Invariants:
         if self.world.suspect or self.world.occupied or self.world.false_clock:
             return
         for pk, schedule in view.schedules.items():
-            shard = view.shards[schedule.place]
+            shard = view.shards[schedule.shard]
             if not (schedule.enabled and schedule.mirrored and shard.built):
                 continue
             first = view.first_missing(pk)
@@ -115,7 +115,7 @@ class Invariants:
                     continue
                 # What a late request or a loss has put back where it was is dropped by its next claimer.
                 schedule = view.schedules.get(int(member[1:])) if member[0] == "s" else None
-                elsewhere = self.world.losses and schedule is not None and schedule.place != place
+                elsewhere = self.world.losses and schedule is not None and schedule.shard != place
                 if (self.world.strays or elsewhere) and not stepped.has_begun(place, member, fence):
                     continue
                 other = holders.setdefault(member, (stepped.name, place))
@@ -133,7 +133,7 @@ class Invariants:
             return
         run, schedule, key = held.outcome.run, held.outcome.schedule, self.world.key_of(held.outcome.run)
         trusted = {(member, fence) for _, member, fence in stepped.valid()}
-        lease = self.world.tag(held.place), held.fence
+        lease = self.world.tag(held.shard), held.fence
         since_loss = stepped.claimed_since_loss(*lease)
         if stepped.lapsed(held) or (since_loss and (held.member, held.fence) not in trusted):
             raise Broken("I4 started after its lease", stepped.name, held.member)
@@ -192,7 +192,7 @@ class Invariants:
         """Check a settlement that was carried out: nothing undecided lies before the next point (R3, R4, R9)."""
         view = View(self.world)
         schedule = view.schedules.get(int(member[1:])) if member[0] == "s" else None
-        if schedule is None or generation < schedule.generation or request.place != schedule.place:
+        if schedule is None or generation < schedule.generation or request.shard != schedule.shard:
             return
         first = view.first_missing(schedule.pk) if schedule.enabled else None
         if first is not None and (point is None or point > first):
@@ -307,7 +307,7 @@ class Invariants:
             raise Broken("I5 not mirrored", view.tombstones, view.schedules)
         for pk, schedule in view.schedules.items():
             first = view.first_missing(pk) if schedule.enabled else None
-            shard, member = view.shards[schedule.place], f"s{pk}"
+            shard, member = view.shards[schedule.shard], f"s{pk}"
             entry = (shard.point.get(member), shard.due.get(member), shard.gen.get(member), shard.lease.get(member))
             wanted = (None,) * 4 if first is None else (first, first, schedule.generation, None)
             if entry != wanted:

@@ -211,11 +211,11 @@ class People:
     # -- losses
 
     @step
-    def flush_redis(self, place=None):
+    def flush_redis(self, shard=None):
         """Lose every key, or those of one shard."""
         names = self.key_names()
-        if place is not None:
-            names = [name for name in names if name.startswith(self.tags[place])]
+        if shard is not None:
+            names = [name for name in names if name.startswith(self.tags[shard])]
         self.stage.client.delete(*names)
         self.lost_something()
 

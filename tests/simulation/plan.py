@@ -309,7 +309,7 @@ class Draw:
         return Step("skew_worker", {"w": self.w(), "ms": self.one((-600_000, 600_000))})
 
     def flush_redis(self):
-        return Step("flush_redis", {"place": self.one((None, None, 0, 1))})
+        return Step("flush_redis", {"shard": self.one((None, None, 0, 1))})
 
     def snapshot(self):
         return Step("snapshot", {})

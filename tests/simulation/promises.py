@@ -3,7 +3,7 @@
 from django.db import connection
 
 from django_delayq.broker import keys
-from django_delayq.broker.keys import member_place
+from django_delayq.broker.keys import member_shard
 from django_delayq.models import Job
 
 from .callers import Wanted
@@ -44,7 +44,7 @@ class Promises:
         items = list(world.wanted.values())
         pipeline = world.stage.client.pipeline(transaction=False)
         for item in items:
-            place = member_place(item.member, item.queue, world.config.shards_of(item.queue))
+            place = member_shard(item.member, item.queue, world.config.shard_count(item.queue))
             pipeline.get(keys.result_key(world.config.prefix, place, item.member))
             pipeline.zscore(keys.all_keys(world.config.prefix, place)["dead"], item.member)
         replies = pipeline.execute()
@@ -100,7 +100,7 @@ class Promises:
             if item.outcome is None and safe and not item.cancelled and not (item.revived and not item.durable):
                 raise Broken("I1 a job without outcome", item)
         left = {}
-        for place in world.places:
+        for place in world.shards:
             names = keys.all_keys(world.config.prefix, place)
             client = world.stage.client
             for part in ("jobs", "ready"):

@@ -130,7 +130,7 @@ class Stepped:
 
     def has_begun(self, place, member, fence):
         """Say whether it ever began an execution under this lease."""
-        leases = ((self.world.tag(held.place), held.member, held.lease.partition(" ")[0]) for held in self.begun)
+        leases = ((self.world.tag(held.shard), held.member, held.lease.partition(" ")[0]) for held in self.begun)
         return (place, member, fence) in leases
 
     @property
@@ -209,8 +209,8 @@ class Stepped:
         elif kind == "full":
             mirror.full_sweep(broker)
         else:
-            epochs = broker.epochs(self.worker.places)
-            missing = [place for place, epoch in zip(self.worker.places, epochs, strict=True) if epoch is None]
+            epochs = broker.epochs(self.worker.shards)
+            missing = [place for place, epoch in zip(self.worker.shards, epochs, strict=True) if epoch is None]
             self.world.stage.seen["rebuilt"] += mirror.rebuild(broker, missing)
 
     def keep_up(self):

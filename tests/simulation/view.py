@@ -64,12 +64,12 @@ class ScheduleRow:
         self.effective, self.created = _ms(effective), _ms(created)
         self.last_due, self.next_due, self.run_count = state or (None, None, 0)
         self.last_due, self.next_due = _ms(self.last_due), _ms(self.next_due)
-        self.place = tag(f"s{self.pk}", self.queue)
+        self.shard = tag(f"s{self.pk}", self.queue)
 
     def __repr__(self):
         mirrored = "" if self.mirrored else " unmirrored"
         return (
-            f"<schedule {self.pk} {self.place} from {self.effective} last {self.last_due} g{self.generation}{mirrored}>"
+            f"<schedule {self.pk} {self.shard} from {self.effective} last {self.last_due} g{self.generation}{mirrored}>"
         )
 
 

@@ -65,7 +65,7 @@ class Request:
         return self.awaited and (self.of_jobs or (self.name == "claim" and self.delivered))
 
     @property
-    def place(self) -> str:
+    def shard(self) -> str:
         """The tag of the shard."""
         return plain(self.keys[0]).removesuffix(":due")
 

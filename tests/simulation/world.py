@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from django.db import OperationalError, connection
 
 from django_delayq import mirror
-from django_delayq.broker import Place, keys
-from django_delayq.broker.keys import member_place
+from django_delayq.broker import Shard, keys
+from django_delayq.broker.keys import member_shard
 from django_delayq.mirror import fast, layout
 from django_delayq.models import Run, Schedule
 
@@ -57,8 +57,8 @@ class World(People, Callers):
         self.requests, self.marks = [], {}
         #: (place, fence) -> losses of Redis until that claim.
         self.claims = {}
-        self.places = [Place(queue, n) for queue in self.config.queues for n in range(self.config.shards_of(queue))]
-        self.tags = [self.tag(place) for place in self.places]
+        self.shards = [Shard(queue, n) for queue in self.config.queues for n in range(self.config.shard_count(queue))]
+        self.tags = [self.tag(place) for place in self.shards]
         self.oracle, self.holders, self.invariants = Oracle(), Holders(self), Invariants(self)
         self.workers, self.lives, self.names = [], 0, {}
         self.promises = Promises(self)
@@ -83,12 +83,12 @@ class World(People, Callers):
 
     def tag_of(self, member, queue):
         """Return the tag of the place where a member belongs."""
-        return self.tag(member_place(member, queue, self.config.shards_of(queue)))
+        return self.tag(member_shard(member, queue, self.config.shard_count(queue)))
 
     def key_names(self):
         """Return every key that this history can have written."""
         names = list(keys.prefix_keys(self.config.prefix))
-        for place in self.places:
+        for place in self.shards:
             owners = ["-", *(f"w{n}.{life}" for n in range(WORKERS + 1) for life in range(self.lives + 1))]
             names += keys.shard_keys(self.config.prefix, place)
             names += [keys.all_keys(self.config.prefix, place, owner)["journal"] for owner in owners]
@@ -105,7 +105,7 @@ class World(People, Callers):
             for held in stepped.begun:
                 if is_job(held):
                     continue
-                mine = view.shards[self.tag(held.place)].lease.get(held.member) == held.fence
+                mine = view.shards[self.tag(held.shard)].lease.get(held.member) == held.fence
                 if mine and not stepped.lapsed(held) and self.key_of(held.outcome.run) == key:
                     return held
         return None
@@ -189,18 +189,18 @@ class World(People, Callers):
     # -- steps of workers
 
     @step
-    def claim(self, w=0, place=None, limit=5):
+    def claim(self, w=0, shard=None, limit=5):
         """Claim, judge and dispatch; by default everywhere."""
         with self._acting(w) as stepped:
             if stepped is not None:
-                stepped.claim(self.places if place is None else [self.places[place]], limit)
+                stepped.claim(self.shards if shard is None else [self.shards[shard]], limit)
 
     @step
     def take(self, w=0):
         """Claim everywhere and begin what was claimed."""
         with self._acting(w) as stepped:
             if stepped is not None:
-                stepped.claim(self.places, 5)
+                stepped.claim(self.shards, 5)
                 while stepped.slots.entries:
                     stepped.begin()
 
@@ -282,7 +282,7 @@ class World(People, Callers):
         with self._acting(w) as stepped:
             if stepped is None:
                 return
-            stepped.claim(self.places, 5)
+            stepped.claim(self.shards, 5)
             for _ in range(3):  # what waits to run alone begins only after the rest is recorded
                 while stepped.slots.entries:
                     stepped.begin()

@@ -32,7 +32,7 @@ def work(request, broker):
             yield runner.run_due
     else:
         mirror.check_layout(broker)
-        for place in broker.places():
+        for place in broker.shards():
             broker.swap_epochs([place], None, "test")
         yield run_burst
 
@@ -91,7 +91,7 @@ def test_a_revived_job_and_its_unique_key(work):
 
     def revive() -> str:
         jobs, (queue, member) = shared().jobs, parse_id(dead.id)
-        place = jobs.place_of(member, queue)
+        place = jobs.shard_of(member, queue)
         line, call, _ = decode(place.queue, member, jobs.view(place, member).payload)
         return jobs.change(place, member, "revive", 0, encode(place.queue, member, line), unique=call.unique)
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_done_with_a_job_is_refused_alike(work):
 
     def change(result, what, **values):
         jobs, (queue, member) = shared().jobs, parse_id(result.id)
-        return jobs.change(jobs.place_of(member, queue), member, what, 0, **values)
+        return jobs.change(jobs.shard_of(member, queue), member, what, 0, **values)
 
     assert [change(waiting, what) for what in ("revive", "bury")] == ["WAITING", "WAITING"]
     assert [change(dead, what) for what in ("cancel", "move")] == ["DEAD", "DEAD"]

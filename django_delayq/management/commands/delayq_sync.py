@@ -101,13 +101,13 @@ class Command(BaseCommand):
 
     def _reshard(self, broker: Broker, number: int) -> None:
         config = conf.get_config()
-        if number and any(config.shards_of(queue) != number for queue in config.queues):
+        if number and any(config.shard_count(queue) != number for queue in config.queues):
             raise CommandError(
                 f"DELAYQ['SHARDS'] is {config.shards!r} here, not {number}. Set the new number first, in the settings "
                 "that the next workers start with, and run this with them."
             )
         moved = mirror.reshard(broker, say=self.stdout.write)
         for queue, count in moved.items():
-            self.stdout.write(f"{queue}: {count} entries moved to {config.shards_of(queue)} shards.")
+            self.stdout.write(f"{queue}: {count} entries moved to {config.shard_count(queue)} shards.")
         if not moved:
             self.stdout.write("Nothing to do: Redis has as many shards as DELAYQ['SHARDS'] says.")

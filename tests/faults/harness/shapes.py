@@ -18,7 +18,7 @@ from django.conf import settings
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_delayq.broker import Place
+from django_delayq.broker import Shard
 from django_delayq.broker.keys import shard_keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.embedded.binary import find_server
@@ -307,7 +307,7 @@ class Cluster(Shape):
         """Return what the README says."""
         return {"CONNECTION_FACTORY": "django_delayq.broker.connection.ClusterConnectionFactory"}
 
-    def slot_of(self, prefix: str, place: Place) -> int:
+    def slot_of(self, prefix: str, place: Shard) -> int:
         """Return the slot of a shard."""
         return int(self._anyone().call("CLUSTER", "KEYSLOT", shard_keys(prefix, place)[0]))
 

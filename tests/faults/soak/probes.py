@@ -3,7 +3,7 @@
 import re
 import time
 
-from django_delayq.broker import Place, keys
+from django_delayq.broker import Shard, keys
 from django_delayq.broker.broker import text
 from django_delayq.chain import parse_member
 from django_delayq.models import Run
@@ -81,7 +81,7 @@ def _held(arena: Arena, victim: WorkerProcess) -> set[Point]:
     found: set[Point] = set()
     with arena.server.broker() as broker:
         prefix = broker.config.prefix
-        for place in broker.places():
+        for place in broker.shards():
             names = keys.all_keys(prefix, place, victim.name)
             match = re.match(r"(\d+) (\S+) ?(.*)$", text(broker.client.get(names["journal"]) or b""))
             members = [word[1:] for word in match[3].split()] if match else []
@@ -95,7 +95,7 @@ def _held(arena: Arena, victim: WorkerProcess) -> set[Point]:
     return found
 
 
-def _point_of(member: str, point_ms: int, place: Place) -> set[Point]:
+def _point_of(member: str, point_ms: int, place: Shard) -> set[Point]:
     parsed = parse_member(member)
     if parsed is None:
         return set()

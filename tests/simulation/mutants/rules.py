@@ -23,7 +23,7 @@ RULES = (
     ),
     mutant(
         "noqueue", "R1 a schedule that was moved runs in its new place only", "kinds.judge:_judge_schedule",
-        "if schedule.queue != held.place.queue:", "if False:",
+        "if schedule.queue != held.shard.queue:", "if False:",
         hl.moved_and_an_old_edit_arrives, "I3 two valid leases",
     ),
     mutant(
@@ -86,7 +86,7 @@ RULES = (
         "for held in batch:\n"
         "        outcome = held.outcome\n"
         "        point = outcome.schedule.recurrence.next_after(outcome.run.due_at)\n"
-        "        self.settle(held.place, [held.go_to(point, outcome.schedule)])",
+        "        self.settle(held.shard, [held.go_to(point, outcome.schedule)])",
         h.recorded_in_time, "R3 settled beyond",
     ),
     mutant(
@@ -250,7 +250,7 @@ RULES = (
     ),
     mutant(
         "nomark", "a rebuild that lost its mark does not call the shard built", "mirror.build:Build.finish",
-        "return all(self.broker.swap_epochs(self.places, self._mark, self._id))",
+        "return all(self.broker.swap_epochs(self.shards, self._mark, self._id))",
         "return all(self.broker.swap_epochs(self.places, None, self._id))",
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
     ),
