@@ -5,7 +5,8 @@ from a form, the database or Redis is ever imported.
 import difflib
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -77,9 +78,14 @@ def summary(task: AnyTask) -> str:
 
 def signature(task: AnyTask) -> inspect.Signature:
     """Return the signature as a caller sees it: without the context."""
-    full = inspect.signature(task.func)
+    return _signature(task.func, task.takes_context)
+
+
+@lru_cache(maxsize=1000)
+def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+    full = inspect.signature(function)
     parameters = list(full.parameters.values())
-    return full.replace(parameters=parameters[1:] if task.takes_context else parameters)
+    return full.replace(parameters=parameters[1:] if takes_context else parameters)
 
 
 def shown_signature(task: AnyTask) -> inspect.Signature:

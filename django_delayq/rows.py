@@ -117,10 +117,8 @@ class RunRow:
     @classmethod
     def of(cls, schedule: "Schedule | ScheduleRow", due_at: datetime, **values: Any) -> Self:
         """Return a new row of this schedule, as its definition stands; `values` win."""
-        row = cls(schedule.pk, schedule.name, schedule.task, schedule.queue, schedule.generation, due_at)
-        for name, value in values.items():
-            setattr(row, name, value)
-        return row
+        values = {"task": schedule.task, "queue": schedule.queue, "generation": schedule.generation, **values}
+        return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
 
     @property
     def lag(self) -> timedelta | None:

@@ -9,6 +9,7 @@ from .. import ledger
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome
 from ..models import Schedule, Status
+from ..models.run import OPEN
 from ..plain import iso
 from ..redaction import redact_text
 from ..rows import RunRow, ScheduleRow
@@ -16,7 +17,7 @@ from ..signals import run_finished, run_skipped
 
 logger = logging.getLogger("django_delayq.worker")
 
-LEVELS = {
+LEVELS: dict[str, int] = {
     Status.FAILED: logging.ERROR,
     Status.LOST: logging.ERROR,
     Status.RETRYING: logging.WARNING,
@@ -31,7 +32,7 @@ def announce(outcome: Outcome) -> None:
     log_run(run)
     if run.status == Status.SKIPPED:
         send(run_skipped, run, outcome.schedule)
-    elif not Status(run.status).is_open:
+    elif run.status not in OPEN:
         send(run_finished, run, outcome.schedule)
 
 
@@ -43,7 +44,7 @@ def send(signal: Signal, run: RunRow, schedule: ScheduleRow) -> None:
 
 def log_run(run: RunRow) -> None:
     """Log what became of a due point."""
-    level = LEVELS.get(Status(run.status), logging.INFO)
+    level = LEVELS.get(run.status, logging.INFO)
     if not logger.isEnabledFor(level):
         return
     event = run_event(run)

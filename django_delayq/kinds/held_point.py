@@ -44,6 +44,8 @@ class HeldPoint(Held):
     fence: str
     worker: str
     claimed_at: datetime
+    #: The point that Redis names; the epoch where it names none.
+    point: datetime
     #: What it has become or will have, once it is judged.
     outcome: Outcome | None = None
     #: To be recorded with its outcome: what an edit left behind it (rule R8), or what is skipped for it (R9).
@@ -62,11 +64,6 @@ class HeldPoint(Held):
         """Its outcome, which is there from its judgement on."""
         assert self.outcome is not None  # noqa: S101
         return self.outcome
-
-    @property
-    def point(self) -> datetime:
-        """The point that Redis names."""
-        return from_ms(self.entry.point_ms or 0)
 
     @property
     def lapsed_at(self) -> datetime | None:

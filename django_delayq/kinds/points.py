@@ -57,8 +57,12 @@ class Points(PointCalls):
         claim = self.broker.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request)
         same: dict[str, Any] = {"fence": claim.fence, "worker": self.broker.worker, "claimed_at": from_ms(claim.now_ms)}
         entries = [
-            HeldPoint(self, shard, entry.member, claim.holder, deadline, entry=entry, **same) for entry in claim.entries
-        ]
+            HeldPoint(
+                self, shard, entry.member, claim.holder, deadline,
+                entry=entry, point=from_ms(entry.point_ms or 0), **same,
+            )
+            for entry in claim.entries
+        ]  # fmt: skip
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, ("jobs",) if claim.jobs_due else ())
 
     def renew(self, shard: Shard, batch: Sequence[HeldPoint]) -> set[str]:

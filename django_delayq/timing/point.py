@@ -29,14 +29,13 @@ def micros(instant: datetime) -> int:
     Raises:
         ValueError: The instant is naive.
     """
-    delta = as_utc(instant) - EPOCH
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return (as_utc(instant) - EPOCH) // MICROSECOND
 
 
 def from_micros(value: int) -> datetime | None:
     """Return the instant in UTC, or None where the years 1 to 9999 do not reach."""
     try:
-        return EPOCH + timedelta(microseconds=value)
+        return EPOCH + timedelta(0, 0, value)
     except OverflowError:
         return None
 
@@ -56,4 +55,4 @@ def from_ms(value: int) -> datetime:
     Raises:
         OverflowError: The years 1 to 9999 do not reach that far.
     """
-    return EPOCH + timedelta(milliseconds=value)
+    return EPOCH + timedelta(0, 0, 0, value)

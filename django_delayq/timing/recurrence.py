@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from ..exceptions import InvalidRecurrence
-from .point import MICROSECOND, as_utc, from_micros, micros
+from .point import MICROSECOND, as_utc
 
 
 class Recurrence(Protocol):
@@ -65,19 +65,23 @@ class Every:
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first lattice point strictly after the instant, or None after the year 9999."""
-        step, anchor = self.every // MICROSECOND, micros(self.anchor)
-        return from_micros(anchor + ((micros(instant) - anchor) // step + 1) * step)
+        return self._point((as_utc(instant) - self.anchor) // self.every + 1)
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
         """Return the newest lattice point with `floor < point <= instant`, or None."""
-        step, anchor = self.every // MICROSECOND, micros(self.anchor)
-        newest = anchor + (micros(instant) - anchor) // step * step
-        return from_micros(newest) if newest > micros(floor) else None
+        newest = self._point((as_utc(instant) - self.anchor) // self.every)
+        return newest if newest is not None and newest > as_utc(floor, "floor") else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
         """Return how many lattice points there are with `first <= point <= last`."""
-        step, anchor = self.every // MICROSECOND, micros(self.anchor)
-        return max(0, (micros(last) - anchor) // step - (micros(first) - 1 - anchor) // step)
+        before = -((self.anchor - as_utc(first, "first")) // self.every)
+        return max(0, (as_utc(last, "last") - self.anchor) // self.every - before + 1)
+
+    def _point(self, number: int) -> datetime | None:
+        try:
+            return self.anchor + number * self.every
+        except OverflowError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
