@@ -1,12 +1,11 @@
 """The ledger: reads what is decided, writes outcomes and states. Never touches Redis.
 
-See `compare.py`, Note [Compare and set].
+See `changing.py`, Note [Compare and set].
 """
 
 from .attempts import attempts_of, keep_former
-from .bulk import check_tables, database
+from .bulk import check_tables, database, writing
 from .closing import close_abandoned, close_orphan
-from .compare import STATE_FIELDS, advance, settle_state, undo_start, write_states
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
 from .instances import as_run, as_schedule
 from .jobs import (
@@ -27,7 +26,7 @@ from .jobs import (
     undo_job_starts,
     unmirrored_jobs,
 )
-from .locks import leave_locked, lock_free, owner_of_locks, writing
+from .locks import leave_locked, lock_free, owner_of_locks
 from .outcome import Outcome, Version, Won, version_of
 from .reading import (
     Load,
@@ -41,7 +40,8 @@ from .reading import (
     open_chains,
     read_load,
 )
-from .recording import record, start
+from .recording import record, start, undo_start
+from .states import STATE_FIELDS, advance, settle_state, write_states
 
 __all__ = [
     "STATE_FIELDS",

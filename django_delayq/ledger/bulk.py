@@ -8,12 +8,13 @@ one text of JSON, because that is written and read in C; the others get their va
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from django.db import connections, router
+from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BooleanField, DateTimeField, DurationField, JSONField, Model
 from django.utils.dateparse import parse_datetime
@@ -211,6 +212,25 @@ def reader(model: type[Model], key: str, names: tuple[str, ...], using: str, *, 
 def writer(model: type[Model], names: tuple[str, ...], using: str) -> Writer:
     """Return the one `Writer` for these."""
     return Writer(model, names, using)
+
+
+#: See `locks.py`, Note [Nobody's row is waited for].
+LOCK_MS = 500
+
+
+@contextmanager
+def writing(using: str) -> Iterator[None]:
+    """Begin a transaction that waits for nobody's lock for longer than LOCK_MS; within another one, as that one does.
+
+    Raises:
+        OperationalError: Somebody has locked what cannot be skipped.
+    """
+    outermost = not connections[using].in_atomic_block
+    with transaction.atomic(using=using):
+        if outermost and connections[using].vendor == "postgresql":
+            with connections[using].cursor() as cursor:
+                cursor.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
+        yield
 
 
 def database() -> str:

@@ -7,8 +7,8 @@ from ..models import Run, Status
 from ..models.run import OPEN
 from ..rows import RunRow
 from .attempts import keep_former
-from .bulk import database
-from .locks import leave_locked, writing
+from .bulk import database, writing
+from .locks import leave_locked
 from .outcome import Outcome, version_of
 from .reading import load_schedules
 from .recording import left_behind, record

@@ -1,11 +1,5 @@
 """Jobs in the database: read, added, recorded, pruned. Never touches Redis.
 
-Note [One row, one outcome]
-As with due points the row comes first and Redis after it, and only who still finds the row as it was read may write it:
-rows are locked, compared (status, attempt, fence; for equality only), and written in one statement for the whole batch.
-A row that carries the new outcome under my own fence is mine: the reply to an earlier COMMIT was lost. A row that has
-its outcome is never written again.
-
 Note [Unique keys in the database]
 A durable job's key is guarded by a unique constraint, not by Redis: whoever enqueues has to know before the commit
 which job stands, and a flush must not let a second one in. The row gives its key up when a worker takes the job for the
@@ -26,20 +20,23 @@ from django.db.models.expressions import RawSQL
 from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..models.locks import locked
-from .bulk import database, writer
-from .locks import leave_locked, lock_free, writing
+from .bulk import database, writing
+from .changing import Change, change
+from .locks import leave_locked
 from .outcome import Won
 
 #: As in the index of open jobs, see `reading._OPEN`.
 _OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
     f"{Job._meta.db_table}.status IN ('READY', 'RUNNING')", [], output_field=BooleanField()
 )
+#: What tells one state of a row from another.
+VERSION = ("status", "attempt", "fence")
 #: Rows that one statement writes.
 _BATCH = 1000
 #: How often it is asked which job stands for a key before that is given up.
 _ROUNDS = 5
 _OUTCOME = (
-    "id", "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "died_at",
+    "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "died_at",
     "expires_at", "state",
 )  # fmt: skip
 
@@ -57,6 +54,11 @@ class JobRow(NamedTuple):
     unique: str
     wakes_at: datetime
     state: str
+
+    @property
+    def version(self) -> tuple[str, int, str]:
+        """What tells this state of the row from another; see `VERSION`."""
+        return self.status, self.attempt, self.fence
 
     @property
     def is_open(self) -> bool:
@@ -177,34 +179,28 @@ def change_job(job: Job, **values: Any) -> bool:
 def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
     """Write outcomes in one transaction; GONE where the row is gone or has an outcome already, LOCKED as in `record`.
 
-    See Note [One row, one outcome]. After an exception nothing is written, and the same call may be repeated.
+    A row that has its outcome is never written again. After an exception nothing is written, and the same call may be
+    repeated.
     """
     if not outcomes:
         return []
     using = database()
+    changes = [
+        Change(item.row.pk, item.row.version, (item.status, item.attempt, item.fence), _values(item))
+        for item in outcomes
+    ]
     with writing(using):
-        pks = [outcome.row.pk for outcome in outcomes]
-        found, taken = lock_free(Job, pks, using, "status", "attempt", "fence")
-        stand = {pk: list(values) for pk, values in found.items()}
-        won = [Won.LOCKED if outcome.row.pk in taken else _compare(outcome, stand) for outcome in outcomes]
-        writer(Job, _OUTCOME, using).update(
-            (
-                item.row.pk, item.status, item.attempt, 0, item.fence, "", True, item.wakes_at, item.finished_at,
-                item.died_at, item.expires_at, item.state,
-            )
-            for item, result in zip(outcomes, won, strict=True)
-            if result is Won.YES
-        )  # fmt: skip
-    return won
+        changed = change(Job, VERSION, _OUTCOME, changes, using)
+    return [
+        Won.GONE if won is Won.LOST and stands is not None and stands[0] not in OPEN_JOBS else won
+        for won, stands, _ in changed
+    ]
 
 
-def _compare(outcome: JobOutcome, stand: dict[int, list[Any]]) -> Won:
-    row, stands = outcome.row, stand.get(outcome.row.pk)
-    after = [outcome.status, outcome.attempt, outcome.fence]
-    if stands in ([row.status, row.attempt, row.fence], after):
-        stand[row.pk] = after  # after a flush one worker may have executed a job twice
-        return Won.YES
-    return Won.LOST if stands is not None and stands[0] in OPEN_JOBS else Won.GONE
+def _values(item: JobOutcome) -> tuple[Any, ...]:
+    """Return the values of `_OUTCOME`: an ended attempt leaves no take-over and no unique key."""
+    times = item.wakes_at, item.finished_at, item.died_at, item.expires_at
+    return item.status, item.attempt, 0, item.fence, "", True, *times, item.state
 
 
 def start_jobs(starting: Sequence[tuple[JobRow, str]], *, again: bool = True) -> list[JobRow | Won]:
@@ -212,30 +208,29 @@ def start_jobs(starting: Sequence[tuple[JobRow, str]], *, again: bool = True) ->
 
     Return the rows as they stand now; LOST for each that is not as it was read any more, LOCKED as in `record`.
     """
-    using = database()
-    started: list[JobRow | Won] = []
-    with writing(using):
-        taken = leave_locked(Job, [row.pk for row, _ in starting], using)
-        for row, fence in starting:
-            if row.pk in taken:
-                started.append(Won.LOCKED)
-                continue
-            new = row._replace(status=JobStatus.RUNNING.value, fence=fence, reclaims=row.reclaims + again)
-            same = _jobs(using).filter(pk=row.pk, status=row.status, attempt=row.attempt, fence=row.fence)
-            written = same.update(status=new.status, fence=fence, reclaims=new.reclaims)
-            started.append(new if written else Won.LOST)
-    return started
+    running = JobStatus.RUNNING.value
+    started = [
+        (row, row._replace(status=running, fence=fence, reclaims=row.reclaims + again)) for row, fence in starting
+    ]
+    return [
+        new if won is Won.YES else Won.LOCKED if won is Won.LOCKED else Won.LOST
+        for (_, new), won in zip(started, _move(started), strict=True)
+    ]
 
 
 def undo_job_starts(started: Iterable[tuple[JobRow, JobRow]]) -> None:
     """Take (started, before) back, so that what did not start counts no take-over."""
-    using, pairs = database(), list(started)
+    _move(list(started))
+
+
+def _move(rows: Sequence[tuple[JobRow, JobRow]]) -> list[Won]:
+    """Write over rows that look like the first one of a pair what the second one has of who executes it."""
+    using = database()
     with writing(using):
-        taken = leave_locked(Job, [new.pk for new, _ in pairs], using)
-        for new, before in pairs:
-            rows = _jobs(using).filter(pk=new.pk, status=new.status, fence=new.fence)
-            if new.pk not in taken:
-                rows.update(status=before.status, fence=before.fence, reclaims=before.reclaims)
+        changes = [
+            Change(seen.pk, seen.version, new.version, (new.status, new.fence, new.reclaims)) for seen, new in rows
+        ]
+        return [won for won, _, _ in change(Job, VERSION, ("status", "fence", "reclaims"), changes, using)]
 
 
 def store_results(jobs: Sequence[Job]) -> None:

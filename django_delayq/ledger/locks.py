@@ -9,17 +9,15 @@ an error after LOCK_MS: less than PostgreSQL's `deadlock_timeout`, so that nobod
 long enough to be made its victim.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models import Model
 
 from ..models.locks import locked
 from .bulk import database
 
-LOCK_MS = 500
 #: The oldest transaction that has locked rows of some tables, or all of one; other people's may not be seen in full.
 _OLDEST = """
     SELECT a.pid, a.application_name, a.state, extract(epoch FROM now() - a.xact_start)
@@ -29,21 +27,6 @@ _OLDEST = """
       AND l.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock')
     ORDER BY a.xact_start LIMIT 1
 """
-
-
-@contextmanager
-def writing(using: str) -> Iterator[None]:
-    """Begin a transaction that waits for nobody's lock for longer than LOCK_MS; within another one, as that one does.
-
-    Raises:
-        OperationalError: Somebody has locked what cannot be skipped.
-    """
-    outermost = not connections[using].in_atomic_block
-    with transaction.atomic(using=using):
-        if outermost and connections[using].vendor == "postgresql":
-            with connections[using].cursor() as cursor:
-                cursor.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
-        yield
 
 
 def lock_free(

@@ -16,13 +16,9 @@ class Won(Enum):
     GONE = "gone"  # the schedule was deleted or made anew: nothing to record, drop the member
 
 
-@dataclass(slots=True)
-class Version:
-    """What was read of an existing row, to be compared when it is written."""
-
-    status: str
-    attempt: int
-    fence: str
+#: What tells one state of a row from another: the columns, and their values.
+VERSION = ("status", "attempt", "fence", "worker")
+Version = tuple[str, int, str, str]
 
 
 @dataclass(slots=True)
@@ -44,4 +40,4 @@ class Outcome:
 
 def version_of(run: RunRow) -> Version:
     """Return what identifies this state of a row."""
-    return Version(run.status, run.attempt, run.fence)
+    return run.status, run.attempt, run.fence, run.worker

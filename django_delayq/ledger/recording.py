@@ -1,4 +1,11 @@
-"""Records outcomes: rows and states in one transaction.
+"""Records outcomes: rows and states in one transaction, each row won or lost.
+
+A new row is won by the unique constraint on (schedule, origin, due_at), one that was begun by `changing.py`, Note
+[Compare and set].
+
+Note [A stretch and its point]
+What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
+the point to somebody else must not write the stretch either: that one may have decided more than the point.
 
 Note [Edited while it was held]
 While a point is executed, later ones may fall due, and then an edit ends the definition that had them. The next claimer
@@ -13,21 +20,32 @@ next point. Where the chain goes on stands in the state, as the first commit, or
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
+
+from django.db import IntegrityError, transaction
 
 from .. import chain
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
-from .bulk import database, reader
-from .compare import advance, decides, insert_run, settle_state, write, write_states
-from .locks import lock_free, locked_by_others, writing
-from .outcome import Outcome, Won
-from .reading import STATE, load_schedules, stored_state
+from .bulk import database, reader, writer, writing
+from .changing import Change, change
+from .locks import lock_free, locked_by_others
+from .outcome import VERSION, Outcome, Won, version_of
+from .reading import RUN, STATE, load_schedules, stored_state
+from .states import advance, decides, settle_state, write_states
+
+CHANGED = (
+    "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
+    "result", "generation", "task", "attempts",
+)  # fmt: skip
+_NEW = tuple(name for name in RUN if name != "pk")
+_new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 
 
 def record(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Write rows and states in one transaction; say per outcome whether it was won. See Note [Compare and set].
+    """Write rows and states in one transaction; say per outcome whether it was won. See `changing.py`.
 
     After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
     `locks.py`, Note [Nobody's row is waited for].
@@ -56,7 +74,7 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
         generations, states, taken = _lock(moving, using) if moving else ({}, {}, set())
         free = [index for index, outcome in enumerate(outcomes) if outcome.schedule.pk not in taken]
         writable = [outcomes[index] for index in free]
-        written = write(writable, using, refused=refused)
+        written = _write_rows(writable, using, refused)
         _advance(writable, written, moving, generations, states, using)
     for index, result in zip(free, written, strict=True):
         won[index] = result
@@ -76,6 +94,88 @@ def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow
     others, taken = lock_free(Schedule, pks - states.keys(), using, "generation")
     taken |= locked_by_others(ScheduleState, others.keys(), using)
     return generations | {pk: generation for pk, (generation,) in others.items()}, states, taken
+
+
+def _write_rows(outcomes: Sequence[Outcome], using: str, refused: Won | None) -> list[Won]:
+    won = [Won.LOST] * len(outcomes)
+    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None]
+    behind = [index for index in new if (owner := outcomes[index].owner) is not None and owner.seen is not None]
+    _insert(outcomes, [index for index in new if index not in behind], won, using, refused)
+    _update(outcomes, [index for index, outcome in enumerate(outcomes) if outcome.seen is not None], won, using)
+    winners = _winners(outcomes, won)
+    _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
+    return won
+
+
+def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
+    return {id(outcome) for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES}
+
+
+def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], using: str, refused: Won | None) -> None:
+    """Insert the rows of these indexes, and note in `won` what became of each; without its owner's none is inserted."""
+    if not new:
+        return
+    try:
+        with transaction.atomic(using=using):
+            pks = writer(Run, _NEW, using).insert(_new_values(outcomes[index].run) for index in new)
+        for index, pk in zip(new, pks, strict=True):
+            outcomes[index].run.pk, won[index] = pk, Won.YES
+    except IntegrityError:
+        for owned in (False, True):
+            winners = _winners(outcomes, won)
+            for index in new:
+                owner = outcomes[index].owner
+                if (owner is not None) is owned and (owner is None or id(owner) in winners):
+                    won[index] = _insert_one(outcomes[index], using, refused)
+
+
+def insert_run(run: RunRow, using: str) -> None:
+    """Insert a row; the constraints are the database's."""
+    [run.pk] = writer(Run, _NEW, using).insert([_new_values(run)])
+
+
+def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
+    run = outcome.run
+    try:
+        with transaction.atomic(using=using):
+            insert_run(run, using)
+        return Won.YES
+    except IntegrityError:
+        rows = Run._base_manager.using(using).filter(schedule=run.schedule_id, origin=run.origin, due_at=run.due_at)
+        pk, *stands = rows.values_list("pk", *VERSION).first() or (None,)
+        if pk is None:
+            if refused is None:
+                raise
+            return refused
+        if not run.fence or tuple(stands) != version_of(run):
+            return Won.LOST
+        run.pk, outcome.repeated = pk, True
+        return Won.YES
+
+
+def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], using: str) -> None:
+    """Update the rows of these indexes, as far as they are as they were read; note in `won` what became of each."""
+    if not begun:
+        return
+    changes = [
+        Change(outcome.run.pk, outcome.seen, version_of(outcome.run), _changed_values(outcome.run))
+        for outcome in map(outcomes.__getitem__, begun)
+    ]
+    for index, (result, _, again) in zip(begun, change(Run, VERSION, CHANGED, changes, using), strict=True):
+        won[index] = Won.LOST if result is Won.GONE else result
+        outcomes[index].repeated = outcomes[index].repeated or again
+
+
+def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
+    """Take `running` rows of executions that did not begin back to what they were, so that no reclaim is counted."""
+    using = database()
+    changes = []
+    for run, values in zip((outcome.run for outcome in outcomes), before, strict=True):
+        running = Status.RUNNING, run.attempt, run.fence, run.worker
+        after = tuple(values.get(name, getattr(run, name)) for name in VERSION)
+        changes.append(Change(run.pk, running, after, tuple(values.values())))
+    with writing(using):
+        change(Run, VERSION, tuple(before[0]), changes, using)
 
 
 def _advance(

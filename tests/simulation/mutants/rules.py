@@ -75,8 +75,8 @@ RULES = (
         hl.dies_again_and_again, "I7 ",
     ),
     mutant(
-        "noundo", "what was handed back counts no take-over", "ledger.compare:undo_start",
-        "rows.update(**values)", "pass",
+        "noundo", "what was handed back counts no take-over", "ledger.recording:undo_start",
+        "change(Run, VERSION, tuple(before[0]), changes, using)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
     # R3, R4, the ledger
@@ -95,8 +95,8 @@ RULES = (
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
     mutant(
-        "nocas", "R3 a row is updated only as it was read", "ledger.compare:_update",
-        "if stand.get(run.pk) == outcomes[index].seen:", "if run.pk in stand:",
+        "nocas", "R3 a row is updated only as it was read", "ledger.changing:change",
+        "elif stands == item.seen:", "elif True:",
         hl.overtaken_after_a_retry, "I",
     ),
     mutant(
@@ -117,7 +117,7 @@ RULES = (
     ),
     mutant(
         "loserstretch", "R3 who loses the compare-and-set writes no stretch behind its point",
-        "ledger.compare:_insert",
+        "ledger.recording:_insert",
         "and (owner is None or id(owner) in winners)", "",
         hl.stretch_behind_a_lost_point, "I2 two outcomes for one point",
     ),

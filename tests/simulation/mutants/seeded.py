@@ -72,8 +72,8 @@ SEEDED = (
     script("jobagain", "what is sent twice is there once", "job_enqueue",
         "elseif there or added[member] or again and call('EXISTS', KEYS[COMMON + n]) == 1 then", "elseif false then"),
     code(
-        "jobcas", "a row of a job is written only as it was read", "ledger.jobs:_compare",
-        "if stands in ([row.status, row.attempt, row.fence], after):", "if stands is not None:",
+        "jobcas", "a row of a job is written only as it was read", "ledger.changing:change",
+        "elif stands == item.seen:", "elif True:",
     ),
     code(
         "jobnorow", "a claimed durable job is looked up", "kinds.job_rows:_sort",
@@ -81,7 +81,7 @@ SEEDED = (
     ),
     code(
         "jobnostart", "a repetition of a durable job is written before it begins", "ledger.jobs:start_jobs",
-        "started.append(new if written else Won.LOST)", "started.append(new)",
+        "new if won is Won.YES else Won.LOCKED if won is Won.LOCKED else Won.LOST", "new",
     ),
     code(
         "jobnoput", "durable jobs that Redis lost are put back", "mirror.durable:put_back_jobs",
