@@ -146,6 +146,8 @@ def take(value: Any) -> tuple[Any, BaseException | None]:
 
 def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
     """Do as `take`, with a note in place of what is no JSON or what a database does not store: that is no failure."""
+    if value is None:
+        return None, None
     taken, error = take(value)
     if error is None:
         try:

@@ -111,8 +111,9 @@ class HeldPoint(Held):
         """Have it be settled to the next point of this schedule; None drops it."""
         if point is None:
             return self.drop()
-        wake = to_ms(chain.wake_of(schedule, point))
-        self.settlement = Settlement(self.member, self.lease, "next", wake, self.generation, to_ms(point))
+        point_ms = to_ms(point)
+        wake_ms = to_ms(chain.wake_of(schedule, point)) if schedule.jitter else point_ms
+        self.settlement = Settlement(self.member, self.lease, "next", wake_ms, self.generation, point_ms)
         return self
 
     def drop(self) -> "HeldPoint":

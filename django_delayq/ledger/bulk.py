@@ -188,14 +188,17 @@ def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
         return None if postgresql else json.dumps
     if isinstance(field, DateTimeField):
         if postgresql:
-            return datetime.isoformat
+            return _iso_of
         if _naive_utc(connection):
             return _text_of
         return lambda instant: field.get_db_prep_save(instant, connection)
     return None
 
 
-@lru_cache(maxsize=1000)  # a batch has some of them many times
+_iso_of = lru_cache(maxsize=1000)(datetime.isoformat)  # a batch has some of them many times
+
+
+@lru_cache(maxsize=1000)
 def _text_of(instant: datetime) -> str:
     """Return an instant as Django stores it where it stores no zone."""
     instant = instant.astimezone(UTC)

@@ -11,7 +11,7 @@ from .recurrence import Recurrence
 
 OVERLAP = ("skip", "queue_one", "queue_all", "allow")
 MISSED = ("latest", "all", "skip")
-ZERO = timedelta(0)
+ZERO, MILLISECOND = timedelta(0), timedelta(milliseconds=1)
 #: What `grace=None` means at most; half the gap to the next point, if that is less.
 LONGEST_DEFAULT_GRACE = timedelta(seconds=60)
 
@@ -66,7 +66,7 @@ def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
         ValueError: The point is naive.
     """
     point = as_utc(point, "point")
-    width_ms = jitter // timedelta(milliseconds=1)
+    width_ms = jitter // MILLISECOND if jitter else 0
     if width_ms <= 0:
         return point
     digest = hashlib.blake2b(f"{to_ms(point)} {key}".encode(errors="surrogatepass"), digest_size=8).digest()

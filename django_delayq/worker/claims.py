@@ -79,7 +79,7 @@ class Claims:
             return None
         failpoints.reach("after_claim")
         self._unanswered.discard(key)
-        if self.trouble.redis_worked():
+        if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
         self.agenda.claimed(shard, claimed.now_ms, claimed.head_ms)
         entries: list[Held] = claimed.entries

@@ -67,7 +67,7 @@ class Dispatcher:
         """Do all but the executions, and note whether the database took part in it."""
         if verdicts.error is not None:
             self.trouble.database_failed(verdicts.error)
-        elif verdicts.asked:
+        elif verdicts.asked and self.trouble.until:
             self.trouble.database_worked()
         if verdicts.decided:
             self.recorder.add(verdicts.decided)

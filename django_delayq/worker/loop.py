@@ -180,10 +180,7 @@ class Worker:
 
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
-        now = time.monotonic()
-        if self.trouble.until <= now:
-            self.recorder.flush()
-            self.showing.round()
+        self._write()
         if self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs:
             self.stopping = True
             return 0.0
@@ -207,6 +204,14 @@ class Worker:
             return max(0.0, self.trouble.until - time.monotonic())
         return self._until_next(now)
 
+    def _write(self) -> None:
+        """Record what has ended, and show what runs, unless a server is in trouble."""
+        now = time.monotonic()
+        if self.trouble.until <= now:
+            self.recorder.flush()
+            if self.showing.look_at <= now:
+                self.showing.round()
+
     def _room(self) -> int:
         """Return how many entries to claim now."""
         if self.recorder.full:
@@ -220,13 +225,13 @@ class Worker:
         """Redis answers; what is empty there may have been flushed."""
         if empty and None in self.broker.epochs(empty):
             self.upkeep.rebuild_soon()
-        if self.trouble.redis_worked():
+        if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
 
     def _until_next(self, began: float) -> float:
         """Return the seconds until there may be something to do; in burst mode, stop where nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
-        again = min(self.recorder.again, self.showing.again)
+        again = min(self.recorder.again, self.showing.look_at if self.slots.running else math.inf)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             seconds = min(cap, self.dispatcher.isolation.seconds_left())
         elif self._room() <= 0:  # the end of a task wakes us
@@ -250,9 +255,7 @@ class Worker:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
         while (len(self.keeper) or self.recorder.again < math.inf) and not self.aborted and time.monotonic() < end:
             self._wait(0.1)
-            if self.trouble.until <= time.monotonic():
-                self.recorder.flush()
-                self.showing.round()
+            self._write()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

@@ -105,7 +105,8 @@ class Recorder:
             try:
                 if waiting.unrecorded:
                     self._record(kind, waiting)
-                    self.trouble.database_worked(wrote=True)
+                    if self.trouble.until:
+                        self.trouble.database_worked(wrote=True)
             except Error as error:
                 self.trouble.database_failed(error, writing=True)
             try:

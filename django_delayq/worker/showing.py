@@ -1,6 +1,5 @@
 """Has written what has run for a while. Short tasks cost no write for that. See `kinds/starting.py`."""
 
-import math
 import time
 
 from django.db import DataError, Error, IntegrityError
@@ -20,20 +19,14 @@ class Showing:
     def __init__(self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, *, after_seconds: float) -> None:
         self._slots, self._keeper, self._trouble = slots, keeper, trouble
         self._after = after_seconds
-        self._look_at = 0.0
+        #: The monotonic second from which on `round` has something to do, where something runs.
+        self.look_at = 0.0
         self._refused: set[Held] = set()  # those that run and shall have no row
-
-    @property
-    def again(self) -> float:
-        """The monotonic second from which on `round` has something to do: infinite while nothing runs."""
-        return self._look_at if self._slots.running else math.inf
 
     def round(self) -> None:
         """Have written what has run for long enough. A failure of the database is noted, and raised to nobody."""
         now = time.monotonic()
-        if now < max(self._look_at, self._trouble.until):
-            return
-        self._look_at = now + LOOK_SECONDS
+        self.look_at = now + LOOK_SECONDS
         running = {held: now - began for held, began in self._slots.executing() if held in self._keeper}
         self._refused &= running.keys()
         late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._refused]
@@ -44,10 +37,7 @@ class Showing:
                 if refused is not None:
                     self._refused.update(refused)
                     self._trouble.database_worked(wrote=True)
-            except (
-                DataError,
-                IntegrityError,
-            ):  # a row is at fault: its outcome tells
+            except (DataError, IntegrityError):  # a row is at fault: its outcome tells
                 self._refused.update(batch)
             except Error as error:
                 self._trouble.database_failed(error, writing=True)

@@ -75,23 +75,24 @@ class Backoff:
 
 
 class Trouble:
-    """What stands between the loop and its servers. `until` is the monotonic second before which not to try again."""
+    """What stands between the loop and its servers."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
         self.broker = broker
         self.shards = shards
+        #: The monotonic second before which not to try again; 0 where all is well, and no success need be noted.
+        self.until = 0.0
         self._redis, self._database, self._writes = Backoff(), Backoff(), Backoff()
         self._told: set[type[Error]] = set()
 
-    @property
-    def until(self) -> float:
-        """The monotonic second of the next try; in the past where all is well."""
-        return max(self._redis.until, self._database.until, self._writes.until)
+    def _look_again(self) -> None:
+        self.until = max(self._redis.until, self._database.until, self._writes.until)
 
     def redis_worked(self) -> bool:
         """Note a success; say whether it ends a row of failures."""
         again = self._redis.worked()
         if again:
+            self._look_again()
             logger.info("Redis answers again.")
         return again
 
@@ -99,6 +100,7 @@ class Trouble:
         """Note a success. Reading ends no row of failures to write: a standby can be read."""
         again = self._database.worked()
         if (wrote and self._writes.worked()) or again:
+            self._look_again()
             self._told.clear()
             logger.info("The database answers again.")
 
@@ -106,6 +108,7 @@ class Trouble:
         """Note a failure; keys of a foreign type are deleted, a rebuild brings back what stood there."""
         if self._redis.failed(time.monotonic()):
             logger.error("%s Trying again; nothing is lost.", error)
+        self._look_again()
         if isinstance(error, DamagedKeys):
             with suppress(BrokerError):
                 for bad in self.shards if shard is None else [shard]:
@@ -116,6 +119,7 @@ class Trouble:
     def database_failed(self, error: Error, *, writing: bool = False) -> None:
         """Note a failure, say once in a row what it is and what to do, and connect anew the next time."""
         (self._writes if writing else self._database).failed(time.monotonic())
+        self._look_again()
         if type(error) not in self._told:  # after the end of a connection comes what the next one is told
             self._told.add(type(error))
             text = str(error).strip()

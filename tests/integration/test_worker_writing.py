@@ -46,7 +46,7 @@ def play(count, size, refused):
     """Write so many members in batches; return the table, who is let go, what is left, and the error."""
     table, keeper, errors = Table(refused), Keeper(size), []
     trouble = SimpleNamespace(
-        database_failed=lambda error, writing: errors.append(type(error)), database_worked=lambda wrote: None
+        until=0.0, database_failed=lambda error, writing: errors.append(type(error)), database_worked=lambda wrote: None
     )
     recorder = Recorder([table], keeper, trouble, None)
     for number in range(count):
