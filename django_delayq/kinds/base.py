@@ -30,6 +30,8 @@ class Held:
     deadline: float
     #: The task, once it is known that it is to be executed.
     task: AnyTask | None = None
+    #: For how many seconds that may run; None for ever.
+    limit: float | None = None
     #: How often an execution of it was begun that did not end, with the one that would begin now; 0 for a first one.
     take_overs: int = 0
     #: True where its outcome belongs into the database before Redis hears of it.
@@ -66,11 +68,6 @@ class Held:
     def title(self) -> str:
         """What people call it."""
         return self.member
-
-    @property
-    def limit(self) -> float | None:
-        """For how many seconds its task may run; None for ever."""
-        return None
 
 
 H = TypeVar("H", bound=Held)

@@ -67,11 +67,6 @@ class HeldJob(Held):
         return f"job {self.result_id}"
 
     @property
-    def limit(self) -> float | None:
-        """See `Held.limit`: its call's timeout."""
-        return self.retries.timeout or None
-
-    @property
     def result_id(self) -> str:
         """The id of its result."""
         return result_id(self.shard.queue, self.member)

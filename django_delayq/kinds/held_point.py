@@ -46,8 +46,8 @@ class HeldPoint(Held):
     claimed_at: datetime
     #: The point that Redis names; the epoch where it names none.
     point: datetime
-    #: What it has become or will have, once it is judged.
-    outcome: Outcome | None = None
+    #: What it has become or will have. There from its judgement on, where it is to be executed or recorded.
+    outcome: Outcome = None  # type: ignore[assignment]
     #: To be recorded with its outcome: what an edit left behind it (rule R8), or what is skipped for it (R9).
     beside: list[Outcome] = field(default_factory=list)
     #: The generation of the definition that was used; the mirror's may be newer or older.
@@ -60,12 +60,6 @@ class HeldPoint(Held):
     settlement: Settlement | None = None
 
     @property
-    def judged(self) -> Outcome:
-        """Its outcome, which is there from its judgement on."""
-        assert self.outcome is not None  # noqa: S101
-        return self.outcome
-
-    @property
     def lapsed_at(self) -> datetime | None:
         """When the one had claimed it who let his lease run out before; None where none has, or that is not known."""
         return None if self.entry.lapsed_ms is None else from_ms(self.entry.lapsed_ms)
@@ -73,15 +67,7 @@ class HeldPoint(Held):
     @property
     def title(self) -> str:
         """What people call it."""
-        return (
-            self.member if self.outcome is None else f"{self.outcome.run.schedule_name} due {self.outcome.run.due_at}"
-        )
-
-    @property
-    def limit(self) -> float | None:
-        """See `Held.limit`: its schedule's timeout."""
-        timeout = self.judged.schedule.timeout
-        return None if timeout is None else max(0.0, timeout.total_seconds())
+        return self.member if not self.outcome else f"{self.outcome.run.schedule_name} due {self.outcome.run.due_at}"
 
     @property
     def in_chain(self) -> bool:
@@ -143,7 +129,7 @@ class PointCalls:
 
     def execute(self, held: HeldPoint) -> bool:
         """See `Kind.execute`. The row becomes succeeded, failed, or retrying with `held.retry_after_ms`."""
-        run, schedule, task = held.judged.run, held.judged.schedule, held.task
+        run, schedule, task = held.outcome.run, held.outcome.schedule, held.task
         assert task is not None  # noqa: S101 - it is executed
         run.started_at = datetime.now(UTC)
         run.worker = held.worker
@@ -175,7 +161,7 @@ class PointCalls:
 
     def give_up(self, held: HeldPoint, where: str) -> None:
         """See `Kind.give_up`: failed or retrying, without the task."""
-        run, schedule = held.judged.run, held.judged.schedule
+        run, schedule = held.outcome.run, held.outcome.schedule
         error = TaskTimeout()
         run.error, run.reason = _told(error, schedule, hung(held, where)).text, REASON_HUNG
         held.retry_after_ms = _after_failure(run, schedule, error)

@@ -96,7 +96,7 @@ class Jobs(JobCalls):
         job.backend = self._backend_of(job.call.backend)
         task = get_task(job.call.task)
         job.retries = self._retries_of(job.call, task, job.backend)
-        job.task = held_job.task_of(task, job)
+        job.task, job.limit = held_job.task_of(task, job), job.retries.timeout or None
         job.stored = job.call.durable or job.backend.settings.results == "database"
 
     def _retries_of(self, call: Call, task: AnyTask, backend: Any) -> Retries:

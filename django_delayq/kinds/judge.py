@@ -86,12 +86,13 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
     moving = [held for held, item in parsed if item and broker.shard_of(held.member, held.shard.queue) != held.shard]
     verdicts.back += [(held, MOVING_MS) for held in moving]
     parsed = [(held, item) for held, item in parsed if held not in moving] if moving else parsed
-    runs = ledger.load_runs([item[1] for _, item in parsed if item and item[0] == "r"])
+    apart = [item[1] for _, item in parsed if item and item[0] == "r"]
+    runs = ledger.load_runs(apart) if apart else {}
     own = [item[1] for _, item in parsed if item and item[0] == "s"]
     schedules = ledger.load_schedules({*own, *(run.schedule_id for run in runs.values())})
     open_rows = ledger.load_open_rows(own) if own else {}
     for held, item in parsed:
-        held.generation, held.outcome, held.beside = held.entry.generation or 0, None, []  # it may be judged anew
+        held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
         try:
             if held.lapsed():  # asked after the reading: see Note [Read under the lease]
                 verdicts.gone.append(held)
@@ -275,7 +276,7 @@ def _decide_at(now: datetime, held: HeldPoint, schedule: ScheduleRow) -> tuple[l
 
 def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
-    run, schedule = held.judged.run, held.judged.schedule
+    run, schedule = held.outcome.run, held.outcome.schedule
     if too_old(run.due_at, held.claimed_at, schedule.policies):
         held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.decided.append(held)
@@ -284,9 +285,11 @@ def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
 
 
 def _dispatch(held: HeldPoint, target: list[HeldPoint], verdicts: PointVerdicts) -> None:
-    outcome = held.judged
+    outcome = held.outcome
     # With the one that would begin now: a `running` row was never concluded.
     held.take_overs = outcome.run.reclaims + (outcome.run.status == Status.RUNNING)
+    timeout = outcome.schedule.timeout
+    held.limit = None if timeout is None else max(0.0, timeout.total_seconds())
     try:
         held.task = get_task(outcome.schedule.task)
         target.append(held)

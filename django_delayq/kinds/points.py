@@ -110,9 +110,9 @@ class Points(PointCalls):
                 continue
             take_over(held, poison=poison)
             (verdicts.decided if poison else starting).append(held)
-        for held, won in zip(starting, write_running([(held, held.judged) for held in starting]), strict=True):
+        for held, won in zip(starting, write_running([(held, held.outcome) for held in starting]), strict=True):
             if won is Won.YES:
-                held.judged.seen = version_of(held.judged.run)
+                held.outcome.seen = version_of(held.outcome.run)
                 verdicts.start.append(held)
             elif won is Won.LOCKED:
                 held.before = None  # nothing was written
@@ -131,7 +131,7 @@ class Points(PointCalls):
         """See `Kind.record` and Note [Ledger first]."""
         entries: list[tuple[int, Outcome, HeldPoint | None]] = []
         for number, held in enumerate(batch):
-            entries.append((number, held.judged, held))
+            entries.append((number, held.outcome, held))
             if held.beside:
                 entries += [(number, outcome, None) for outcome in _beside(held)]
         failpoints.reach("before_ledger")
@@ -167,7 +167,7 @@ class Points(PointCalls):
 
     def _lost(self, held: HeldPoint, verdicts: Verdicts[HeldPoint]) -> None:
         """Somebody else decided this point. See Note [Ledger first]."""
-        run = held.judged.run
+        run = held.outcome.run
         logger.warning("%s due %s was decided by another worker.", run.schedule_name, run.due_at)
         try:
             going_on = self._from_ledger(held, run)
@@ -200,7 +200,7 @@ class Points(PointCalls):
         """See `Kind.give_back`: what did not start counts no take-over, although its row says that it runs."""
         for held in batch:
             held.wait("lapsed" if held.entry.lapsed else "release", delay_ms)
-        begun = [(held.outcome, held.before) for held in batch if held.outcome and held.before]
+        begun = [(held.outcome, held.before) for held in batch if held.before]
         if begun:
             ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
 
@@ -220,7 +220,7 @@ class Points(PointCalls):
 
 def _beside(held: HeldPoint) -> list[Outcome]:
     """Return what is to be recorded with an entry's own outcome, and without that not at all."""
-    outcome = held.judged
+    outcome = held.outcome
     decided = outcome.run.apart or not Status(outcome.run.status).is_open
     if not (decided or outcome.owner is not None):
         return []

@@ -39,7 +39,7 @@ def take_overs(run: RunRow) -> int:
 
 def take_over(held: HeldPoint, *, poison: bool) -> None:
     """Fill in the row: it runs under this lease, or is lost(poison). See Note [Take-over]."""
-    run = held.judged.run
+    run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
     if not run.pk:  # it is written for somebody of whom nothing else is known
         held.before |= {"worker": "", "started_at": held.lapsed_at}
@@ -73,13 +73,13 @@ def write_running(starting: Sequence[tuple[HeldPoint, Outcome]]) -> list[Won]:
 
 def show(batch: Sequence[HeldPoint]) -> list[HeldPoint] | None:
     """See `Kind.show` and Note [Shown while it runs]: what is taken over or tried again has its row already."""
-    fresh = [held for held in batch if held.judged.seen is None]
+    fresh = [held for held in batch if held.outcome.seen is None]
     if not fresh:
         return None
-    shown = [(held, _running(held, held.judged)) for held in fresh]
+    shown = [(held, _running(held, held.outcome)) for held in fresh]
     refused = []
     for (held, row), result in zip(shown, write_running(shown), strict=True):
-        outcome = held.judged
+        outcome = held.outcome
         if result is Won.YES:
             outcome.run.pk, outcome.seen, outcome.owner = row.run.pk, version_of(row.run), row.owner
         elif result is not Won.LOCKED:

@@ -42,6 +42,7 @@ class Reader:
         self._converters = [
             (index, convert) for index, column in enumerate(columns) if (convert := _reading(column, connection))
         ]
+        self._in_c = _instants_in_c(connection)
         # A sign before a column hides its type from Python's module, which else converts each value, and slowly.
         sign = "+" if connection.vendor == "sqlite" else ""
         selected = ", ".join(sign + column for _, (column, _), _ in compiler.select)
@@ -64,7 +65,7 @@ class Reader:
             among, values = f"{self._key} >= %s AND {self._key} < %s", [keys.start, keys.stop]
         connection = connections[self._using]
         with connection.cursor() as cursor:
-            if _instants_in_c(connection):
+            if self._in_c:
                 cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             cursor.execute(f"{self._sql} WHERE {among}{where}{self._end}", [*self._parameters, *values])
             rows = cursor.fetchall()

@@ -97,13 +97,21 @@ def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow
 
 
 def _write_rows(outcomes: Sequence[Outcome], using: str, refused: Won | None) -> list[Won]:
+    """Insert and update rows; what is to be inserted behind a row that is updated, only where that was won."""
     won = [Won.LOST] * len(outcomes)
-    new = [index for index, outcome in enumerate(outcomes) if outcome.seen is None]
-    behind = [index for index in new if (owner := outcomes[index].owner) is not None and owner.seen is not None]
-    _insert(outcomes, [index for index in new if index not in behind], won, using, refused)
-    _update(outcomes, [index for index, outcome in enumerate(outcomes) if outcome.seen is not None], won, using)
-    winners = _winners(outcomes, won)
-    _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
+    new: list[int] = []
+    behind: list[int] = []
+    begun: list[int] = []
+    for index, outcome in enumerate(outcomes):
+        owned = outcome.owner is not None and outcome.owner.seen is not None
+        (begun if outcome.seen is not None else behind if owned else new).append(index)
+    if new:
+        _insert(outcomes, new, won, using, refused)
+    if begun:
+        _update(outcomes, begun, won, using)
+    if behind:
+        winners = _winners(outcomes, won)
+        _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
     return won
 
 
@@ -113,8 +121,6 @@ def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
 
 def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], using: str, refused: Won | None) -> None:
     """Insert the rows of these indexes, and note in `won` what became of each; without its owner's none is inserted."""
-    if not new:
-        return
     try:
         with transaction.atomic(using=using):
             pks = writer(Run, _NEW, using).insert(_new_values(outcomes[index].run) for index in new)
@@ -155,8 +161,6 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
 
 def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], using: str) -> None:
     """Update the rows of these indexes, as far as they are as they were read; note in `won` what became of each."""
-    if not begun:
-        return
     changes = [
         Change(outcome.run.pk, outcome.seen, version_of(outcome.run), _changed_values(outcome.run))
         for outcome in map(outcomes.__getitem__, begun)

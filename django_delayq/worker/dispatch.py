@@ -58,7 +58,8 @@ class Dispatcher:
         if self.isolation.active:
             self.release([*at_once, *verdicts.start], 0)
         else:
-            self._begin(at_once)
+            if at_once:
+                self._begin(at_once)
             self.slots.submit(verdicts.start)
         self.go_on()
         return verdicts.error is None
@@ -147,7 +148,7 @@ class Dispatcher:
 
     def _begin(self, suspects: Sequence[Held]) -> None:
         """Start what somebody may have executed before, as soon as its kind has written so."""
-        for kind, batch in _grouped(suspects, lambda held: held.kind).items() if suspects else ():
+        for kind, batch in _grouped(suspects, lambda held: held.kind).items():
             try:
                 verdicts: Verdicts[Held] = kind.begin(batch)
             except DatabaseError as error:

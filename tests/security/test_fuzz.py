@@ -142,7 +142,7 @@ def spied(monkeypatch):
         if held.member.startswith("j"):
             job_calls.append((task.module_path, args, kwargs))
         else:
-            calls.append((task.module_path, held.judged.schedule.name, args, kwargs, held.judged.run.due_at))
+            calls.append((task.module_path, held.outcome.schedule.name, args, kwargs, held.outcome.run.due_at))
         return real(held, task, timeouts, *args, **kwargs)
 
     def audit(event, args):
