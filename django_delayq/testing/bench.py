@@ -22,11 +22,11 @@ from ..backend.memory import MemoryJobs
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
 from ..kinds import Held, Jobs, Kind, Points, Timeouts
-from ..worker.agenda import Agenda
 from ..worker.dispatch import Dispatcher
 from ..worker.leases import LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
+from ..worker.timers import Timers
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
@@ -91,10 +91,10 @@ class Bench:
         self.kinds = Points(self.points, self.timeouts), Jobs(self.jobs, self.timeouts)
         self.hand = Hand()
         trouble = Loud(self.points, [])
-        agenda = Agenda(self.points, [], cap_seconds=FOREVER, alone=True)
+        timers = Timers(self.points, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
-        self.recorder = Recorder(self.kinds, keeper, trouble, agenda)
-        self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, agenda, config.max_reclaims)
+        self.recorder = Recorder(self.kinds, keeper, trouble, timers)
+        self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, timers, config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
         #: What has begun and not ended, soonest first.

@@ -35,7 +35,7 @@ class Claims:
     def __init__(self, kinds: Sequence[Kind[Any]], dispatcher: Dispatcher, upkeep: Upkeep) -> None:
         self.first, *self.others = kinds
         self.dispatcher, self.upkeep = dispatcher, upkeep
-        self.agenda, self.trouble = dispatcher.agenda, dispatcher.trouble
+        self.timers, self.trouble = dispatcher.timers, dispatcher.trouble
         self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
         self._request: dict[tuple[Kind[Any], Shard], int] = {}
         self._unanswered: set[tuple[Kind[Any], Shard]] = set()
@@ -74,21 +74,21 @@ class Claims:
             claimed = kind.claim(shard, limit, self._request[key], deadline)
         except BrokerError as error:
             self._unanswered.add(key)
-            self.agenda.unanswered(shard)
+            self.timers.unanswered(shard)
             self.trouble.redis_failed(error, shard)
             return None
         failpoints.reach("after_claim")
         self._unanswered.discard(key)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
-        self.agenda.claimed(shard, claimed.now_ms, claimed.head_ms)
+        self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
         epoch = claimed.epoch and claimed.epoch.removeprefix("building:")
         new = epoch is not None and epoch != self._known.get(shard)
         if epoch is None:
             self.upkeep.rebuild_soon()
-            self.agenda.flushed(shard)
+            self.timers.flushed(shard)
         elif new and not self._is_ours(shard, epoch):
             self.dispatcher.release(entries, 0)
             return None

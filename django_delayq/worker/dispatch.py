@@ -10,11 +10,11 @@ from django.db import DatabaseError
 from ..exceptions import BrokerError
 from ..kinds import Held, Kind, Verdicts
 from ..kinds.base import AGAIN_MS
-from .agenda import Agenda
 from .isolation import Isolation
 from .leases import LeaseKeeper
 from .recorder import Recorder
 from .slots import Slots
+from .timers import Timers
 from .trouble import Delays, Trouble
 
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
@@ -28,10 +28,10 @@ class Dispatcher:
     """Used by the loop's thread only."""
 
     def __init__(
-        self, keeper: LeaseKeeper, recorder: Recorder, slots: Slots, trouble: Trouble, agenda: Agenda, max_reclaims: int
+        self, keeper: LeaseKeeper, recorder: Recorder, slots: Slots, trouble: Trouble, timers: Timers, max_reclaims: int
     ) -> None:
-        """`agenda` is told when what was handed back comes due, and that others should have it first."""
-        self.keeper, self.recorder, self.slots, self.trouble, self.agenda = keeper, recorder, slots, trouble, agenda
+        """`timers` is told when what was handed back comes due, and that others should have it first."""
+        self.keeper, self.recorder, self.slots, self.trouble, self.timers = keeper, recorder, slots, trouble, timers
         self.isolation = Isolation(keeper, recorder, max_reclaims=max_reclaims)
         self._taken_over: deque[Held] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
@@ -92,7 +92,7 @@ class Dispatcher:
 
         Without the offer, the first worker of a shard, which wakes at the very moment at which it comes due, would
         take it again and again, and the one that knows it never would. It is made now and then only, since whatever
-        else is due there waits meanwhile: see `Agenda.stand_back`.
+        else is due there waits meanwhile: see `Timers.stand_back`.
         """
         now = time.monotonic()
         while self._offered and now - next(iter(self._offered.values())) >= OFFER_SECONDS:
@@ -100,7 +100,7 @@ class Dispatcher:
         delays = []
         for held in unknown:
             delay_ms = 0
-            if held.member not in self._offered and self.agenda.stand_back(held.shard):
+            if held.member not in self._offered and self.timers.stand_back(held.shard):
                 self._offered[held.member] = now
             else:
                 delay_ms = self._unknown.next(held.member, now)
@@ -177,7 +177,7 @@ class Dispatcher:
                 self.trouble.database_failed(error)
             try:
                 for shard, group in _grouped(batch, lambda held: held.shard).items():
-                    self.agenda.due(kind.settle(shard, group))
+                    self.timers.due(kind.settle(shard, group))
             except BrokerError as error:
                 self.trouble.redis_failed(error)
 

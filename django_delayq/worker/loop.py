@@ -20,7 +20,6 @@ from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
 from . import status
-from .agenda import Agenda
 from .claims import Claims
 from .dispatch import Dispatcher
 from .leases import LeaseKeeper
@@ -29,6 +28,7 @@ from .recorder import Recorder
 from .recycling import Recycling
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
+from .timers import Timers
 from .trouble import Trouble
 from .upkeep import Upkeep
 
@@ -59,7 +59,7 @@ class Worker:
         self.config = self.broker.config
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.shards = self.broker.shards(options.queues)
-        self.agenda = Agenda(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
+        self.timers = Timers(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
         self.timeouts = Timeouts(
             grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put, forget=forget_connections
         )
@@ -68,9 +68,9 @@ class Worker:
         self.slots = slots(options.threads, Contexts().execute, self.inbox.put)
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
-        self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.agenda)
+        self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
         self.dispatcher = Dispatcher(
-            self.keeper, self.recorder, self.slots, self.trouble, self.agenda, self.config.max_reclaims
+            self.keeper, self.recorder, self.slots, self.trouble, self.timers, self.config.max_reclaims
         )
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
@@ -162,7 +162,7 @@ class Worker:
                 if isinstance(item, Held):
                     ended.append(item)
                 elif isinstance(item, tuple):
-                    self.agenda.due_at_ms(*item)
+                    self.timers.due_at_ms(*item)
                 item = self.inbox.get_nowait()
         self.recorder.add(held for held in ended if held.executed)
         for held in ended:
@@ -191,12 +191,12 @@ class Worker:
             self.dispatcher.release_waiting()
         self.dispatcher.go_on()
         try:
-            for shard in self.agenda.turns(now) if self._room() > 0 else ():
+            for shard in self.timers.turns(now) if self._room() > 0 else ():
                 if self._room() <= 0:
                     break
                 if not self.claims.claim(shard, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
-            empty = self.agenda.look(now)
+            empty = self.timers.look(now)
             if empty is not None:
                 self._looked(empty)
         except BrokerError as error:
@@ -237,9 +237,9 @@ class Worker:
         elif self._room() <= 0:  # the end of a task wakes us
             seconds = cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
         else:
-            seconds = self.agenda.until(now)
+            seconds = self.timers.until(now)
         if self.options.burst and not len(self.keeper) and self.recorder.again == math.inf and self.claims.answered:
-            self.stopping = self.agenda.nothing_now(began)
+            self.stopping = self.timers.nothing_now(began)
         return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
 
     # -- the end

@@ -28,8 +28,8 @@ from .. import ledger
 from ..broker import Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Kind
-from .agenda import Agenda
 from .leases import LeaseKeeper
+from .timers import Timers
 from .trouble import Trouble
 
 logger = logging.getLogger("django_delayq.worker")
@@ -57,9 +57,9 @@ class Recorder:
     wake-up, never an outcome. Used by the loop's thread only.
     """
 
-    def __init__(self, kinds: Iterable[Kind[Any]], keeper: LeaseKeeper, trouble: Trouble, agenda: Agenda) -> None:
-        """`agenda` is told when something comes due that was settled."""
-        self.keeper, self.trouble, self.agenda = keeper, trouble, agenda
+    def __init__(self, kinds: Iterable[Kind[Any]], keeper: LeaseKeeper, trouble: Trouble, timers: Timers) -> None:
+        """`timers` is told when something comes due that was settled."""
+        self.keeper, self.trouble, self.timers = keeper, trouble, timers
         self.size = keeper.batch_size
         self.waiting = {kind: Waiting() for kind in kinds}
         #: How many executions left here, each attempt is one; what was never called is none.
@@ -159,7 +159,7 @@ class Recorder:
                     dues = kind.settle(shard, batch)
                 del entries[: len(batch)]
                 self.runs += sum(held.executed for held in batch)
-                self.agenda.due(dues)
+                self.timers.due(dues)
             del unsettled[shard]
 
     def _keep(self, kind: Kind[Any], locked: dict[Held, float], items: Sequence[Held]) -> None:

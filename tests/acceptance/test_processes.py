@@ -14,7 +14,7 @@ from django_delayq.embedded import EmbeddedServer
 from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker.agenda import WORKERS_FIRST_SECONDS
+from django_delayq.worker.timers import WORKERS_FIRST_SECONDS
 from tests.acceptance.processes import first_look, wait_for_workers
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 from tests.support import DAILY_CRON, make_due

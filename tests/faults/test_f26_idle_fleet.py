@@ -12,8 +12,8 @@ from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, agenda, upkeep
-from django_delayq.worker.agenda import Share
+from django_delayq.worker import Worker, WorkerOptions, timers, upkeep
+from django_delayq.worker.timers import Ranks
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules, soon
 from tests.faults.harness.workers import WorkerProcess
@@ -72,12 +72,12 @@ def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
         for n in range(100)
     )
     with server.broker() as broker, fleet(WORKERS) as workers:
-        time.sleep(15 * agenda.WORKERS_FIRST_SECONDS)  # at first they ask more often, and one sweeps
-        assert all(len(worker.agenda._queues) == WORKERS for worker in workers)
+        time.sleep(15 * timers.WORKERS_FIRST_SECONDS)  # at first they ask more often, and one sweeps
+        assert all(len(worker.timers._queues) == WORKERS for worker in workers)
         claimed = claims(workers)
         broker.client.config_resetstat()
         began = time.monotonic()
-        time.sleep(max(agenda.WORKERS_SECONDS, upkeep.HEARTBEAT_SECONDS))  # what is measured
+        time.sleep(max(timers.WORKERS_SECONDS, upkeep.HEARTBEAT_SECONDS))  # what is measured
         found, seconds = commands(broker), time.monotonic() - began
         assert claims(workers) == claimed, "nobody claims anything"
         broker.client.config_resetstat()
@@ -95,9 +95,9 @@ def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
 
 def is_first(name, names, place, at):
     """Say whether a worker is the first one at the head that is due then."""
-    share = Share(name, [place])
-    share.update(dict.fromkeys(names))
-    return not share.before(place, to_ms(at), 0.0)
+    ranks = Ranks(name, [place])
+    ranks.update(dict.fromkeys(names))
+    return not ranks.before(place, to_ms(at), 0.0)
 
 
 def test_f26_what_comes_due_anywhere_starts_at_once_also_when_the_first_worker_was_killed(
@@ -112,7 +112,7 @@ def test_f26_what_comes_due_anywhere_starts_at_once_also_when_the_first_worker_w
         workers = [WorkerProcess(folder=tmp_path, IDLE_CAP_SECONDS=60) for _ in range(3)]
         with workers[0], workers[1], workers[2]:
             wait_until(lambda: len(broker.workers()) == 3, 60, "three workers")
-            time.sleep(1.2 * agenda.WORKERS_FIRST_SECONDS)  # until each knows of all
+            time.sleep(1.2 * timers.WORKERS_FIRST_SECONDS)  # until each knows of all
             due_at_once(trace, "before", report)
             names = list(broker.workers())
             dead = workers[0]

@@ -51,9 +51,9 @@ def _another_release(version: str) -> None:
 
 def _asks_who_lives(seconds: str) -> None:
     """The worker asks so often who lives, and what the time is."""
-    from django_delayq.worker import agenda
+    from django_delayq.worker import timers
 
-    agenda.WORKERS_SECONDS = float(seconds)
+    timers.WORKERS_SECONDS = float(seconds)
 
 
 def _lacks(path: str) -> None:

@@ -14,8 +14,8 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import turn
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker import Worker, WorkerOptions, agenda
-from django_delayq.worker.agenda import ABSENT_SECONDS, ALL_SECONDS, Agenda, Share
+from django_delayq.worker import Worker, WorkerOptions, timers
+from django_delayq.worker.timers import ABSENT_SECONDS, ALL_SECONDS, Ranks, Timers
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.servers import Server, pointing_at
 from tests.support import DAILY_CRON, YEARLY_CRON, claims_of, make_due
@@ -24,19 +24,19 @@ PLACES = [Shard("default", shard) for shard in range(16)] + [Shard("mail", shard
 FLEET = {f"host:{number}:abc": frozenset(("default", "mail")) for number in range(50)}
 
 
-def shares(workers):
-    found = {name: Share(name, PLACES) for name in workers}
-    for share in found.values():
-        share.update(workers)
+def all_ranks(workers):
+    found = {name: Ranks(name, PLACES) for name in workers}
+    for ranks in found.values():
+        ranks.update(workers)
     return found
 
 
 def firsts(workers):
     """Return who is the first at each place, after making sure that all agree."""
-    made = shares(workers)
+    made = all_ranks(workers)
     for place in PLACES:
-        assert sorted(share.rank(place) for share in made.values()) == list(range(len(workers)))
-    return {place: name for name, share in made.items() for place in PLACES if share.rank(place) == 0}
+        assert sorted(ranks.rank(place) for ranks in made.values()) == list(range(len(workers)))
+    return {place: name for name, ranks in made.items() for place in PLACES if ranks.rank(place) == 0}
 
 
 # -- the order
@@ -59,21 +59,21 @@ def test_a_worker_that_goes_hands_over_its_own_places_only():
 
 def test_a_worker_of_another_queue_does_not_count_and_one_that_says_nothing_does():
     mail = {**dict.fromkeys(FLEET, frozenset(("mail",))), "me": frozenset(("default", "mail"))}
-    share = Share("me", PLACES)
-    share.update(mail)
-    assert [share.rank(place) for place in PLACES if place.queue == "default"] == [0] * 16
-    silent = Share("me", PLACES)
+    ranks = Ranks("me", PLACES)
+    ranks.update(mail)
+    assert [ranks.rank(place) for place in PLACES if place.queue == "default"] == [0] * 16
+    silent = Ranks("me", PLACES)
     silent.update(dict.fromkeys(FLEET))
     assert any(silent.rank(place) for place in PLACES)
 
 
 def test_each_head_has_an_order_of_its_own_on_which_the_workers_agree():
-    made, first = shares(FLEET), Counter()
+    made, first = all_ranks(FLEET), Counter()
     for head_ms in range(1000):
-        ranks = {name: len(share.before(PLACES[0], head_ms, 0.0)) for name, share in list(made.items())[:5]}
+        ranks = {name: len(ranks.before(PLACES[0], head_ms, 0.0)) for name, ranks in list(made.items())[:5]}
         assert len(set(ranks.values())) == 5
     for head_ms in range(200):
-        heads = [name for name, share in made.items() if not share.before(PLACES[0], head_ms, 0.0)]
+        heads = [name for name, ranks in made.items() if not ranks.before(PLACES[0], head_ms, 0.0)]
         assert len(heads) == 1
         first.update(heads)
     assert len(first) > 40, "the work is spread over the fleet, although it is one place"
@@ -81,27 +81,27 @@ def test_each_head_has_an_order_of_its_own_on_which_the_workers_agree():
 
 def test_the_last_one_comes_half_a_second_after_the_first_at_most():
     for count in (2, 5, 50):
-        made = shares(dict(list(FLEET.items())[:count]))
-        assert all((count - 1) * share.step_seconds <= ALL_SECONDS for share in made.values())
-        assert all(0.009 <= share.step_seconds <= 0.1 for share in made.values())
+        made = all_ranks(dict(list(FLEET.items())[:count]))
+        assert all((count - 1) * ranks.step_seconds <= ALL_SECONDS for ranks in made.values())
+        assert all(0.009 <= ranks.step_seconds <= 0.1 for ranks in made.values())
 
 
 def test_who_did_not_come_is_passed_over_for_a_while_by_who_had_to_come_instead():
-    made = shares(FLEET)
+    made = all_ranks(FLEET)
     name, head_ms = next(
         (name, head_ms)
         for head_ms in range(1000)
-        for name, share in made.items()
-        if len(share.before(PLACES[0], head_ms, 0.0)) == 2
+        for name, ranks in made.items()
+        if len(ranks.before(PLACES[0], head_ms, 0.0)) == 2
     )
-    share = made[name]
-    share.did_not_come(share.before(PLACES[0], head_ms, 0.0), 0.0)
-    assert share.before(PLACES[0], head_ms, 0.0) == []
-    assert len(share.before(PLACES[0], head_ms, ABSENT_SECONDS)) == 2
-    assert sum(share.rank(place) for place in PLACES) == sum(shares(FLEET)[name].rank(place) for place in PLACES)
+    ranks = made[name]
+    ranks.did_not_come(ranks.before(PLACES[0], head_ms, 0.0), 0.0)
+    assert ranks.before(PLACES[0], head_ms, 0.0) == []
+    assert len(ranks.before(PLACES[0], head_ms, ABSENT_SECONDS)) == 2
+    assert sum(ranks.rank(place) for place in PLACES) == sum(all_ranks(FLEET)[name].rank(place) for place in PLACES)
 
 
-# -- the agenda
+# -- the timers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -118,9 +118,9 @@ def sixteen(settings):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 16, "QUEUES": ["default"]}
 
 
-def agenda_of(name, count=16, cap_seconds=5.0):
+def timers_of(name, count=16, cap_seconds=5.0):
     broker = Broker(timeout_seconds=5, worker=name)
-    return Agenda(broker, [Shard("default", n) for n in range(count)], cap_seconds=cap_seconds, alone=False)
+    return Timers(broker, [Shard("default", n) for n in range(count)], cap_seconds=cap_seconds, alone=False)
 
 
 def beat(broker, name, ago_seconds=0.0, details=None):
@@ -131,7 +131,7 @@ def beat(broker, name, ago_seconds=0.0, details=None):
 
 
 def looked_at(broker, made, now):
-    """Return how many places an agenda asks for."""
+    """Return how many places the timers ask for."""
     broker.client.config_resetstat()
     made.look(now)
     return broker.client.info("commandstats").get("cmdstat_zrange", {}).get("calls", 0)
@@ -142,58 +142,58 @@ def test_each_looks_at_its_own_places_and_now_and_then_at_those_it_is_second_for
         names = [f"w{n}" for n in range(4)]
         for name in names:
             beat(broker, name)
-        agendas = [agenda_of(name) for name in names]
-        first = [looked_at(broker, made, 0.0) for made in agendas]
+        everybody = [timers_of(name) for name in names]
+        first = [looked_at(broker, made, 0.0) for made in everybody]
         assert sum(first) == 16
-        times = [5.0 * n for n in range(1, agenda.SECOND_EVERY)]
-        later = [[looked_at(broker, made, at) for at in times] for made in agendas]
-        assert [sum(counts) for counts in zip(*later, strict=True)] == [16] * (agenda.SECOND_EVERY - 2) + [32]
+        times = [5.0 * n for n in range(1, timers.SECOND_EVERY)]
+        later = [[looked_at(broker, made, at) for at in times] for made in everybody]
+        assert [sum(counts) for counts in zip(*later, strict=True)] == [16] * (timers.SECOND_EVERY - 2) + [32]
 
 
 def test_the_dead_leave_their_share(sixteen, broker):
     beat(broker, "me")
-    beat(broker, "dead", ago_seconds=agenda.DEAD_AFTER_SECONDS + 1)
-    beat(broker, "alive", ago_seconds=agenda.DEAD_AFTER_SECONDS - 10)
+    beat(broker, "dead", ago_seconds=timers.DEAD_AFTER_SECONDS + 1)
+    beat(broker, "alive", ago_seconds=timers.DEAD_AFTER_SECONDS - 10)
     beat(broker, "of-another-queue", details=json.dumps({"queues": ["mail"]}))
-    mine = agenda_of("me")
+    mine = timers_of("me")
     mine.look(0.0)
-    ranks = {mine.share.rank(place) for place in mine.shards}
+    ranks = {mine.ranks.rank(place) for place in mine.shards}
     assert ranks == {0, 1}
     for name in ("alive", "dead"):
         broker.client.zrem(f"{broker.config.prefix}:workers", name)
-    mine.look(agenda.WORKERS_FIRST_SECONDS - 0.1)
-    assert {mine.share.rank(place) for place in mine.shards} == {0, 1}, "who lives is not asked at every look"
-    mine.look(agenda.WORKERS_FIRST_SECONDS)
-    assert {mine.share.rank(place) for place in mine.shards} == {0}
+    mine.look(timers.WORKERS_FIRST_SECONDS - 0.1)
+    assert {mine.ranks.rank(place) for place in mine.shards} == {0, 1}, "who lives is not asked at every look"
+    mine.look(timers.WORKERS_FIRST_SECONDS)
+    assert {mine.ranks.rank(place) for place in mine.shards} == {0}
 
 
 class Shared:
-    """The agenda of one of two workers, and a place at whose head the other one comes first."""
+    """The timers of one of two workers, and a place at whose head the other one comes first."""
 
     def __init__(self, broker):
         for name in ("me", "other"):
             beat(broker, name)
-        self.agenda = agenda_of("me")
-        self.agenda.look(0.0)
+        self.timers = timers_of("me")
+        self.timers.look(0.0)
         self.head_ms = broker.now_ms() - 5000
-        for place in self.agenda.shards:
-            self.agenda.claimed(place, broker.now_ms(), None)
-        self.mine = [place for place in self.agenda.shards if not self.before(place)]
-        self.others = [place for place in self.agenda.shards if self.before(place)]
+        for place in self.timers.shards:
+            self.timers.claimed(place, broker.now_ms(), None)
+        self.mine = [place for place in self.timers.shards if not self.before(place)]
+        self.others = [place for place in self.timers.shards if self.before(place)]
 
     def before(self, place):
-        return self.agenda.share.before(place, self.head_ms, time.monotonic())
+        return self.timers.ranks.before(place, self.head_ms, time.monotonic())
 
     def turns(self):
-        return self.agenda.turns(time.monotonic())
+        return self.timers.turns(time.monotonic())
 
 
 def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(sixteen, broker, monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(agenda, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(timers, "time", SimpleNamespace(monotonic=lambda: clock.now))
     for name in ("me", "other"):
         beat(broker, name)
-    made = agenda_of("me")
+    made = timers_of("me")
     made.look(clock.now)
     place, another = made.shards[:2]
     told = []
@@ -207,7 +207,7 @@ def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(sixteen, br
 def test_a_head_that_others_have_taken_costs_one_read_and_no_claim(sixteen, broker):
     shared = Shared(broker)
     for place in (shared.mine[0], shared.others[0]):
-        shared.agenda.due_at_ms(place, shared.head_ms)
+        shared.timers.due_at_ms(place, shared.head_ms)
     assert shared.turns() == [shared.mine[0]], "the first one claims without a look"
 
 
@@ -215,7 +215,7 @@ def test_a_head_that_is_still_there_is_claimed_and_who_did_not_take_it_is_passed
     shared = Shared(broker)
     place, another = shared.others[:2]
     broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {"s1": shared.head_ms})
-    shared.agenda.due_at_ms(place, shared.head_ms)
+    shared.timers.due_at_ms(place, shared.head_ms)
     assert shared.turns() == [place]
     assert shared.before(another) == []
 
@@ -225,10 +225,10 @@ def test_a_later_head_that_has_come_to_stand_there_is_waited_for(sixteen, broker
     shared = Shared(broker)
     place = shared.others[0]
     broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {"s1": shared.head_ms + 65_000})
-    shared.agenda.due_at_ms(place, shared.head_ms)
+    shared.timers.due_at_ms(place, shared.head_ms)
     assert shared.turns() == []
     assert shared.before(place), "the other one has taken the first head"
-    assert began + 59.99 <= shared.agenda._turn[place] <= time.monotonic() + 60.01 + ALL_SECONDS
+    assert began + 59.99 <= shared.timers._turn[place] <= time.monotonic() + 60.01 + ALL_SECONDS
 
 
 def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come_first(sixteen, broker, monkeypatch):
@@ -240,13 +240,13 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come
     ]
     for name in ("me", "other"):
         beat(broker, name)
-    worker.agenda.look(0.0)
+    worker.timers.look(0.0)
     late_ms = broker.now_ms() - 5000
-    place = next(place for place in worker.shards if worker.agenda.share.before(place, late_ms, time.monotonic()))
+    place = next(place for place in worker.shards if worker.timers.ranks.before(place, late_ms, time.monotonic()))
     make_due(broker, next(row for row in rows if broker.shard_of(f"s{row.pk}", "default") == place))
     for other in worker.shards:
-        worker.agenda.claimed(other, broker.now_ms(), None)
-    worker.agenda.due_at_ms(place, late_ms)
+        worker.timers.claimed(other, broker.now_ms(), None)
+    worker.timers.due_at_ms(place, late_ms)
     real = worker.broker.claim
 
     def lose_the_reply(*args, **kwargs):
@@ -256,7 +256,7 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once_also_where_others_come
 
     monkeypatch.setattr(worker.broker, "claim", lose_the_reply)
     assert not worker.claims.claim(place, lambda: 1)
-    assert worker.agenda.turns(time.monotonic()) == [place]
+    assert worker.timers.turns(time.monotonic()) == [place]
     assert worker.claims.claim(place, lambda: 1)
     assert len(worker.keeper) == 1
     worker.dispatcher.release_all()
@@ -278,9 +278,9 @@ class Fleet:
             thread.start()
         wait_until(lambda: len(self.workers[0].broker.workers()) == len(self.workers), 30, "all workers")
         for worker in self.workers:  # each may have asked before the last one was there
-            worker.agenda._workers_at = 0.0
+            worker.timers._workers_at = 0.0
             worker.wake()
-        wait_until(lambda: all(len(worker.agenda._queues) == len(self.workers) for worker in self.workers), 30)
+        wait_until(lambda: all(len(worker.timers._queues) == len(self.workers) for worker in self.workers), 30)
         return self
 
     def __exit__(self, *exc_info):
@@ -310,7 +310,7 @@ def test_one_head_wakes_one_worker(sixteen, broker):
         wait_until(lambda: Run.objects.filter(status="succeeded").count() == 5, 30)
         time.sleep(ALL_SECONDS + 0.5)  # the last one's turn
         claims = fleet.claims() - before
-        step_seconds = fleet.workers[0].agenda.share.step_seconds
+        step_seconds = fleet.workers[0].timers.ranks.step_seconds
     late = sum(run.lag / timedelta(seconds=step_seconds) for run in Run.objects.all())
     assert claims <= 5 * 2.5 + late, "one each, some found that nothing is left; the next ones where it was late"
 
@@ -322,7 +322,7 @@ def shard_of(broker, row):
 def test_what_is_due_where_the_first_one_is_busy_is_run_by_the_others(sixteen, broker, tmp_path):
     gate = tmp_path / "gate"
     with Fleet(3) as fleet:
-        shares = {worker.options.name: worker for worker in fleet.workers}
+        all_ranks = {worker.options.name: worker for worker in fleet.workers}
         blocker = Schedule.objects.create(
             name="blocker",
             task="tests.app.tasks.note",
@@ -334,10 +334,10 @@ def test_what_is_due_where_the_first_one_is_busy_is_run_by_the_others(sixteen, b
         busy = []
         wait_until(lambda: busy.extend(w for w in fleet.workers if w.slots.running) or busy, 30)
         for worker in fleet.workers:
-            worker.agenda.share._absent.clear()  # nobody has noticed yet
+            worker.timers.ranks._absent.clear()  # nobody has noticed yet
         rows = Schedule.objects.bulk_create([once(f"s{n}", 4) for n in range(40)])
-        mine = [row for row in rows if not busy[0].agenda.share.before(shard_of(broker, row), to_ms(row.at), 0.0)]
-        assert mine and len(shares) == 3
+        mine = [row for row in rows if not busy[0].timers.ranks.before(shard_of(broker, row), to_ms(row.at), 0.0)]
+        assert mine and len(all_ranks) == 3
         wait_until(lambda: Run.objects.filter(status="succeeded").count() == 40, what="runs of all beside the busy one")
         assert busy[0].slots.running == 1, "it was busy all the time"
         gate.touch()

@@ -2,7 +2,7 @@
 
 And which worker comes first. Claims nothing. Used by the loop's thread only.
 
-Note [Shares]
+Note [Ranks]
 Every worker may claim from every shard, so nothing ever waits for a certain worker. But if all of them asked for every
 shard and woke for every head, an idle fleet would cost workers x shards. So the live workers that serve a queue have an
 order for each shard and for each head, by hash (rendezvous hashing): everybody computes the same order without asking,
@@ -40,14 +40,14 @@ STAND_BACK_EVERY_SECONDS = 10.0
 REBUILD_SECONDS = 0.2
 
 
-class Agenda:
-    """Knows per shard when this worker's turn is. See Note [Shares]."""
+class Timers:
+    """Knows per shard when this worker's turn is. See Note [Ranks]."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard], *, cap_seconds: float, alone: bool) -> None:
         """`alone`: mind no other workers, be the first everywhere."""
         self.broker = broker
         self.shards = shards
-        self.share = Share(broker.worker, shards)
+        self.ranks = Ranks(broker.worker, shards)
         self._cap_seconds = cap_seconds
         self._turn = dict.fromkeys(shards, 0.0)  # monotonic second at which to claim, or to look before
         self._not_before = dict.fromkeys(shards, 0.0)  # monotonic second up to which to leave it to others
@@ -80,8 +80,8 @@ class Agenda:
         head = (server_ms - self._offsets_ms[shard]) / 1000
         if head >= self._turn[shard]:
             return
-        before = self.share.before(shard, server_ms, time.monotonic()) if self.share.workers else []
-        at = max(head + len(before) * self.share.step_seconds, self._not_before[shard])
+        before = self.ranks.before(shard, server_ms, time.monotonic()) if self.ranks.workers else []
+        at = max(head + len(before) * self.ranks.step_seconds, self._not_before[shard])
         if at < self._turn[shard]:
             self._turn[shard] = at
             self._before[shard] = server_ms, before
@@ -106,7 +106,7 @@ class Agenda:
         """
         now = time.monotonic()
         since = now - self._stood_back.get(shard, -math.inf)
-        known = shard in self._turn and self.share.others(shard)
+        known = shard in self._turn and self.ranks.others(shard)
         if not known or STAND_BACK_SECONDS <= since < STAND_BACK_EVERY_SECONDS:
             return False
         if since >= STAND_BACK_EVERY_SECONDS:
@@ -121,7 +121,7 @@ class Agenda:
 
     def flushed(self, shard: Shard) -> None:
         """Note that the shard is being rebuilt: claim from it again soon."""
-        self._claim_at(shard, time.monotonic() + REBUILD_SECONDS * (1 + self.share.rank(shard)))
+        self._claim_at(shard, time.monotonic() + REBUILD_SECONDS * (1 + self.ranks.rank(shard)))
 
     # -- asked by the loop
 
@@ -164,7 +164,7 @@ class Agenda:
         if now < self._look_at:
             return None
         long_look = self._looks % SECOND_EVERY == SECOND_EVERY - 1
-        asked = [shard for shard in self.shards if self.share.rank(shard) <= long_look]
+        asked = [shard for shard in self.shards if self.ranks.rank(shard) <= long_look]
         heads = self.broker.heads(asked)
         self._look_at = now + self._cap_seconds
         self._looks += 1
@@ -185,7 +185,7 @@ class Agenda:
         expected_ms, before = self._before[shard]
         self._claim_at(shard, now + LONGEST_SECONDS)
         if head_ms == expected_ms:
-            self.share.did_not_come(before, now)
+            self.ranks.did_not_come(before, now)
             self._claim_at(shard, now)
         elif head_ms is not None:
             self.due_at_ms(shard, head_ms)
@@ -198,7 +198,7 @@ class Agenda:
         unknown = [name for name in names if self._queues.get(name) is None]
         details = self.broker.details_of(unknown)
         self._queues = {name: self._queues.get(name) or _queues(details.get(name)) for name in names}
-        self.share.update(self._queues)
+        self.ranks.update(self._queues)
 
 
 def _queues(details: str | None) -> frozenset[str] | None:
@@ -221,7 +221,7 @@ def weight(worker: str, shard: Shard, head_ms: int | None) -> bytes:
     return blake2b(f"{worker} {shard} {head_ms}".encode(), digest_size=8).digest()
 
 
-class Share:
+class Ranks:
     """The ranks of one worker: 0 where it is the first. Until it is told of others it is the first everywhere."""
 
     def __init__(self, worker: str, shards: Sequence[Shard]) -> None:
