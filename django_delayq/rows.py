@@ -4,10 +4,9 @@ Django's models stand wherever a person reads or writes. Knows no database: `led
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from .fields import utcnow
 from .models import Condition, Origin, Run, Schedule, ScheduleState
 from .recurring import Recurring
 from .timing import Recurrence
@@ -111,7 +110,7 @@ class RunRow:
     attempts: list[dict[str, Any]] | None = None
     last_due_at: datetime | None = None
     points: int = 1
-    created_at: datetime = field(default_factory=utcnow)
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     pk: int = 0
 
     @classmethod

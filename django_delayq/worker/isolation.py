@@ -41,9 +41,8 @@ class Isolation:
         self._since = 0.0
         self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
 
-    @property
     def active(self) -> bool:
-        """True while nothing else may be claimed or started."""
+        """Say whether nothing else may be claimed or started now: not where `waiting` and `alone` are empty."""
         return bool(self.waiting) or (self.alone is not None and self._running(self.alone))
 
     def _running(self, alone: Held) -> bool:

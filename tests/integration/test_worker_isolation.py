@@ -236,7 +236,7 @@ def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, p
         waited_ms = broker.now_ms()
         monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 0.0)  # as if it had waited for so long
         running.worker.wake()
-        wait_until(lambda: not running.worker.dispatcher.isolation.active)
+        wait_until(lambda: not running.worker.dispatcher.isolation.active())
         assert view(broker, suspect).score_ms > waited_ms
         make_due(broker, note("meanwhile", other))
         wait_until(lambda: len(lines(other)) == 2, 30)
