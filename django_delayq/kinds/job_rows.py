@@ -14,14 +14,13 @@ dropped there: in its own queue the job stands, or a sweep puts it.
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import DatabaseError
 
 from .. import failpoints, ledger
 from ..broker import claimed_ms
 from ..exceptions import UnreadableJob
-from ..fields import utcnow
 from ..jobs import IN_DATABASE, decode_lines, encode_state
 from ..ledger import JobOutcome, JobRow, Won
 from ..models import Job, JobStatus
@@ -184,7 +183,7 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
 def _outcome(held: HeldJob, row: JobRow) -> JobOutcome:
     settlement, state, options = held.settled, held.state, held.backend.settings
     retry = settlement.what == "retry"
-    finished = None if retry else from_ms(state.finished or to_ms(utcnow()))
+    finished = None if retry else from_ms(state.finished or to_ms(datetime.now(UTC)))
     kept_seconds = options.result_ttl if settlement.what == "done" else options.dead_ttl
     # By the server's clock, as whoever claims it compares it.
     ended_ms = (claimed_ms(held.lease) or 0) + int(held.seconds * 1000)
@@ -196,14 +195,14 @@ def _outcome(held: HeldJob, row: JobRow) -> JobOutcome:
         state=encode_state(state),
         wakes_at=from_ms(ended_ms + settlement.ms) if retry else row.wakes_at,
         finished_at=finished,
-        expires_at=None if retry else utcnow() + timedelta(seconds=kept_seconds),
+        expires_at=None if retry else datetime.now(UTC) + timedelta(seconds=kept_seconds),
         died_at=finished if settlement.what == "dead" else None,
     )
 
 
 def _result(held: HeldJob) -> Job:
     call, state, options = held.read, held.state, held.backend.settings
-    finished = from_ms(state.finished or to_ms(utcnow()))
+    finished = from_ms(state.finished or to_ms(datetime.now(UTC)))
     seconds = options.result_ttl if state.status == JobStatus.SUCCESSFUL else options.dead_ttl
     return Job(
         member=held.member,
@@ -218,7 +217,7 @@ def _result(held: HeldJob) -> Job:
         wakes_at=from_ms(call.run_after or call.enqueued),
         enqueued_at=from_ms(call.enqueued),
         finished_at=finished,
-        expires_at=utcnow() + timedelta(seconds=seconds),
+        expires_at=datetime.now(UTC) + timedelta(seconds=seconds),
         call=held.line,
         state=encode_state(state),
     )

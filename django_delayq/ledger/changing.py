@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from django.db.models import Model
 
-from .bulk import writer
-from .locks import lock_free
+from .bulk import reader, writer
+from .locks import locked_by_others
 from .outcome import Won
 
 
@@ -45,7 +45,9 @@ def change(
 
     `version` names the columns that are compared, `names` those that are written. Within a transaction (`writing`).
     """
-    found, taken = lock_free(model, [item.pk for item in changes], using, *version)
+    pks = {item.pk for item in changes}
+    found = {pk: tuple(row) for pk, *row in reader(model, "id", ("pk", *version), using, lock=True).read(pks)}
+    taken = locked_by_others(model, pks - found.keys(), using) if len(found) < len(pks) else ()
     changed, won = [], []
     for item in changes:
         stands = found.get(item.pk)

@@ -20,7 +20,7 @@ from django.db.models.expressions import RawSQL
 from ..fields import utcnow
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..models.locks import locked
-from .bulk import database, writing
+from .bulk import database, reader, writing
 from .changing import Change, change
 from .locks import leave_locked
 from .outcome import Won
@@ -92,7 +92,7 @@ def _jobs(using: str | None = None) -> QuerySet[Job]:
 
 def load_jobs(members: Iterable[str]) -> dict[str, JobRow]:
     """Return what stands of these jobs, in one query on the primary database."""
-    rows = _jobs().filter(member__in=list(members)).order_by().values_list(*JobRow._fields)
+    rows = reader(Job, "member", JobRow._fields, database()).read(list(members))
     return {row[1]: JobRow(*row) for row in rows}
 
 
