@@ -72,11 +72,6 @@ class JobsView:
     dead: int
     oldest_ready: float | None
 
-    @property
-    def total(self) -> int:
-        """All jobs that are not dead."""
-        return self.waiting + self.ready + self.running
-
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
@@ -112,11 +107,6 @@ class RedisView:
     #: For each queue.
     jobs: tuple[JobsView, ...] = ()
 
-    @property
-    def leased(self) -> int:
-        """Entries under a lease."""
-        return sum(shard.leased for shard in self.shards)
-
 
 @dataclass(frozen=True, slots=True)
 class Named:
@@ -124,6 +114,11 @@ class Named:
 
     count: int
     names: tuple[str, ...]
+
+    @property
+    def listed(self) -> str:
+        """The names in a line, and whether there are more."""
+        return ", ".join(self.names) + (", …" if self.count > len(self.names) else "")
 
 
 @dataclass(slots=True)
@@ -156,6 +151,14 @@ class Comparison:
     stale_edits: int | None = None
     moving: tuple[str, ...] = ()
     under_way: bool = False
+
+    def excess(self, redis: RedisView) -> int:
+        """Return how many entries differ beyond what can be under way: between ledger and Redis an entry is leased."""
+        drift = self.drift
+        if drift is None or drift.unbuilt:
+            return 0
+        leased = sum(shard.leased for shard in redis.shards)
+        return max(0, drift.missing + drift.ghosts + drift.torn - leased) + drift.missing_jobs
 
 
 @dataclass(slots=True)
