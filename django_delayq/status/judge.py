@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import Load
-from .snapshot import Comparison, JobsView, Named, Problem, RedisView, ServerView, Snapshot
+from .snapshot import Comparison, Named, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
 #: Where the next one waits for longer, the workers are busy.
@@ -45,13 +45,13 @@ def exit_status(problems: Iterable[Problem]) -> int:
 
 
 def _server(server: ServerView) -> Iterator[Problem]:
-    if server.evicts:
+    if server.memory_policy not in ("", "noeviction"):
         text = _(
             "Redis has maxmemory-policy %(policy)s and would evict schedules, so that no worker starts. Set it to "
             "noeviction, or use another server."
         )
         yield Problem("evicts", text % {"policy": server.memory_policy})
-    if server.full:
+    if server.max_bytes is not None and (server.used_bytes or 0) >= server.max_bytes:
         yield Problem("memory_full", _("The memory of Redis is full: nothing new gets in. Raise maxmemory."))
     if server.disk_problem:
         text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
@@ -61,10 +61,7 @@ def _server(server: ServerView) -> Iterator[Problem]:
 def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
     shards = [shard for shard in redis.shards if shard.queue == queue]
     if not any(worker.live and queue in worker.queues for worker in redis.workers):
-        yield from _unserved(queue, sum(shard.members for shard in shards))
-        for jobs in redis.jobs:
-            if jobs.queue == queue:
-                yield from _unserved_jobs(jobs, max_lag)
+        yield from _unserved(queue, redis, sum(shard.members for shard in shards), max_lag)
     absent = sum(shard.epoch == "absent" for shard in shards)
     if absent:
         text = ngettext(
@@ -84,29 +81,27 @@ def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
         yield Problem("overdue", text % {"queue": queue, "seconds": oldest, "most": max_lag}, queue=queue)
 
 
-def _unserved(queue: str, count: int) -> Iterator[Problem]:
-    if count:
+def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Iterator[Problem]:
+    """A queue of jobs that nobody serves is no problem while none of them could run: another host may be about to."""
+    if members:
         text = ngettext(
             "No live worker serves queue %(queue)s, which holds %(count)d entry. Start one: manage.py delayq_worker",
             "No live worker serves queue %(queue)s, which holds %(count)d entries. Start one: manage.py delayq_worker",
-            count,
+            members,
         )
-        yield Problem("no_worker", text % {"queue": queue, "count": count}, queue=queue)
-
-
-def _unserved_jobs(jobs: JobsView, max_lag: float) -> Iterator[Problem]:
-    """A queue of jobs that nobody serves is no problem while none of them could run: another host may be about to."""
-    if jobs.oldest_ready is not None and jobs.oldest_ready > max_lag:
-        count = jobs.waiting + jobs.ready + jobs.running
-        text = ngettext(
-            "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has %(count)d "
-            "job in all. Start one: manage.py delayq_worker",
-            "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has %(count)d "
-            "jobs in all. Start one: manage.py delayq_worker",
-            count,
-        )
-        values = {"queue": jobs.queue, "seconds": jobs.oldest_ready, "count": count}
-        yield Problem("jobs_without_worker", text % values, queue=jobs.queue)
+        yield Problem("no_worker", text % {"queue": queue, "count": members}, queue=queue)
+    for jobs in redis.jobs:
+        if jobs.queue == queue and (jobs.oldest_ready or 0.0) > max_lag:
+            count = jobs.waiting + jobs.ready + jobs.running
+            text = ngettext(
+                "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has "
+                "%(count)d job in all. Start one: manage.py delayq_worker",
+                "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has "
+                "%(count)d jobs in all. Start one: manage.py delayq_worker",
+                count,
+            )
+            values = {"queue": queue, "seconds": jobs.oldest_ready, "count": count}
+            yield Problem("jobs_without_worker", text % values, queue=queue)
 
 
 def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
