@@ -16,7 +16,7 @@ from .snapshot import Comparison, DatabaseView, Named
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
 STALE = timedelta(seconds=30)
 #: So many of the oldest deletions and moves are looked at one by one.
-MOST_STONES = 200
+MOST_TOMBSTONES = 200
 NAMES_SHOWN = 5
 #: Nobody looks at more, and a count takes longer the more there are.
 MOST_DEAD = 100_000
@@ -111,8 +111,10 @@ def compare(broker: Broker) -> Comparison:
 def _stale_edits(broker: Broker) -> int:
     """Count old edits that Redis has not followed. A member that is leased leaves its old shard only afterwards."""
     using, before = ledger.database(), utcnow() - STALE
-    stones = list(Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")[:MOST_STONES])
-    views = broker.views([(stone.member, stone.queue) for stone in stones])
-    leaving = [item[1] for stone in stones if (item := chain.parse_member(stone.member)) is not None]
+    tombstones = list(
+        Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")[:MOST_TOMBSTONES]
+    )
+    views = broker.views([(each.member, each.queue) for each in tombstones])
+    leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]
     edits = Schedule.objects.using(using).unmirrored().filter(updated_at__lt=before).exclude(pk__in=leaving)
     return edits.count() + sum(not view.leased for view in views)

@@ -70,7 +70,7 @@ def _jobs(shards: Sequence[Shard], stats: Sequence[JobStats]) -> Iterator[JobsVi
 
 
 def _server(info: Mapping[str, Any]) -> ServerView:
-    name = str(info.get("server_name", "redis"))
+    name = str(info.get("server_name", "redis")) if info else ""
     failed = [key for key in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(key, "ok") != "ok"]
     return ServerView(
         name=name,
