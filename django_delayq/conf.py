@@ -39,7 +39,7 @@ _IN_A_TEST = gettext_noop("This is a test, and DELAYQ['REDIS_IN_TESTS'] is not T
 _IN_A_RUNNER = gettext_noop("A Runner of django_delayq.testing is active")
 _STARTED_BY_A_TEST = gettext_noop("DELAYQ_NO_REDIS is in the environment, as tests set it for what they start")
 _marked = _INHERITED
-_told: set[str] = set()
+_logged: set[str] = set()
 #: How many `without_redis` are under way.
 _runners = 0
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -146,7 +146,7 @@ def mirrors() -> bool:
 def why_no_redis() -> str:
     """Return why this process sends Redis nothing, '' where it may. The only place where that is chosen.
 
-    A reason is logged once, and what is started from a test is told. The text is to be translated where it is shown.
+    A reason is logged once; what is started from a test inherits it. The text is to be translated where it is shown.
 
     Raises:
         ImproperlyConfigured: See `get_config`.
@@ -162,8 +162,8 @@ def why_no_redis() -> str:
         else:
             os.environ.pop(NO_REDIS, None)
     why = (testing if config.mirror else _NOT_MIRRORED) or (_IN_A_RUNNER if _runners else "")
-    if why and why not in _told:
-        _told.add(why)
+    if why and why not in _logged:
+        _logged.add(why)
         logger.info("Nothing is sent to Redis, and jobs stay in memory. %s.", why)
     return why
 
@@ -175,7 +175,7 @@ def _is_test() -> bool:
 
 @contextmanager
 def without_redis() -> Iterator[None]:
-    """Send Redis nothing meanwhile, whatever the settings say. For tests."""
+    """Send Redis nothing meanwhile, whatever the settings are. For tests."""
     global _runners
     _runners += 1
     try:
@@ -251,7 +251,7 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == "DELAYQ":
         _load.cache_clear()
         _load_without_redis.cache_clear()
-        with suppress(ImproperlyConfigured):  # whoever asks is told
+        with suppress(ImproperlyConfigured):  # raised where it is asked for
             why_no_redis()
 
 

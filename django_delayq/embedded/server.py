@@ -117,19 +117,15 @@ class EmbeddedServer:
             os.set_inheritable(self._users.fileno(), True)
 
     def _start_or_join(self, home: Path, deadline: float) -> bool:
-        """Return True once the server here answers; False where one was just being removed.
-
-        Raises:
-            EmbeddedServerUnavailable: It cannot be started, or does not answer in time.
-        """
+        """Return True once the server here answers; False where one was just being removed."""
         home.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as stack:
             with locked(home, deadline) as there:
-                joins = is_locked(home / "log")
-                if not joins and there and any(home.iterdir()):
-                    clear(home)
-                    there = False
                 if not there:
+                    return False
+                joins = is_locked(home / "log")
+                if not joins and any(home.iterdir()):
+                    clear(home)
                     return False
                 self._users = (home / "users").open("ab")
                 fcntl.flock(self._users, fcntl.LOCK_SH)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 STOP_SECONDS = 5.0
 #: How often it looks whether the server is still used, and still runs.
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.05
 
 
 def main(home: Path, data: str, *command: str) -> None:
