@@ -24,7 +24,7 @@ from .home import PAUSE_SECONDS, clear, is_at, is_locked, locked, server_pid, te
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
 TAIL_CHARACTERS = 2000
-#: Kept, because Popen warns when it is collected before its process ended.
+#: Of servers that others still use. Kept, because Popen warns when it is collected before its process ended.
 _watchdogs: list["subprocess.Popen[bytes]"] = []
 
 
@@ -56,6 +56,7 @@ class EmbeddedServer:
         self._home = home
         #: Locked while we use the server.
         self._users: IO[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self.pid = 0
 
     @property
@@ -102,14 +103,17 @@ class EmbeddedServer:
             return
         users.close()  # in a forked child that lets go of nothing: the lock is its parent's as well
         home, deadline = self.socket.parent, time.monotonic() + STOP_SECONDS
-        with contextlib.suppress(EmbeddedServerUnavailable):
-            while True:
+        with contextlib.suppress(EmbeddedServerUnavailable, subprocess.TimeoutExpired):
+            there = True
+            while there:
                 with locked(home, deadline) as there:
-                    if not there or is_locked(home / "users"):
+                    if there and is_locked(home / "users"):
                         return
-                    if not is_locked(home / "log"):  # its watchdog was killed
+                    if there and not is_locked(home / "log"):  # its watchdog was killed
                         clear(home)
-                time.sleep(PAUSE_SECONDS)  # its watchdog is about to end it
+                time.sleep(PAUSE_SECONDS)  # its watchdog is about to end it, or itself
+            if self._watchdog is not None:
+                self._watchdog.wait(STOP_SECONDS)
 
     def keep_through_exec(self) -> None:
         """Keep the lock that holds the server alive across an `exec`."""
@@ -149,7 +153,7 @@ class EmbeddedServer:
         )
         fcntl.flock(log, fcntl.LOCK_EX)  # the watchdog inherits it
         script = str(Path(__file__).with_name("watchdog.py"))
-        watchdog = subprocess.Popen(  # noqa: S603  (our own script)
+        self._watchdog = subprocess.Popen(  # noqa: S603  (our own script)
             [sys.executable, "-I", "-S", script, str(home), data, *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -157,7 +161,7 @@ class EmbeddedServer:
             cwd="/",
             start_new_session=True,
         )
-        _watchdogs[:] = [*(each for each in _watchdogs if each.poll() is None), watchdog]
+        _watchdogs[:] = [*(each for each in _watchdogs if each.poll() is None), self._watchdog]
 
     def _wait(self, users: IO[bytes], log: IO[bytes], deadline: float) -> bool:
         """Return True once the server answers, False where it has ended instead."""
