@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import Load
-from .snapshot import Comparison, Named, Problem, RedisView, ServerView, Snapshot
+from .snapshot import Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
 #: Where the next one waits for longer, the workers are busy.
@@ -34,8 +34,16 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
         problems += _overload(redis, snapshot.load)
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
-    if snapshot.database is not None and snapshot.database.refused is not None:
-        problems += _refused(snapshot.database.refused)
+    refused = snapshot.database and snapshot.database.refused
+    if refused and refused.count:
+        text = ngettext(
+            "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
+            "does not take its task (%(names)s). manage.py delayq_explain NAME says why.",
+            "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
+            "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
+            refused.count,
+        )
+        problems.append(Problem("refused", text % {"count": refused.count, "names": refused.listed}))
     return problems
 
 
@@ -152,15 +160,3 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             count,
         )
         yield Problem("drift", text % {"count": count})
-
-
-def _refused(refused: Named) -> Iterator[Problem]:
-    if refused.count:
-        text = ngettext(
-            "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
-            "does not take its task (%(names)s). manage.py delayq_explain NAME says why.",
-            "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
-            "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
-            refused.count,
-        )
-        yield Problem("refused", text % {"count": refused.count, "names": refused.listed})

@@ -134,15 +134,15 @@ def _named(found: Named | None) -> str:
     return f"{found.count} ({found.listed})" if found.count else "0"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> Iterator[Line]:
+def _table(head: list[str], rows: Iterator[list[str]]) -> Iterator[Line]:
     """Yield a table under its title, the first word of the head. A last row may be shorter."""
+    table = [head, *rows]
     yield PLAIN, ""
-    if not rows:
+    if len(table) == 1:
         yield PLAIN, f"{head[0]}: none"
         return
-    rows = [head, *rows]
-    widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(len(head))]
-    for row in rows:
+    widths = [max(len(row[at]) for row in table if at < len(row)) for at in range(len(head))]
+    for row in table:
         cells = [
             cell.ljust(width) if name in (head[0], "queues", "epoch") else cell.rjust(width)
             for name, cell, width in zip(head, row, widths, strict=False)
@@ -150,45 +150,39 @@ def _table(head: list[str], rows: list[list[str]]) -> Iterator[Line]:
         yield PLAIN, "  ".join(cells).rstrip()
 
 
-def _workers(workers: Sequence[WorkerView]) -> list[list[str]]:
+def _workers(workers: Sequence[WorkerView]) -> Iterator[list[str]]:
     silent = [worker for worker in workers if not worker.live]
-    rows = []
     for worker in [*(worker for worker in workers if worker.live), *silent[:MOST_ROWS]]:
         beat = f"{_span(worker.heartbeat_age)} ago{'' if worker.live else ', silent'}"
         up = "-" if worker.uptime is None else _span(worker.uptime)
         counts = ["-" if count is None else str(count) for count in (worker.running, worker.held)]
-        rows.append([worker.name, ",".join(worker.queues) or "?", beat, up, *counts])
+        yield [worker.name, ",".join(worker.queues) or "?", beat, up, *counts]
     if len(silent) > MOST_ROWS:
-        rows.append([f"… and {len(silent) - MOST_ROWS} more that are silent"])
-    return rows
+        yield [f"… and {len(silent) - MOST_ROWS} more that are silent"]
 
 
-def _shards(shards: Sequence[ShardView]) -> list[list[str]]:
+def _shards(shards: Sequence[ShardView]) -> Iterator[list[str]]:
     shown = shards if len(shards) <= MOST_ROWS else sorted(shards, key=_worst_first)[:MOST_ROWS]
-    rows = []
     for shard in shown:
         oldest = "-" if shard.oldest_due is None else f"{_span(shard.oldest_due)} late"
-        counts = [str(shard.members), str(shard.due), str(shard.leased)]
-        rows.append([f"{shard.queue}:{shard.shard}", *counts, oldest, shard.epoch])
-    if len(shards) > len(shown):
-        rest = [shard for shard in shards if shard not in shown]
+        counts = (shard.members, shard.due, shard.leased)
+        yield [f"{shard.queue}:{shard.shard}", *map(str, counts), oldest, shard.epoch]
+    rest = [shard for shard in shards if shard not in shown]
+    if rest:
         sums = [sum(getattr(shard, name) for shard in rest) for name in ("members", "due", "leased")]
-        rows.append([f"… and {len(rest)} more", *map(str, sums)])
-    return rows
+        yield [f"… and {len(rest)} more", *map(str, sums)]
 
 
 def _worst_first(shard: ShardView) -> tuple[bool, bool, float, str, int]:
     return (shard.epoch != "absent", shard.epoch != "building", -(shard.oldest_due or 0.0), shard.queue, shard.shard)
 
 
-def _jobs(queues: Sequence[JobsView]) -> list[list[str]]:
-    rows = []
+def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
     for jobs in queues:
         counts = (jobs.waiting, jobs.ready, jobs.running, jobs.dead)
         if any(counts):
             oldest = "-" if jobs.oldest_ready is None else f"{_span(jobs.oldest_ready)} ago"
-            rows.append([jobs.queue, *map(str, counts), oldest])
-    return rows
+            yield [jobs.queue, *map(str, counts), oldest]
 
 
 def _span(seconds: float) -> str:
