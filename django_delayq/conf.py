@@ -15,9 +15,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -28,6 +28,8 @@ from .redaction import redact_text
 
 logger = logging.getLogger("django_delayq")
 
+Value = TypeVar("Value")
+
 #: The environment variable that, not empty, keeps a process from Redis. See Note [No Redis in tests].
 NO_REDIS = "DELAYQ_NO_REDIS"
 #: Whether this process was started with it. What it gets later is for those that it starts.
@@ -37,7 +39,7 @@ _IN_A_TEST = gettext_noop("This is a test, and DELAYQ['REDIS_IN_TESTS'] is not T
 _IN_A_RUNNER = gettext_noop("A Runner of django_delayq.testing is active")
 _STARTED_BY_A_TEST = gettext_noop("DELAYQ_NO_REDIS is in the environment, as tests set it for what they start")
 _marked = _INHERITED
-_told: set[str] = set()
+_logged: set[str] = set()
 #: How many `without_redis` are under way.
 _runners = 0
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -47,29 +49,78 @@ MAX_SHARDS = 4096
 MAX_BATCH_SIZE = 1000
 
 
+class _Rule(NamedTuple):
+    """What a value must be, in words, and whether it is."""
+
+    wanted: str
+    holds: Callable[[Any], bool]
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value that is not as it must be."""
+        if not self.holds(value):
+            raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {redact_text(repr(value))}.")
+
+
+def _number(low: float, high: float, *, whole: bool = False) -> _Rule:
+    kinds: Any = int if whole else int | float
+    return _Rule(
+        f"a{' whole' if whole else ''} number from {low:g} to {high:g}",
+        lambda value: isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high,
+    )
+
+
+def _text(pattern: re.Pattern[str], wanted: str) -> _Rule:
+    return _Rule(wanted, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value)))
+
+
+def _texts(pattern: re.Pattern[str], wanted: str) -> _Rule:
+    item = _text(pattern, "")
+    return _Rule(
+        wanted,
+        lambda value: (
+            isinstance(value, list | tuple)
+            and len(value) > 0
+            and all(map(item.holds, value))
+            and len(set(value)) == len(value)
+        ),
+    )
+
+
+def _setting(default: Value, rule: _Rule) -> Value:
+    return field(default=default, metadata={"rule": rule})
+
+
+_BOOLEAN = _Rule("True or False", lambda value: isinstance(value, bool))
+_DAYS = _number(1, 36500, whole=True)
+_ALIAS = _text(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)")
+_QUEUES = _texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
+_MODULES = _texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """What `settings.DELAYQ` says, with the defaults filled in. Durations are in the unit of their name."""
 
-    redis: str = "default"
-    prefix: str = "delayq"
-    queues: tuple[str, ...] = ("default",)
-    shards: int | Mapping[str, int] = 1
-    lease_seconds: float = 30
-    max_reclaims: int = 3
-    idle_cap_seconds: float = 5
-    drain_seconds: float = 25
-    timeout_grace_seconds: float = 10
-    running_after_seconds: float = 1
-    batch_size: int = 100
-    max_result_bytes: int = 64 * 1024
-    task_modules: tuple[str, ...] = ("tasks",)
-    mirror: bool = True
-    redis_in_tests: bool = False
-    min_interval_seconds: float = 1
-    history_days: int | None = None
-    sync_after_migrate: bool = False
-    accept_jobs_without_queue: bool = True
+    redis: str = _setting("default", _ALIAS)
+    prefix: str = _setting("delayq", _text(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"))
+    queues: tuple[str, ...] = _setting(("default",), _QUEUES)
+    #: For each queue where it is a mapping, whose values are held to the same rule.
+    shards: int | Mapping[str, int] = _setting(1, _number(1, MAX_SHARDS, whole=True))
+    lease_seconds: float = _setting(30, _number(1, 3600))
+    max_reclaims: int = _setting(3, _number(0, 1000, whole=True))
+    idle_cap_seconds: float = _setting(5, _number(0.05, 60))
+    drain_seconds: float = _setting(25, _number(0, 3600))
+    timeout_grace_seconds: float = _setting(10, _number(0, 3600))
+    running_after_seconds: float = _setting(1, _number(0, 3600))
+    batch_size: int = _setting(100, _number(1, MAX_BATCH_SIZE, whole=True))
+    max_result_bytes: int = _setting(64 * 1024, _number(1024, 64 * 1024 * 1024, whole=True))
+    task_modules: tuple[str, ...] = _setting(("tasks",), _MODULES)
+    mirror: bool = _setting(True, _BOOLEAN)
+    redis_in_tests: bool = _setting(False, _BOOLEAN)
+    min_interval_seconds: float = _setting(1, _number(0.001, 86400))
+    history_days: int | None = _setting(None, _Rule(_DAYS.wanted, lambda value: value is None or _DAYS.holds(value)))
+    sync_after_migrate: bool = _setting(False, _BOOLEAN)
+    accept_jobs_without_queue: bool = _setting(True, _BOOLEAN)
 
     def shard_count(self, queue: str) -> int:
         """Return the number of shards of a queue; a queue that SHARDS does not name has one."""
@@ -95,19 +146,24 @@ def mirrors() -> bool:
 def why_no_redis() -> str:
     """Return why this process sends Redis nothing, '' where it may. The only place where that is chosen.
 
-    A reason is logged once, and what is started from a test is told. The text is to be translated where it is shown.
+    A reason is logged once; what is started from a test inherits it. The text is to be translated where it is shown.
 
     Raises:
         ImproperlyConfigured: See `get_config`.
     """
+    global _marked
     config, testing = _load(), ""
     if not config.redis_in_tests:
         testing = _IN_A_TEST if _is_test() else _STARTED_BY_A_TEST if _INHERITED else ""
     if bool(testing) != _marked:
-        _mark(bool(testing))
+        _marked = bool(testing)
+        if testing:
+            os.environ[NO_REDIS] = "1"
+        else:
+            os.environ.pop(NO_REDIS, None)
     why = (testing if config.mirror else _NOT_MIRRORED) or (_IN_A_RUNNER if _runners else "")
-    if why and why not in _told:
-        _told.add(why)
+    if why and why not in _logged:
+        _logged.add(why)
         logger.info("Nothing is sent to Redis, and jobs stay in memory. %s.", why)
     return why
 
@@ -117,19 +173,9 @@ def _is_test() -> bool:
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
-def _mark(testing: bool) -> None:
-    """Tell the processes that are started from here."""
-    global _marked
-    _marked = testing
-    if testing:
-        os.environ[NO_REDIS] = "1"
-    else:
-        os.environ.pop(NO_REDIS, None)
-
-
 @contextmanager
 def without_redis() -> Iterator[None]:
-    """Send Redis nothing meanwhile, whatever the settings say. For tests."""
+    """Send Redis nothing meanwhile, whatever the settings are. For tests."""
     global _runners
     _runners += 1
     try:
@@ -138,7 +184,6 @@ def without_redis() -> Iterator[None]:
         _runners -= 1
 
 
-@lru_cache(maxsize=1)
 def use_tz() -> bool:
     """Say whether the project stores aware datetimes."""
     return bool(settings.USE_TZ)
@@ -149,7 +194,6 @@ def project_timezone() -> str:
     return str(settings.TIME_ZONE or "UTC")
 
 
-@lru_cache(maxsize=1)
 def secret_keys() -> tuple[str | bytes, ...]:
     """Return the key that signs, then those that are still accepted."""
     return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
@@ -170,18 +214,29 @@ def _load() -> Config:
     raw = getattr(settings, "DELAYQ", {})
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"DELAYQ must be a dict, not {type(raw).__name__}.")
-    names = {field.name.upper(): field.name for field in fields(Config)}
+    known = {field.name.upper(): field for field in fields(Config)}
     values: dict[str, Any] = {}
     for key, value in raw.items():
-        if key not in names:
-            raise ImproperlyConfigured(_unknown_key(str(key), names))
-        values[names[key]] = _VALIDATORS[key](key, value)
+        if key not in known:
+            near = difflib.get_close_matches(str(key).upper(), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ImproperlyConfigured(
+                f"DELAYQ has an unknown key {str(key)!r}.{hint} Known keys: {', '.join(sorted(known))}."
+            )
+        rule: _Rule = known[key].metadata["rule"]
+        if key == "SHARDS" and isinstance(value, Mapping):
+            for queue, count in value.items():
+                rule.check(f"[{key!r}][{queue!r}]", count)
+            values["shards"] = dict(value)
+            continue
+        rule.check(f"[{key!r}]", value)
+        values[known[key].name] = tuple(value) if isinstance(value, list) else value
     config = Config(**values)
     if isinstance(config.shards, Mapping):
-        strangers = sorted(set(config.shards) - set(config.queues))
-        if strangers:
+        unknown = sorted(map(str, set(config.shards) - set(config.queues)))
+        if unknown:
             raise ImproperlyConfigured(
-                f"DELAYQ['SHARDS'] names the queue {strangers[0]!r}, which is not in DELAYQ['QUEUES'] "
+                f"DELAYQ['SHARDS'] names the queue {unknown[0]!r}, which is not in DELAYQ['QUEUES'] "
                 f"({', '.join(config.queues)}). Add it there or remove it here."
             )
     return config
@@ -192,103 +247,12 @@ def _load_without_redis() -> Config:
     return replace(_load(), mirror=False)
 
 
-def _unknown_key(key: str, names: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(key.upper(), names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"DELAYQ has an unknown key {key!r}.{hint} Known keys: {', '.join(sorted(names))}."
-
-
-def _fail(key: str, value: object, wanted: str) -> ImproperlyConfigured:
-    return ImproperlyConfigured(f"DELAYQ[{key!r}] must be {wanted}, not {redact_text(repr(value))}.")
-
-
-def _name(pattern: re.Pattern[str], wanted: str) -> Callable[[str, Any], str]:
-    def check(key: str, value: Any) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise _fail(key, value, wanted)
-        return value
-
-    return check
-
-
-def _number(low: float, high: float, *, whole: bool = False) -> Callable[[str, Any], Any]:
-    kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    wanted = f"a{' whole' if whole else ''} number from {low:g} to {high:g}"
-
-    def check(key: str, value: Any) -> Any:
-        number: Any = value if isinstance(value, kinds) and not isinstance(value, bool) else None
-        if number is None or not low <= number <= high:
-            raise _fail(key, value, wanted)
-        return number
-
-    return check
-
-
-def _names(pattern: re.Pattern[str], wanted: str) -> Callable[[str, Any], tuple[str, ...]]:
-    def check(key: str, value: Any) -> tuple[str, ...]:
-        good = isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value)
-        if not good or not all(pattern.fullmatch(v) for v in value) or len(set(value)) != len(value):
-            raise _fail(key, value, wanted)
-        return tuple(value)
-
-    return check
-
-
-def _shards(key: str, value: Any) -> int | dict[str, int]:
-    number = _number(1, MAX_SHARDS, whole=True)
-    if isinstance(value, Mapping):
-        for queue, count in value.items():
-            try:
-                number(key, count)
-            except ImproperlyConfigured as error:
-                raise ImproperlyConfigured(str(error).replace("']", f"'][{queue!r}]", 1)) from None
-        return {str(queue): int(count) for queue, count in value.items()}
-    return int(number(key, value))
-
-
-def _boolean(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _fail(key, value, "True or False")
-    return value
-
-
-def _days(key: str, value: Any) -> int | None:
-    return None if value is None else int(_number(1, 36500, whole=True)(key, value))
-
-
-_VALIDATORS: dict[str, Callable[[str, Any], Any]] = {
-    "REDIS": _name(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)"),
-    "PREFIX": _name(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"),
-    "QUEUES": _names(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -"),
-    "SHARDS": _shards,
-    "LEASE_SECONDS": _number(1, 3600),
-    "MAX_RECLAIMS": _number(0, 1000, whole=True),
-    "IDLE_CAP_SECONDS": _number(0.05, 60),
-    "DRAIN_SECONDS": _number(0, 3600),
-    "TIMEOUT_GRACE_SECONDS": _number(0, 3600),
-    "RUNNING_AFTER_SECONDS": _number(0, 3600),
-    "BATCH_SIZE": _number(1, MAX_BATCH_SIZE, whole=True),
-    "MAX_RESULT_BYTES": _number(1024, 64 * 1024 * 1024, whole=True),
-    "TASK_MODULES": _names(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']"),
-    "MIRROR": _boolean,
-    "REDIS_IN_TESTS": _boolean,
-    "MIN_INTERVAL_SECONDS": _number(0.001, 86400),
-    "HISTORY_DAYS": _days,
-    "SYNC_AFTER_MIGRATE": _boolean,
-    "ACCEPT_JOBS_WITHOUT_QUEUE": _boolean,
-}
-
-
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == "DELAYQ":
         _load.cache_clear()
         _load_without_redis.cache_clear()
-        with suppress(ImproperlyConfigured):  # whoever asks is told
+        with suppress(ImproperlyConfigured):  # raised where it is asked for
             why_no_redis()
-    elif setting == "USE_TZ":
-        use_tz.cache_clear()
-    elif setting in ("SECRET_KEY", "SECRET_KEY_FALLBACKS"):
-        secret_keys.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.conf")

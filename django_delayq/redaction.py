@@ -12,7 +12,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -73,16 +73,15 @@ def redact_arguments(
 
     Positional arguments have the names of their parameters. Where these are not known, all of them are hidden.
     """
-    named = _named(args if isinstance(args, list) else [], parameters)
-    shown = [HIDDEN if name is None or looks_secret(name) else redact(value) for name, value in named]
+    shown = [HIDDEN if is_secret else redact(value) for is_secret, value in _positional(args, parameters)]
     return shown, redact(kwargs) if isinstance(kwargs, dict) else {}
 
 
 def secret_texts(args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None) -> list[str]:
     """Return the texts among the arguments that `redact_arguments` hides, for `redact_text` to look for."""
     found: list[str] = []
-    for name, value in _named(args if isinstance(args, list) else [], parameters):
-        _collect(value, found, hidden=name is None or looks_secret(name))
+    for is_secret, value in _positional(args, parameters):
+        _collect(value, found, hidden=is_secret)
     _collect(kwargs, found, hidden=False)
     return found
 
@@ -105,10 +104,10 @@ def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
 def redact_signature(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature as it may be shown: without the defaults of secret parameters."""
     parameters = [
-        parameter.replace(default=_Hidden())
-        if parameter.default is not parameter.empty and parameter.default is not None and looks_secret(parameter.name)
-        else parameter
-        for parameter in signature.parameters.values()
+        item.replace(default=_Hidden())
+        if item.default is not item.empty and item.default is not None and looks_secret(item.name)
+        else item
+        for item in signature.parameters.values()
     ]
     return signature.replace(parameters=parameters)
 
@@ -118,12 +117,14 @@ class _Hidden:
         return HIDDEN
 
 
-def _named(args: list[Any], parameters: Sequence[inspect.Parameter] | None) -> list[tuple[str | None, Any]]:
-    if parameters is None:
-        return [(None, value) for value in args]
-    names = [parameter.name for parameter in parameters if parameter.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    rest = next((item.name for item in parameters if item.kind == inspect.Parameter.VAR_POSITIONAL), None)
-    return [(names[index] if index < len(names) else rest, value) for index, value in enumerate(args)]
+def _positional(args: Any, parameters: Sequence[inspect.Parameter] | None) -> list[tuple[bool, Any]]:
+    """Return each of these arguments after whether it is secret, by the name of its parameter."""
+    if not isinstance(args, list):
+        return []
+    names = [item.name for item in parameters or () if item.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    rest = next((item.name for item in parameters or () if item.kind == inspect.Parameter.VAR_POSITIONAL), None)
+    named = zip_longest(names[: len(args)], args, fillvalue=rest)
+    return [(name is None or looks_secret(name), value) for name, value in named]
 
 
 def _collect(value: Any, found: list[str], *, hidden: bool) -> None:

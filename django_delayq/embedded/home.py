@@ -1,90 +1,101 @@
-"""The private directory of a server: socket `s`, the watchdog's socket `l`, `log`. Starts and stops no process.
+"""The private directory of a server: its socket `s`, `users`, `log`. Starts and stops no process.
 
 Note [Lock]
-Whoever starts, joins or removes a server holds a lock on the directory itself (flock), and then makes sure that the
-directory is still the one of that name. So two starters do not start two servers, nobody joins a server that is just
-being removed, and no lock file stays behind.
+All is said by locks (flock), which the kernel lets go however their holder ends; no lock file stays behind.
+Each user holds a shared lock on `users`; a forked child that has inherited it counts as a user. The watchdog holds one
+on `log` for its life. Whoever starts, joins or removes a server locks the directory itself, and then makes sure that it
+is still the one of that name. So two starters do not start two servers, and nobody joins one that is being removed.
 """
 
 import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from .binary import URL_VARIABLE, EmbeddedServerUnavailable
 
 #: A unix socket's path has at most 103 bytes on macOS and the BSDs, 107 on Linux.
 LONGEST_TEMP_ROOT = 70
-TAIL_CHARACTERS = 2000
+PAUSE_SECONDS = 0.02
 
 
-def private_home() -> Path:
-    """Create a directory of a name that nobody can guess."""
-    return Path(tempfile.mkdtemp(prefix="dq", dir=_temp_root()))
-
-
-def _temp_root() -> str:
+def temp_root() -> str:
+    """Return where such directories are, also if others write to it: names cannot be guessed, or `locked` looks."""
     root = tempfile.gettempdir()
-    # Safe also in a directory that others write to: the name is not guessable, or `lock` checks whose it is.
     return root if len(os.fsencode(root)) <= LONGEST_TEMP_ROOT else "/tmp"  # noqa: S108
 
 
 def shared_home(name: str) -> Path:
     """Return the directory that all processes of this user share under a name. Creates nothing."""
-    return Path(_temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+    return Path(temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 
-def lock(home: Path, deadline: float) -> int:
-    """Create the directory if need be and lock it. See Note [Lock]. Return the descriptor that holds the lock."""
-    while True:
-        with contextlib.suppress(FileExistsError):
-            home.mkdir(mode=0o700)
+@contextlib.contextmanager
+def locked(home: Path, deadline: float) -> Iterator[bool]:
+    """Hold the lock on the directory, see Note [Lock]; give False where there is none, or no longer.
+
+    Raises:
+        EmbeddedServerUnavailable: It is not private, or another process has kept it locked until the deadline.
+    """
+    with contextlib.ExitStack() as stack:
         try:
             door = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:
-            continue
+            yield False
+            return
+        stack.callback(os.close, door)
         found = os.fstat(door)
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
-            os.close(door)
             raise EmbeddedServerUnavailable(
                 f"{home} belongs to somebody else or is open to others. Remove it, or set {URL_VARIABLE}."
             )
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(found, home.lstat()):
-                return door
-        os.close(door)
-        if time.monotonic() > deadline:
-            raise EmbeddedServerUnavailable(f"Another process has kept {home} locked for too long.")
-        time.sleep(0.02)
+        while time.monotonic() < deadline:
+            if _lock(door):
+                yield is_at(door, home)
+                return
+            time.sleep(PAUSE_SECONDS)
+        raise EmbeddedServerUnavailable(f"Another process has kept {home} locked for too long.")
 
 
-def call_watchdog(home: Path) -> socket.socket | None:
-    """Connect to the watchdog; None if there is none."""
-    lifeline = socket.socket(socket.AF_UNIX)
+def _lock(descriptor: int) -> bool:
     try:
-        lifeline.connect(str(home / "l"))
-    except OSError:
-        lifeline.close()
-        return None
-    return lifeline
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def answers(home: Path) -> bool:
-    """Say whether a server answers here."""
-    with socket.socket(socket.AF_UNIX) as client:
+def is_locked(path: Path) -> bool:
+    """Say whether somebody holds a lock on this file."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        return not _lock(file.fileno())
+    return False
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Say whether what was opened is still what has this name."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    return False
+
+
+def server_pid(home: Path) -> int:
+    """Return the process id of the server that answers here, 0 where none does."""
+    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
         client.settimeout(1)
-        try:
-            client.connect(str(home / "s"))
-            client.sendall(b"PING\r\n")
-            return client.recv(64).startswith(b"+PONG")
-        except OSError:
-            return False
+        client.connect(str(home / "s"))
+        client.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+        reply = client.makefile("rb").read()
+        found = re.match(rb"\+PONG\r\n.*?process_id:(\d+)", reply, re.DOTALL)
+        return int(found[1]) if found else 0
+    return 0
 
 
 def clear(home: Path) -> None:
@@ -96,11 +107,3 @@ def clear(home: Path) -> None:
         while orphan.recv(4096):
             pass
     shutil.rmtree(home, ignore_errors=True)
-
-
-def log_tail(home: Path) -> str:
-    """Return the end of the log of server and watchdog."""
-    try:
-        return (home / "log").read_text(errors="replace")[-TAIL_CHARACTERS:].strip() or "(its log is empty)"
-    except OSError:
-        return "(no log)"

@@ -2,31 +2,30 @@
 
 Note [Who keeps the server alive]
 The server is a child of a small watchdog in a session of its own (`watchdog.py`), so that Ctrl-C does not reach it.
-Every user holds a connection to the watchdog. When the last one is gone, closed or killed, the watchdog ends the
-server and removes its directory. A forked child that still holds the connection counts as a user.
+Every user holds a lock, see `home.py`, Note [Lock]. When the last one has let go of it, by itself or because it was
+killed, the watchdog ends the server and removes its directory.
 """
 
 import contextlib
+import fcntl
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from socket import AF_UNIX, SHUT_WR
-from socket import socket as Socket
-from types import TracebackType
-from typing import Self
+from typing import IO, Self
 from urllib.parse import quote
 
 from .binary import EmbeddedServerUnavailable, find_server
-from .home import answers, call_watchdog, clear, lock, log_tail, private_home
+from .home import PAUSE_SECONDS, clear, is_at, is_locked, locked, server_pid, temp_root
 
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
-#: Watchdogs that outlive our use of them. Kept, because Popen warns when it is collected before its process ended.
-_still_in_use: list["subprocess.Popen[bytes]"] = []
+TAIL_CHARACTERS = 2000
+#: Of servers that others still use. Kept, because Popen warns when it is collected before its process ended.
+_watchdogs: list["subprocess.Popen[bytes]"] = []
 
 
 def url_of(home: Path) -> str:
@@ -55,9 +54,9 @@ class EmbeddedServer:
         self._directory = Path(directory).resolve() if directory else None
         self._options = ("--appendonly", "yes" if appendonly else "no", *extra_args)
         self._home = home
-        self._lifeline: Socket | None = None
+        #: Locked while we use the server.
+        self._users: IO[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._user_pid = 0
         self.pid = 0
 
     @property
@@ -75,9 +74,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> Self:
@@ -86,126 +83,101 @@ class EmbeddedServer:
         Raises:
             EmbeddedServerUnavailable: No binary, or it does not answer in time; the message holds the end of its log.
         """
-        if self._lifeline is not None:
-            if answers(self.socket.parent):
-                return self
-            self.stop()
-        if self._home is None:
-            self._home = private_home()
+        if self._users is not None and server_pid(self.socket.parent):
+            return self
+        self.stop()
+        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq", dir=temp_root()))
+        deadline = time.monotonic() + START_SECONDS
         try:
-            self._start_or_join(self._home, time.monotonic() + START_SECONDS)
+            while not self._start_or_join(self._home, deadline):
+                time.sleep(PAUSE_SECONDS)
         except BaseException:
-            self._reap()
+            self.stop()
             raise
         return self
 
     def stop(self) -> None:
         """Leave. The last user's call returns once the server has ended and its directory is gone."""
-        lifeline, self._lifeline, self.pid = self._lifeline, None, 0
-        if lifeline is None:
+        users, self._users, self.pid = self._users, None, 0
+        if users is None:
             return
-        with lifeline:
-            if os.getpid() != self._user_pid:  # a forked child must not hang up for its parent
-                return
-            lifeline.settimeout(STOP_SECONDS)
-            with contextlib.suppress(OSError):
-                lifeline.shutdown(SHUT_WR)
-                while lifeline.recv(4096):
-                    pass
-        self._reap()
+        users.close()  # in a forked child that lets go of nothing: the lock is its parent's as well
+        home, deadline = self.socket.parent, time.monotonic() + STOP_SECONDS
+        with contextlib.suppress(EmbeddedServerUnavailable, subprocess.TimeoutExpired):
+            there = True
+            while there:
+                with locked(home, deadline) as there:
+                    if there and is_locked(home / "users"):
+                        return
+                    if there and not is_locked(home / "log"):  # its watchdog was killed
+                        clear(home)
+                time.sleep(PAUSE_SECONDS)  # its watchdog is about to end it, or itself
+            if self._watchdog is not None:
+                self._watchdog.wait(STOP_SECONDS)
 
     def keep_through_exec(self) -> None:
-        """Keep the connection that holds the server alive open across an `exec`."""
-        if self._lifeline is not None:
-            self._lifeline.set_inheritable(True)
+        """Keep the lock that holds the server alive across an `exec`."""
+        if self._users is not None:
+            os.set_inheritable(self._users.fileno(), True)
 
-    def _start_or_join(self, home: Path, deadline: float) -> None:
-        while True:
-            door = lock(home, deadline)
-            try:
-                lifeline = call_watchdog(home)
-                if lifeline is not None:
-                    if self._become_user(lifeline, deadline) is None:
-                        return
-                elif any(home.iterdir()):
+    def _start_or_join(self, home: Path, deadline: float) -> bool:
+        """Return True once the server here answers; False where one was just being removed."""
+        home.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            with locked(home, deadline) as there:
+                if not there:
+                    return False
+                joins = is_locked(home / "log")
+                if not joins and any(home.iterdir()):
                     clear(home)
-                else:
-                    self._launch(home, deadline)
-                    return
-            finally:
-                os.close(door)
-            time.sleep(0.02)  # the former server is just being removed, which needs the lock
+                    return False
+                self._users = (home / "users").open("ab")
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+                log = stack.enter_context((home / "log").open("a+b"))
+                if not joins:
+                    self._launch(home, log)
+            if self._wait(self._users, log, deadline):
+                return True
+            if joins:
+                self._users.close()
+                return False
+            binary = self._binary or find_server()
+            raise EmbeddedServerUnavailable(f"The embedded server {binary} ended instead of starting:\n{_tail(log)}")
 
-    def _launch(self, home: Path, deadline: float) -> None:
-        """Start a server in an empty directory. The caller holds the lock."""
-        try:
-            binary = str(self._binary or find_server())
-            lifeline = self._start_watchdog(home, binary)
-            words = self._become_user(lifeline, deadline)
-            if words is not None:
-                words = words or log_tail(home)
-                raise EmbeddedServerUnavailable(f"The embedded server {binary} ended instead of starting:\n{words}")
-        except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
-            raise
-
-    def _start_watchdog(self, home: Path, binary: str) -> Socket:
-        data = str(self._directory or home)
+    def _launch(self, home: Path, log: IO[bytes]) -> None:
+        """Start a server in an empty directory that is locked."""
+        binary, data = str(self._binary or find_server()), str(self._directory or home)
         command = (
             *(binary, "--port", "0", "--unixsocket", str(home / "s"), "--unixsocketperm", "700", "--save", ""),
             *("--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", data, *self._options),
         )
-        script = Path(__file__).with_name("watchdog.py")
-        with Socket(AF_UNIX) as listener, (home / "log").open("ab") as log:
-            listener.bind(str(home / "l"))
-            listener.listen(64)
-            lifeline = Socket(AF_UNIX)
-            lifeline.connect(str(home / "l"))  # before the watchdog exists, so that it never finds itself unused
-            self._watchdog = subprocess.Popen(  # noqa: S603  (our own script)
-                [sys.executable, "-I", "-S", str(script), str(listener.fileno()), str(home), data, *command],
-                pass_fds=[listener.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
-            )
-        return lifeline
+        fcntl.flock(log, fcntl.LOCK_EX)  # the watchdog inherits it
+        script = str(Path(__file__).with_name("watchdog.py"))
+        self._watchdog = subprocess.Popen(  # noqa: S603  (our own script)
+            [sys.executable, "-I", "-S", script, str(home), data, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+        _watchdogs[:] = [*(each for each in _watchdogs if each.poll() is None), self._watchdog]
 
-    def _become_user(self, lifeline: Socket, deadline: float) -> str | None:
-        """Wait until the server answers. Return None then, and its last words if it has ended instead."""
-        told = b""
-        lifeline.settimeout(0.02)
+    def _wait(self, users: IO[bytes], log: IO[bytes], deadline: float) -> bool:
+        """Return True once the server answers, False where it has ended instead."""
         while time.monotonic() < deadline:
-            part = _receive(lifeline)
-            if part == b"":
-                lifeline.close()
-                return told.partition(b"\n")[2].decode(errors="replace").strip()
-            told += part or b""
-            if b"\n" in told and answers(self.socket.parent):
-                self._lifeline, self._user_pid, self.pid = lifeline, os.getpid(), int(told.partition(b"\n")[0])
-                return None
-        lifeline.close()
+            self.pid = server_pid(self.socket.parent)
+            if not is_at(users.fileno(), self.socket.with_name("users")):
+                return False
+            if self.pid:
+                return True
+            time.sleep(PAUSE_SECONDS)
         raise EmbeddedServerUnavailable(
             f"The embedded server at {self.socket} did not answer within {START_SECONDS:g} s. The end of its log:\n"
-            + log_tail(self.socket.parent)
+            + _tail(log)
         )
 
-    def _reap(self) -> None:
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is None:
-            return
-        try:
-            watchdog.wait(0.5)
-        except subprocess.TimeoutExpired:  # others still use the server
-            _still_in_use.append(watchdog)
 
-
-def _receive(lifeline: Socket) -> bytes | None:
-    """Return what the watchdog says: None = nothing yet, empty = it has ended."""
-    try:
-        return lifeline.recv(4096)
-    except TimeoutError:
-        return None
-    except OSError:
-        return b""
+def _tail(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read().decode(errors="replace")[-TAIL_CHARACTERS:].strip() or "(its log is empty)"

@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfo
 from django.utils.dateparse import parse_datetime, parse_time
 from django.utils.translation import gettext as _
 
-from ..timing import Cron, Recurrence, Windowed
-from ..timing.point import EPOCH, MICROSECOND, from_micros, micros
+from ..timing.point import EPOCH, from_micros, micros
 from ..timing.zone import get_zone
 
 SECOND = 1_000_000
@@ -77,17 +76,3 @@ def _in_zone(wall: datetime, name: str, zone: ZoneInfo, width: timedelta) -> Mom
             _("%(time)s comes twice in %(zone)s. This is about the first; for the second write %(other)s.") % shown
         )
     return Moment(first, first + width, tuple(notes))
-
-
-def points_in(rule: Recurrence, moment: Moment) -> tuple[datetime | None, int]:
-    """Return the first point of a moment, and how many there are."""
-    point = rule.next_after(moment.first - MICROSECOND)
-    if point is None or point >= moment.end:
-        return None, 0
-    return point, rule.count_between(point, moment.end - MICROSECOND)
-
-
-def cron_of(rule: Recurrence) -> Cron | None:
-    """Return the cron expression of a rule, if it is one."""
-    plain = rule.recurrence if isinstance(rule, Windowed) else rule
-    return plain if isinstance(plain, Cron) else None

@@ -4,11 +4,52 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_noop, ngettext
 
 from ..handover import REASON as REASON_HANDED_OVER
 from ..models import Origin, Run, Schedule, Status
 from ..redaction import redact_text
+
+#: Why a run is not succeeded and what to change, by its status, or by status and reason.
+WHY: dict[Status | tuple[Status, str], str] = {
+    Status.QUEUED: gettext_noop("It waits in queue %(queue)s for a worker."),
+    Status.RUNNING: gettext_noop("It runs now, or its worker died; then another takes over when the lease ends."),
+    Status.RETRYING: gettext_noop("The last attempt failed; it is tried again, %(most)d times in all."),
+    (Status.SKIPPED, "overlap"): gettext_noop(
+        "The schedule was still busy with an earlier run when it came due, and the policy for overlap skips then. "
+        "To run it afterwards set overlap to queue_one or queue_all, to run it beside the other to allow; or make "
+        "the interval longer than the task takes."
+    ),
+    (Status.SKIPPED, "missed"): gettext_noop(
+        "No worker was there in time, and the policy for missed points leaves this one out. To run every missed "
+        "point set missed to all; to take a late one for punctual make grace longer."
+    ),
+    (Status.SKIPPED, "catch_up_window"): gettext_noop(
+        "It was older than the catch-up window when a worker came. To run older points make catch_up_window longer "
+        "or leave it empty."
+    ),
+    (Status.SKIPPED, "max_catch_up"): gettext_noop(
+        "More points were missed than max_catch_up (%(most)d) allows; only the newest of them ran. To run more, "
+        "raise it."
+    ),
+    (Status.SKIPPED, "edited"): gettext_noop(
+        "The definition was changed before this was decided; only points after the change count. Nothing is to be "
+        "changed; run now makes up for it."
+    ),
+    (Status.SKIPPED, "paused"): gettext_noop("The schedule was paused before this started. Run now makes up for it."),
+    (Status.FAILED, "paused"): gettext_noop("The schedule was paused while this waited for its next attempt."),
+    (Status.LOST, "paused"): gettext_noop("Its worker vanished, and the schedule was paused before another took over."),
+    (Status.FAILED, "catch_up_window"): gettext_noop(
+        "Its next attempt came after the catch-up window. Make catch_up_window longer or backoff shorter."
+    ),
+    (Status.LOST, "catch_up_window"): gettext_noop(
+        "Its worker vanished, and the catch-up window had passed before another took over."
+    ),
+    (Status.LOST, "poison"): gettext_noop(
+        "Every worker that ran it died or lost its lease, so it was given up after MAX_RECLAIMS. Look for what "
+        "kills the worker: memory, a crash in native code, a task that blocks the whole process."
+    ),
+}
 
 
 def shown(instant: datetime, zone: ZoneInfo) -> str:
@@ -71,70 +112,15 @@ def _figures(run: Run, zone: ZoneInfo) -> list[str]:
 
 
 def _why(run: Run, schedule: Schedule) -> str:
-    if run.status == Status.SKIPPED:
-        return _why_skipped(run, schedule)
-    if run.status == Status.SUCCEEDED and run.reason == REASON_HANDED_OVER:
-        return _why_handed_over(run)
-    if run.status == Status.QUEUED:
-        return _("It waits in queue %(queue)s for a worker.") % {"queue": run.queue}
-    if run.status == Status.RUNNING:
-        return _("It runs now, or its worker died; then another takes over when the lease ends.")
-    if run.status == Status.RETRYING:
-        values = {"most": schedule.max_attempts}
-        return _("The last attempt failed; it is tried again, %(most)d times in all.") % values
-    return _why_not_succeeded(run)
-
-
-def _why_handed_over(run: Run) -> str:
-    found = run.result if isinstance(run.result, dict) else {}
-    return _(
-        "Handed over to the TASKS backend %(backend)s, which accepted it as result %(result)s. What became of it is "
-        "told there: look at that result, and whether workers of that backend run."
-    ) % {"backend": found.get("backend"), "result": found.get("result_id")}
-
-
-def _why_skipped(run: Run, schedule: Schedule) -> str:
-    sentences = {
-        "overlap": _(
-            "The schedule was still busy with an earlier run when it came due, and the policy for overlap skips then. "
-            "To run it afterwards set overlap to queue_one or queue_all, to run it beside the other to allow; or make "
-            "the interval longer than the task takes."
-        ),
-        "missed": _(
-            "No worker was there in time, and the policy for missed points leaves this one out. To run every missed "
-            "point set missed to all; to take a late one for punctual make grace longer."
-        ),
-        "catch_up_window": _(
-            "It was older than the catch-up window when a worker came. To run older points make catch_up_window longer "
-            "or leave it empty."
-        ),
-        "max_catch_up": _(
-            "More points were missed than max_catch_up (%(most)d) allows; only the newest of them ran. To run more, "
-            "raise it."
-        ),
-        "edited": _(
-            "The definition was changed before this was decided; only points after the change count. Nothing is to be "
-            "changed; run now makes up for it."
-        ),
-        "paused": _("The schedule was paused before this started. Run now makes up for it."),
-    }
-    found = sentences.get(run.reason)
-    return run.reason if found is None else found % {"most": schedule.max_catch_up}
-
-
-def _why_not_succeeded(run: Run) -> str:
-    sentences = {
-        (Status.FAILED, "paused"): _("The schedule was paused while this waited for its next attempt."),
-        (Status.LOST, "paused"): _("Its worker vanished, and the schedule was paused before another took over."),
-        (Status.FAILED, "catch_up_window"): _(
-            "Its next attempt came after the catch-up window. Make catch_up_window longer or backoff shorter."
-        ),
-        (Status.LOST, "catch_up_window"): _(
-            "Its worker vanished, and the catch-up window had passed before another took over."
-        ),
-        (Status.LOST, "poison"): _(
-            "Every worker that ran it died or lost its lease, so it was given up after MAX_RECLAIMS. Look for what "
-            "kills the worker: memory, a crash in native code, a task that blocks the whole process."
-        ),
-    }
-    return sentences.get((Status(run.status), run.reason), run.reason)
+    status = Status(run.status)
+    if status == Status.SUCCEEDED and run.reason == REASON_HANDED_OVER:
+        found = run.result if isinstance(run.result, dict) else {}
+        return _(
+            "Handed over to the TASKS backend %(backend)s, which accepted it as result %(result)s. What became of it "
+            "is told there: look at that result, and whether workers of that backend run."
+        ) % {"backend": found.get("backend"), "result": found.get("result_id")}
+    sentence = WHY.get(status) or WHY.get((status, run.reason))
+    if sentence is None:
+        return run.reason
+    most = schedule.max_attempts if status == Status.RETRYING else schedule.max_catch_up
+    return _(sentence) % {"queue": run.queue, "most": most}

@@ -5,8 +5,7 @@ Changes nothing. Works where Redis or the database is down: it then says so, and
 
 from .judge import exit_status, judge
 from .looking import look, look_quickly
-from .report import as_dict
+from .shown import as_dict, as_lines
 from .snapshot import Problem, Snapshot
-from .text import as_lines
 
 __all__ = ["Problem", "Snapshot", "as_dict", "as_lines", "exit_status", "judge", "look", "look_quickly"]

@@ -1,16 +1,22 @@
-"""What the database knows by itself: schedules that stand still or fail, open runs. A few counts, whatever the number
-of schedules.
-"""
+"""What the database knows, and how far Redis differs from it: a few counts, whatever the number of schedules."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.db import connections
 from django.db.models import Count, QuerySet
 
-from .. import conf, handover, ledger, registry
-from ..models import Condition, Schedule, ScheduleState
-from .snapshot import DatabaseView, Named
+from .. import chain, conf, handover, ledger, mirror, registry
+from ..broker import Broker
+from ..exceptions import ForeignLayout
+from ..fields import utcnow
+from ..models import Condition, Schedule, ScheduleState, Tombstone
+from .snapshot import Comparison, DatabaseView, Named
 
+#: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
+STALE = timedelta(seconds=30)
+#: So many of the oldest deletions and moves are looked at one by one.
+MOST_TOMBSTONES = 200
 NAMES_SHOWN = 5
 #: Nobody looks at more, and a count takes longer the more there are.
 MOST_DEAD = 100_000
@@ -78,3 +84,37 @@ def _refused() -> Named | None:
             some = rows.filter(task=path, backend=backend, priority=priority).order_by("name")
             names += some.values_list("name", flat=True)[: NAMES_SHOWN - len(names)]
     return Named(count, tuple(names))
+
+
+def compare(broker: Broker) -> Comparison:
+    """Compare Redis with the database by counts; look at no single entry but those that were moved or deleted.
+
+    Raises:
+        BrokerError: Redis does not answer, or with an error.
+        DatabaseError: The database does not answer, or refused the question.
+    """
+    layout = broker.layout()
+    try:
+        mirror.check_layout(broker, claim=False)
+    except ForeignLayout as error:
+        return Comparison("foreign", str(error))
+    moving = tuple(queue for queue in mirror.moving(layout) if queue in broker.config.queues)
+    return Comparison(
+        "none" if layout is None else "ours",
+        drift=mirror.drift(broker),
+        stale_edits=_stale_edits(broker),
+        moving=moving,
+        under_way=bool(moving) and mirror.under_way(broker),
+    )
+
+
+def _stale_edits(broker: Broker) -> int:
+    """Count old edits that Redis has not followed. A member that is leased leaves its old shard only afterwards."""
+    using, before = ledger.database(), utcnow() - STALE
+    tombstones = list(
+        Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")[:MOST_TOMBSTONES]
+    )
+    views = broker.views([(each.member, each.queue) for each in tombstones])
+    leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]
+    edits = Schedule.objects.using(using).unmirrored().filter(updated_at__lt=before).exclude(pk__in=leaving)
+    return edits.count() + sum(not view.leased for view in views)

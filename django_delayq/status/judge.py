@@ -3,17 +3,17 @@
 Note [What counts as wrong]
 Wrong is what keeps due points from being run in time, or Redis from agreeing with the database, and does not pass by
 itself within seconds. A shard that is being rebuilt is not wrong, one that waits for it is. A task that fails, a
-schedule that is parked or exhausted is a matter of that schedule: it is told, but does not alarm. In a prefix that
+schedule that is parked or exhausted is a matter of that schedule: it is shown, but does not alarm. In a prefix that
 belongs to somebody else only that is wrong: its numbers are not ours.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import Load
-from .snapshot import Comparison, JobsView, Named, Problem, RedisView, ServerView, ShardView, Snapshot
+from .snapshot import Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
 #: Where the next one waits for longer, the workers are busy.
@@ -29,12 +29,21 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
     if compared is not None and compared.foreign:
         return [*problems, Problem("foreign_layout", compared.foreign)]
     if redis is not None:
-        problems += _queues(redis, max_lag)
+        for queue in dict.fromkeys(shard.queue for shard in redis.shards):
+            problems += _queue(queue, redis, max_lag)
         problems += _overload(redis, snapshot.load)
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
-    if snapshot.database is not None and snapshot.database.refused is not None:
-        problems += _refused(snapshot.database.refused)
+    refused = snapshot.database and snapshot.database.refused
+    if refused and refused.count:
+        text = ngettext(
+            "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
+            "does not take its task (%(names)s). manage.py delayq_explain NAME says why.",
+            "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
+            "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
+            refused.count,
+        )
+        problems.append(Problem("refused", text % {"count": refused.count, "names": refused.listed}))
     return problems
 
 
@@ -43,74 +52,24 @@ def exit_status(problems: Iterable[Problem]) -> int:
     return max((problem.status for problem in problems), default=0)
 
 
-def excess(compared: Comparison, redis: RedisView) -> int:
-    """Return how many entries differ beyond what can be under way: between ledger and Redis an entry is leased."""
-    drift = compared.drift
-    if drift is None or drift.unbuilt:
-        return 0
-    return max(0, drift.missing + drift.ghosts + drift.torn - redis.leased) + drift.missing_jobs
-
-
 def _server(server: ServerView) -> Iterator[Problem]:
-    if server.evicts:
-        yield Problem(
-            "evicts",
-            _(
-                "Redis has maxmemory-policy %(policy)s and would evict schedules, so that no worker starts. Set it to "
-                "noeviction, or use another server."
-            )
-            % {"policy": server.memory_policy},
+    if server.memory_policy not in ("", "noeviction"):
+        text = _(
+            "Redis has maxmemory-policy %(policy)s and would evict schedules, so that no worker starts. Set it to "
+            "noeviction, or use another server."
         )
-    if server.full:
+        yield Problem("evicts", text % {"policy": server.memory_policy})
+    if server.max_bytes is not None and (server.used_bytes or 0) >= server.max_bytes:
         yield Problem("memory_full", _("The memory of Redis is full: nothing new gets in. Raise maxmemory."))
     if server.disk_problem:
-        yield Problem(
-            "disk",
-            _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
-            % {"field": server.disk_problem},
-        )
+        text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
+        yield Problem("disk", text % {"field": server.disk_problem})
 
 
-def _queues(redis: RedisView, max_lag: float) -> Iterator[Problem]:
-    queues: dict[str, list[ShardView]] = {}
-    for shard in redis.shards:
-        queues.setdefault(shard.queue, []).append(shard)
-    served = {queue for worker in redis.workers if worker.live for queue in worker.queues}
-    jobs = {found.queue: found for found in redis.jobs}
-    for queue, shards in queues.items():
-        yield from _unserved(queue, shards, served)
-        if queue in jobs and queue not in served:
-            yield from _unserved_jobs(jobs[queue], max_lag)
-        yield from _unbuilt(queue, shards)
-        yield from _overdue(queue, shards, max_lag)
-
-
-def _unserved(queue: str, shards: Sequence[ShardView], served: set[str]) -> Iterator[Problem]:
-    count = sum(shard.members for shard in shards)
-    if count and queue not in served:
-        text = ngettext(
-            "No live worker serves queue %(queue)s, which holds %(count)d entry. Start one: manage.py delayq_worker",
-            "No live worker serves queue %(queue)s, which holds %(count)d entries. Start one: manage.py delayq_worker",
-            count,
-        )
-        yield Problem("no_worker", text % {"queue": queue, "count": count}, queue=queue)
-
-
-def _unserved_jobs(jobs: JobsView, max_lag: float) -> Iterator[Problem]:
-    """A queue of jobs that nobody serves is no problem while none of them could run: another host may be about to."""
-    if jobs.oldest_ready is not None and jobs.oldest_ready > max_lag:
-        text = ngettext(
-            "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has %(count)d "
-            "job in all. Start one: manage.py delayq_worker",
-            "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has %(count)d "
-            "jobs in all. Start one: manage.py delayq_worker",
-            jobs.total,
-        )
-        values = {"queue": jobs.queue, "seconds": jobs.oldest_ready, "count": jobs.total}
-        yield Problem("jobs_without_worker", text % values, queue=jobs.queue)
-
-
-def _unbuilt(queue: str, shards: Sequence[ShardView]) -> Iterator[Problem]:
+def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
+    shards = [shard for shard in redis.shards if shard.queue == queue]
+    if not any(worker.live and queue in worker.queues for worker in redis.workers):
+        yield from _unserved(queue, redis, sum(shard.members for shard in shards), max_lag)
     absent = sum(shard.epoch == "absent" for shard in shards)
     if absent:
         text = ngettext(
@@ -121,16 +80,36 @@ def _unbuilt(queue: str, shards: Sequence[ShardView]) -> Iterator[Problem]:
             absent,
         )
         yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
-
-
-def _overdue(queue: str, shards: Sequence[ShardView], max_lag: float) -> Iterator[Problem]:
-    oldest = max((shard.oldest_due or 0.0 for shard in shards), default=0.0)
+    oldest = max(shard.oldest_due or 0.0 for shard in shards)
     if oldest > max_lag:
         text = _(
             "In queue %(queue)s an entry has been due for %(seconds)d s, more than %(most)g s. If its workers are "
             "busy, start more of them or with more threads; else look at their log."
         )
         yield Problem("overdue", text % {"queue": queue, "seconds": oldest, "most": max_lag}, queue=queue)
+
+
+def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Iterator[Problem]:
+    """A queue of jobs that nobody serves is no problem while none of them could run: another host may be about to."""
+    if members:
+        text = ngettext(
+            "No live worker serves queue %(queue)s, which holds %(count)d entry. Start one: manage.py delayq_worker",
+            "No live worker serves queue %(queue)s, which holds %(count)d entries. Start one: manage.py delayq_worker",
+            members,
+        )
+        yield Problem("no_worker", text % {"queue": queue, "count": members}, queue=queue)
+    for jobs in redis.jobs:
+        if jobs.queue == queue and (jobs.oldest_ready or 0.0) > max_lag:
+            count = jobs.waiting + jobs.ready + jobs.running
+            text = ngettext(
+                "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has "
+                "%(count)d job in all. Start one: manage.py delayq_worker",
+                "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has "
+                "%(count)d jobs in all. Start one: manage.py delayq_worker",
+                count,
+            )
+            values = {"queue": queue, "seconds": jobs.oldest_ready, "count": count}
+            yield Problem("jobs_without_worker", text % values, queue=queue)
 
 
 def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
@@ -142,8 +121,8 @@ def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
             "came too late, and %(executed)d executed; the longest wait was %(wait)d s. Needed: %(needed).1f "
             "executions/s, done: %(done).1f. Start more workers or threads, or let schedules fall due less often."
         )
-        values = {"seconds": load.seconds, "missed": load.missed, "executed": load.executed, "wait": load.longest_wait}
-        yield Problem("overload", text % {**values, "needed": load.needed, "done": load.done})
+        values = {"wait": load.longest_wait, "needed": load.needed, "done": load.done}
+        yield Problem("overload", text % {**load._asdict(), **values})
 
 
 def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
@@ -162,17 +141,16 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             compared.stale_edits,
         )
         yield Problem("stale_edits", text % {"count": compared.stale_edits})
-    jobs = 0 if compared.drift is None else compared.drift.jobs
-    if jobs:
+    if compared.drift is not None and compared.drift.jobs:
         text = ngettext(
             "%(count)d durable job is not in Redis, although it is older than 30 s; a worker puts it there within "
             "seconds. Start one or look at its log, or run: manage.py delayq_sync",
             "%(count)d durable jobs are not in Redis, although they are older than 30 s; a worker puts them there "
             "within seconds. Start one or look at its log, or run: manage.py delayq_sync",
-            jobs,
+            compared.drift.jobs,
         )
-        yield Problem("stale_jobs", text % {"count": jobs})
-    count = excess(compared, redis)
+        yield Problem("stale_jobs", text % {"count": compared.drift.jobs})
+    count = compared.excess(redis)
     if count:
         text = ngettext(
             "%(count)d entry of Redis differs from the database. A worker mends that within 10 min; at once: "
@@ -182,16 +160,3 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             count,
         )
         yield Problem("drift", text % {"count": count})
-
-
-def _refused(refused: Named) -> Iterator[Problem]:
-    if refused.count:
-        text = ngettext(
-            "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
-            "does not take its task (%(names)s). manage.py delayq_explain NAME says why.",
-            "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
-            "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
-            refused.count,
-        )
-        names = ", ".join(refused.names) + (", …" if refused.count > len(refused.names) else "")
-        yield Problem("refused", text % {"count": refused.count, "names": names})

@@ -2,25 +2,23 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from threading import Thread
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connections
 from django.utils.translation import gettext as _
 
 from .. import conf, ledger, mirror
 from ..broker import Broker
-from ..exceptions import BrokerError, DamagedKeys, MissingTables
+from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
 from ..redaction import redact_text
-from .asking import Asked
-from .comparing import compare
-from .database_side import count_all, reach_database
-from .judge import excess
+from .database_side import compare, count_all, reach_database
 from .redis_side import read_redis
 from .snapshot import BLIND, Comparison, Problem, RedisView, Snapshot
 
 Answer = TypeVar("Answer")
-Explain = Callable[[Exception], Problem]
 
 #: Between two looks at what differs: long enough for a worker to finish what it was just writing.
 AGAIN_SECONDS = 0.5
@@ -37,21 +35,19 @@ def look(*, seconds: float) -> Snapshot:
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     deadline = time.monotonic() + seconds
     broker = Broker(timeout_seconds=seconds / 2)
-    redis, database = Asked(partial(read_redis, broker, server=True)), Asked(reach_database)
-    snapshot.redis = _answer(snapshot, redis, deadline, partial(_no_redis, snapshot.alias))
-    snapshot.database = _answer(snapshot, database, deadline, _no_database)
+    no_redis = _problem(BrokerUnavailable(_("Redis did not answer in time")), config.redis)
+    no_database = _problem(DatabaseError(_("no answer in time")), config.redis)
+    redis, database = _ask(partial(read_redis, broker, server=True)), _ask(reach_database)
+    snapshot.redis = _answer(snapshot, redis, deadline, no_redis)
+    snapshot.database = _answer(snapshot, database, deadline, no_database)
     if snapshot.database is not None:
-        counting, loading = Asked(partial(count_all, snapshot.database)), Asked(ledger.read_load)
+        counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
         if snapshot.redis is not None:
-            question = partial(_compare, broker, snapshot.redis, deadline)
-            snapshot.comparison = _answer(snapshot, Asked(question), deadline, partial(_not_compared, snapshot.alias))
-        snapshot.load = _answer(snapshot, loading, deadline, _no_database)
-        try:
-            counting.get(deadline)
-        except TimeoutError:  # what was not counted by now is not told
-            pass
-        except (DatabaseError, InterfaceError) as error:
-            _note(snapshot, _no_database(error))
+            text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
+            compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
+            snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
+        snapshot.load = _answer(snapshot, loading, deadline, no_database)
+        _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
     return snapshot
 
 
@@ -68,62 +64,63 @@ def look_quickly() -> Snapshot:
         snapshot.comparison = mirror.ask(compare)
         snapshot.load = ledger.read_load()
     except BrokerError as error:
-        _note(snapshot, _no_redis(config.redis, error))
+        snapshot.blind.append(_problem(error, config.redis))
     return snapshot
 
 
-def _answer(snapshot: Snapshot, asked: Asked[Answer], deadline: float, explain: Explain) -> Answer | None:
+def _ask(question: Callable[[], Answer]) -> "Future[Answer]":
+    """Ask in a daemon thread, which is abandoned where the answer is late: a server that hangs holds up nobody."""
+    future: Future[Answer] = Future()
+
+    def ask() -> None:
+        try:
+            try:
+                answer = question()
+            finally:
+                connections.close_all()
+            future.set_result(answer)
+        except Exception as error:
+            future.set_exception(error)
+
+    Thread(target=ask, name="delayq-status", daemon=True).start()
+    return future
+
+
+def _answer(snapshot: Snapshot, asked: "Future[Answer]", deadline: float, late: Problem | None) -> Answer | None:
+    """Return the answer; None where there is none, and the snapshot has the problem: `late` if it was not in time."""
     try:
-        return asked.get(deadline)
-    except (BrokerError, DatabaseError, InterfaceError, MissingTables, TimeoutError) as error:
-        _note(snapshot, explain(error))
-        return None
-
-
-def _note(snapshot: Snapshot, problem: Problem) -> None:
-    if problem.code not in [known.code for known in snapshot.blind]:  # two questions may fail for one reason
-        snapshot.blind.append(problem)
+        return asked.result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        problem = late
+    except (BrokerError, DatabaseError, InterfaceError, MissingTables) as error:
+        problem = _problem(error, snapshot.alias)
+    if problem is not None and problem.code not in [known.code for known in snapshot.blind]:
+        snapshot.blind.append(problem)  # once: two questions may fail for one reason
+    return None
 
 
 def _compare(broker: Broker, redis: RedisView, deadline: float) -> Comparison:
     """Compare; where something differs look again, and believe the smaller difference."""
     first = compare(broker)
-    if not excess(first, redis) or time.monotonic() + AGAIN_SECONDS > deadline:
+    if not first.excess(redis) or time.monotonic() + AGAIN_SECONDS > deadline:
         return first
     time.sleep(AGAIN_SECONDS)  # nothing tells when a worker has finished what it was writing
-    return min(compare(broker), first, key=partial(excess, redis=redis))
+    return min(compare(broker), first, key=lambda each: each.excess(redis))
 
 
-def _no_redis(alias: str, error: Exception) -> Problem:
+def _problem(error: Exception, alias: str) -> Problem:
+    """Return what an error of Redis or of the database means, in one line without credentials."""
+    said = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
     if isinstance(error, DamagedKeys):
         text = _("%(error)s. A running worker deletes it and rebuilds within seconds; start one if none runs.")
-        return Problem("damaged_keys", text % {"error": _plain(error)})
-    text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
-    said = _("Redis did not answer in time") if isinstance(error, TimeoutError) else _plain(error)
-    return Problem("redis_unreachable", text % {"error": said, "alias": alias}, BLIND)
-
-
-def _no_database(error: Exception) -> Problem:
+        return Problem("damaged_keys", text % {"error": said})
+    if isinstance(error, BrokerError):
+        text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
+        return Problem("redis_unreachable", text % {"error": said, "alias": alias}, BLIND)
     if isinstance(error, MissingTables):
-        return Problem("tables_missing", _plain(error), BLIND)
+        return Problem("tables_missing", said, BLIND)
     text = _(
         "The database cannot be used now: %(error)s. Start it, or correct DATABASES; after an upgrade run: manage.py "
         "migrate"
     )
-    said = _("no answer in time") if isinstance(error, TimeoutError) else _plain(error)
     return Problem("database_unreachable", text % {"error": said}, BLIND)
-
-
-def _not_compared(alias: str, error: Exception) -> Problem:
-    if isinstance(error, BrokerError):
-        return _no_redis(alias, error)
-    if isinstance(error, TimeoutError):
-        text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
-        return Problem("not_compared", text, BLIND)
-    return _no_database(error)
-
-
-def _plain(error: Exception) -> str:
-    """Return the message in one line, without credentials and without its last stop."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return redact_text(text).rstrip(". ?")

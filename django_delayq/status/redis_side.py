@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..broker import Broker, JobBroker, JobStats, Shard, Stats
-from ..exceptions import BrokerError, BrokerUnavailable
 from .snapshot import JobsView, RedisView, ServerView, ShardView, WorkerView
 
 
@@ -23,7 +22,7 @@ def read_redis(broker: Broker, *, server: bool) -> RedisView:
     return RedisView(
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
         shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
-        servers=_servers(broker) if server else None,
+        servers=tuple(map(_server, broker.info("default"))) if server else None,
         jobs=tuple(_jobs(shards, jobs)),
     )
 
@@ -65,30 +64,20 @@ def _jobs(shards: Sequence[Shard], stats: Sequence[JobStats]) -> Iterator[JobsVi
     for shard, found in zip(shards, stats, strict=True):
         queues.setdefault(shard.queue, []).append(found)
     for queue, each in queues.items():
-        late = [shard.overdue_ms for shard in each if shard.overdue_ms is not None]
-        waiting, ready, running, dead = (sum(column) for column in zip(*(shard.counts for shard in each), strict=True))
-        yield JobsView(queue, waiting, ready, running, dead, max(late) / 1000 if late else None)
+        late = [shard.overdue_ms / 1000 for shard in each if shard.overdue_ms is not None]
+        waiting, ready, running, dead = map(sum, zip(*(shard.counts for shard in each), strict=True))
+        yield JobsView(queue, waiting, ready, running, dead, max(late, default=None))
 
 
-def _servers(broker: Broker) -> tuple[ServerView, ...]:
-    try:
-        sections = [broker.info(section) for section in ("server", "memory", "persistence")]
-    except BrokerUnavailable:
-        raise
-    except BrokerError:  # a managed server that does not tell
-        return (ServerView(),)
-    return tuple(_server(*parts) for parts in zip(*sections, strict=False))
-
-
-def _server(about: Mapping[str, Any], memory: Mapping[str, Any], disk: Mapping[str, Any]) -> ServerView:
-    name = str(about.get("server_name", "redis"))
-    failed = [key for key in ("rdb_last_bgsave_status", "aof_last_write_status") if disk.get(key, "ok") != "ok"]
+def _server(info: Mapping[str, Any]) -> ServerView:
+    name = str(info.get("server_name", "redis")) if info else ""
+    failed = [key for key in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(key, "ok") != "ok"]
     return ServerView(
         name=name,
-        version=str(about.get(f"{name}_version", about.get("redis_version", ""))),
-        memory_policy=str(memory.get("maxmemory_policy", "")),
-        used_bytes=_whole(memory.get("used_memory")),
-        max_bytes=_whole(memory.get("maxmemory")) or None,
-        appendonly=bool(disk["aof_enabled"]) if "aof_enabled" in disk else None,
+        version=str(info.get(f"{name}_version", info.get("redis_version", ""))),
+        memory_policy=str(info.get("maxmemory_policy", "")),
+        used_bytes=_whole(info.get("used_memory")),
+        max_bytes=_whole(info.get("maxmemory")) or None,
+        appendonly=bool(info["aof_enabled"]) if "aof_enabled" in info else None,
         disk_problem=failed[0] if failed else "",
     )

@@ -1,4 +1,4 @@
-"""What was seen, as values. Ages and delays are in seconds, by Redis' clock."""
+"""What was seen, as values. Ages and delays are in seconds, by Redis' clock. A field is None where it is not known."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,7 +26,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as it last described itself. `uptime`, `running` and `held` are None where it does not tell."""
+    """A worker as it last described itself."""
 
     name: str
     queues: tuple[str, ...]
@@ -72,15 +72,10 @@ class JobsView:
     dead: int
     oldest_ready: float | None
 
-    @property
-    def total(self) -> int:
-        """All jobs that are not dead."""
-        return self.waiting + self.ready + self.running
-
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """The Redis or Valkey itself; a field is empty or None where it does not tell."""
+    """The Redis or Valkey itself. `disk_problem` is the field of INFO that says that it cannot write to its disk."""
 
     name: str = ""
     version: str = ""
@@ -88,18 +83,7 @@ class ServerView:
     used_bytes: int | None = None
     max_bytes: int | None = None
     appendonly: bool | None = None
-    #: The field of INFO that tells that it cannot write to its disk.
     disk_problem: str = ""
-
-    @property
-    def evicts(self) -> bool:
-        """True where it removes entries when its memory is full."""
-        return self.memory_policy not in ("", "noeviction")
-
-    @property
-    def full(self) -> bool:
-        """True where there is no memory left for new entries."""
-        return self.max_bytes is not None and (self.used_bytes or 0) >= self.max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +93,7 @@ class RedisView:
     workers: tuple[WorkerView, ...]
     shards: tuple[ShardView, ...]
     servers: tuple[ServerView, ...] | None = None
-    #: For each queue.
     jobs: tuple[JobsView, ...] = ()
-
-    @property
-    def leased(self) -> int:
-        """Entries under a lease."""
-        return sum(shard.leased for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +103,26 @@ class Named:
     count: int
     names: tuple[str, ...]
 
+    @property
+    def listed(self) -> str:
+        """The names in a line, and whether there are more."""
+        return ", ".join(self.names) + (", …" if self.count > len(self.names) else "")
+
 
 @dataclass(slots=True)
 class DatabaseView:
-    """What the database knows. A count is None where it was not counted in time."""
+    """What the database knows. A count is None where it was not counted in time.
+
+    `refused` are the schedules whose TASKS backend is unknown or does not take the task. `dead_jobs` are durable ones
+    of the queues of the settings, counted up to database_side.MOST_DEAD.
+    """
 
     alias: str
     vendor: str
     parked: Named | None = None
     failing: Named | None = None
-    #: Those that no point of gets through: their TASKS backend is unknown or does not take the task.
     refused: Named | None = None
     open_runs: dict[str, int] | None = None
-    #: Durable jobs that are dead, of the queues of the settings; counted up to database_side.MOST_DEAD.
     dead_jobs: int | None = None
 
 
@@ -157,16 +142,23 @@ class Comparison:
     moving: tuple[str, ...] = ()
     under_way: bool = False
 
+    def excess(self, redis: RedisView) -> int:
+        """Return how many entries differ beyond what can be under way: between ledger and Redis an entry is leased."""
+        drift = self.drift
+        if drift is None or drift.unbuilt:
+            return 0
+        leased = sum(shard.leased for shard in redis.shards)
+        return max(0, drift.missing + drift.ghosts + drift.torn - leased) + drift.missing_jobs
+
 
 @dataclass(slots=True)
 class Snapshot:
-    """Everything that was seen. A side is None where it was not looked at; where it could not be, `blind` says why."""
+    """Everything that was seen, `load` of late. A side is None where it was not looked at, or `blind` says why."""
 
     alias: str
     prefix: str
     redis: RedisView | None = None
     database: DatabaseView | None = None
     comparison: Comparison | None = None
-    #: What was recorded of late.
     load: Load | None = None
     blind: list[Problem] = field(default_factory=list)

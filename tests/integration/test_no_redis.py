@@ -65,7 +65,7 @@ def test_tests_that_say_so_have_the_real_thing_and_what_they_start_too(ordinary,
 
 
 def test_the_choice_is_logged_once(ordinary, caplog, monkeypatch):
-    monkeypatch.setattr(conf, "_told", set())
+    monkeypatch.setattr(conf, "_logged", set())
     with caplog.at_level(logging.INFO, "django_delayq"):
         for number in range(3):
             tasks.add.enqueue(number)

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import mirror, status
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
-from django_delayq.status import comparing
+from django_delayq.status import database_side
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
 from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import wait_until
@@ -192,7 +192,7 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
     looks = []
 
     def compare_then_enqueue(broker):
-        looks.append(comparing.compare(broker))
+        looks.append(database_side.compare(broker))
         mirror.enqueue_runs(well, [run])
         return looks[-1]
 

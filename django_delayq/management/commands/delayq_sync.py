@@ -3,7 +3,6 @@ what changed. No logic of its own.
 """
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -63,41 +62,34 @@ class Command(BaseCommand):
         ledger.check_tables()
         if options["reshard"] is not None:
             self._reshard(broker, options["reshard"])
-            return
-        problems: list[str] = []
-        if options["adopt"]:
-            report = mirror.adopt(broker)
-        elif options["dry_run"]:
-            mirror.check_layout(broker, claim=False)
-            problems = self._declared(dry_run=True)
-            report = mirror.full_sweep(broker, dry_run=True)
+        elif options["adopt"]:
+            self._write(mirror.adopt(broker), "changed", options["verbosity"])
         else:
-            mirror.check_layout(broker)
-            problems = self._declared(dry_run=False)
-            report = mirror.sweep_now(broker)
-        self._list(report.lines, options["verbosity"])
-        would = "would be changed" if options["dry_run"] else "changed"
-        self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {would}.")
-        if problems:
-            raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *problems]))
+            self._sync(broker, dry_run=options["dry_run"], verbosity=options["verbosity"])
 
-    def _list(self, lines: Sequence[str], verbosity: int) -> None:
-        """Write what was changed: all of it from verbosity 2 on, else what a person reads."""
-        shown = lines if verbosity > 1 else lines[:MOST_LINES]
+    def _sync(self, broker: Broker, *, dry_run: bool, verbosity: int) -> None:
+        """Sync what the code declares, before it is mirrored."""
+        mirror.check_layout(broker, claim=not dry_run)
+        changed = "would be changed" if dry_run else "changed"
+        found = declared.sync(dry_run=dry_run)
+        for line in (*found.lines, *found.notes):
+            self.stdout.write(line)
+        if found:
+            self.stdout.write(f"{found.checked} declared schedules, {found.changed} {changed}.")
+        self._write(
+            mirror.full_sweep(broker, dry_run=True) if dry_run else mirror.sweep_now(broker), changed, verbosity
+        )
+        if found.problems:
+            raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *found.problems]))
+
+    def _write(self, report: mirror.Report, changed: str, verbosity: int) -> None:
+        """Write what was changed in Redis: all of it from verbosity 2 on, else what a person reads."""
+        shown = report.lines if verbosity > 1 else report.lines[:MOST_LINES]
         for line in shown:
             self.stdout.write(plain(line))
-        if len(shown) < len(lines):
-            self.stdout.write(f"… and {len(lines) - len(shown):,} more; -v 2 lists all.")
-
-    def _declared(self, *, dry_run: bool) -> list[str]:
-        """Sync what the code declares, before it is mirrored, and return what could not be written."""
-        report = declared.sync(dry_run=dry_run)
-        for line in (*report.lines, *report.notes):
-            self.stdout.write(line)
-        if report:
-            would = "would be changed" if dry_run else "changed"
-            self.stdout.write(f"{report.checked} declared schedules, {report.changed} {would}.")
-        return report.problems
+        if len(shown) < len(report.lines):
+            self.stdout.write(f"… and {len(report.lines) - len(shown):,} more; -v 2 lists all.")
+        self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {changed}.")
 
     def _reshard(self, broker: Broker, number: int) -> None:
         config = conf.get_config()

@@ -1,0 +1,192 @@
+"""What was seen, for machines as one JSON object, for a terminal as aligned lines. Decides nothing."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from ..ledger import Load
+from ..mirror import Drift
+from .judge import exit_status
+from .snapshot import Comparison, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
+
+#: So many shards and silent workers are listed; the JSON has all of them.
+MOST_ROWS = 16
+GOOD, BAD, PLAIN = "good", "bad", ""
+NOT_COUNTED = "not counted in time"
+LAYOUTS = {"ours": "ours", "none": "nobody's yet", "foreign": "another's"}
+
+#: The tone that it may be coloured in, and the text.
+Line = tuple[str, str]
+
+
+def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return plain JSON values, null where something is not known.
+
+    The keys are part of the public interface: they are added to, never renamed.
+    """
+    redis, database, compared, load = snapshot.redis, snapshot.database, snapshot.comparison, snapshot.load
+    return {
+        "status": exit_status(problems),
+        "problems": [{"code": item.code, "message": item.message, "queue": item.queue or None} for item in problems],
+        "prefix": snapshot.prefix,
+        "layout": compared and compared.layout,
+        "redis": None if redis is None or redis.servers is None else [asdict(server) for server in redis.servers],
+        "workers": redis and [{**asdict(worker), "live": worker.live} for worker in redis.workers],
+        "shards": redis and [asdict(shard) for shard in redis.shards],
+        "jobs": redis and [asdict(jobs) for jobs in redis.jobs],
+        "drift": compared and compared.drift and _drift_values(compared.drift),
+        "stale_edits": compared and compared.stale_edits,
+        "reshard": _reshard_values(compared) if compared is not None and not compared.foreign else None,
+        "database": database and {"alias": database.alias, "vendor": database.vendor},
+        "schedules": database
+        and {
+            "parked": database.parked and asdict(database.parked),
+            "failing": database.failing and asdict(database.failing),
+            "refused": database.refused and asdict(database.refused),
+        },
+        "load": None if load is None else {name: value for name, value in load._asdict().items() if name != "enough"},
+        "open_runs": database and database.open_runs,
+        "dead_durable_jobs": database and database.dead_jobs,
+    }
+
+
+def _drift_values(drift: Drift) -> dict[str, Any]:
+    swept_at = None if drift.swept_at is None else drift.swept_at.isoformat()
+    return {"total": drift.total, **asdict(drift), "swept_at": swept_at}
+
+
+def _reshard_values(compared: Comparison) -> dict[str, Any]:
+    return {"queues": list(compared.moving), "under_way": compared.under_way}
+
+
+def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
+    """Return (tone, line) pairs: how it stands, and below what is wrong."""
+    lines = [(PLAIN, f"{head:<10} {text}") for head, text in _facts(snapshot)]
+    if snapshot.redis is not None:
+        lines += _table(["Workers", "queues", "heartbeat", "up", "running", "held"], _workers(snapshot.redis.workers))
+        lines += _table(["Shards", "members", "due", "leased", "oldest due", "epoch"], _shards(snapshot.redis.shards))
+        lines += _table(["Jobs", "waiting", "ready", "running", "dead", "oldest ready"], _jobs(snapshot.redis.jobs))
+    lines.append((PLAIN, ""))
+    if not problems:
+        return [*lines, (GOOD, "All is well.")]
+    lines.append((BAD, "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"))
+    return [*lines, *((BAD, f"  {problem.code}: {problem.message}") for problem in problems)]
+
+
+def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    redis, compared, database, load = snapshot.redis, snapshot.comparison, snapshot.database, snapshot.load
+    if redis is None:
+        yield "Redis", "not known"
+    else:
+        for server in redis.servers or (ServerView(),):
+            yield "Redis", _server(server)
+    yield "Database", f"{database.alias} ({database.vendor})" if database is not None else "not known"
+    yield "Prefix", f"{snapshot.prefix!r}, {LAYOUTS[compared.layout] if compared is not None else 'not known'}"
+    if compared is not None and compared.moving:
+        yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
+    yield "Drift", "not known" if compared is None or compared.drift is None else _drift(compared.drift)
+    if load is not None and load.executed + load.missed:
+        yield "Load", _load(load)
+    if database is not None:
+        yield "Parked", _named(database.parked)
+        yield "Failing", _named(database.failing)
+        if database.refused is not None and database.refused.count:
+            yield "Refused", _named(database.refused)
+        runs = database.open_runs
+        yield "Open runs", NOT_COUNTED if runs is None else ", ".join(f"{name} {count}" for name, count in runs.items())
+        if database.dead_jobs:
+            yield "Dead jobs", f"{database.dead_jobs} in the database; those in Redis are below"
+
+
+def _server(server: ServerView) -> str:
+    parts = [f"{server.name} {server.version}".strip() or "does not tell about itself", server.memory_policy]
+    if server.used_bytes is not None:
+        most = f" of {_mib(server.max_bytes)}" if server.max_bytes is not None else ""
+        parts.append(f"{_mib(server.used_bytes)}{most} used")
+    if server.appendonly is not None:
+        parts.append(f"append-only file {'on' if server.appendonly else 'off'}")
+    return ", ".join(part for part in parts if part)
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def _load(load: Load) -> str:
+    missed = f", {load.missed} missed" if load.missed else ""
+    return f"{load.executed} executed in {load.seconds:.0f} s{missed}, longest wait {load.longest_wait:.1f} s"
+
+
+def _drift(drift: Drift) -> str:
+    parts = {
+        "edits not mirrored": drift.unmirrored, "deletions not mirrored": drift.tombstones, "missing": drift.missing,
+        "left over": drift.ghosts, "torn": drift.torn, "shards not built": drift.unbuilt,
+        "jobs not mirrored": drift.jobs, "jobs missing": drift.missing_jobs,
+    }  # fmt: skip
+    shown = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
+    return f"{drift.total} ({shown})" if shown else "0"
+
+
+def _named(found: Named | None) -> str:
+    if found is None:
+        return NOT_COUNTED
+    return f"{found.count} ({found.listed})" if found.count else "0"
+
+
+def _table(head: list[str], rows: Iterator[list[str]]) -> Iterator[Line]:
+    """Yield a table under its title, the first word of the head. A last row may be shorter."""
+    table = [head, *rows]
+    yield PLAIN, ""
+    if len(table) == 1:
+        yield PLAIN, f"{head[0]}: none"
+        return
+    widths = [max(len(row[at]) for row in table if at < len(row)) for at in range(len(head))]
+    for row in table:
+        cells = [
+            cell.ljust(width) if name in (head[0], "queues", "epoch") else cell.rjust(width)
+            for name, cell, width in zip(head, row, widths, strict=False)
+        ]
+        yield PLAIN, "  ".join(cells).rstrip()
+
+
+def _workers(workers: Sequence[WorkerView]) -> Iterator[list[str]]:
+    silent = [worker for worker in workers if not worker.live]
+    for worker in [*(worker for worker in workers if worker.live), *silent[:MOST_ROWS]]:
+        beat = f"{_span(worker.heartbeat_age)} ago{'' if worker.live else ', silent'}"
+        up = "-" if worker.uptime is None else _span(worker.uptime)
+        counts = ["-" if count is None else str(count) for count in (worker.running, worker.held)]
+        yield [worker.name, ",".join(worker.queues) or "?", beat, up, *counts]
+    if len(silent) > MOST_ROWS:
+        yield [f"… and {len(silent) - MOST_ROWS} more that are silent"]
+
+
+def _shards(shards: Sequence[ShardView]) -> Iterator[list[str]]:
+    shown = shards if len(shards) <= MOST_ROWS else sorted(shards, key=_worst_first)[:MOST_ROWS]
+    for shard in shown:
+        oldest = "-" if shard.oldest_due is None else f"{_span(shard.oldest_due)} late"
+        counts = (shard.members, shard.due, shard.leased)
+        yield [f"{shard.queue}:{shard.shard}", *map(str, counts), oldest, shard.epoch]
+    rest = [shard for shard in shards if shard not in shown]
+    if rest:
+        sums = [sum(getattr(shard, name) for shard in rest) for name in ("members", "due", "leased")]
+        yield [f"… and {len(rest)} more", *map(str, sums)]
+
+
+def _worst_first(shard: ShardView) -> tuple[bool, bool, float, str, int]:
+    return (shard.epoch != "absent", shard.epoch != "building", -(shard.oldest_due or 0.0), shard.queue, shard.shard)
+
+
+def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
+    for jobs in queues:
+        counts = (jobs.waiting, jobs.ready, jobs.running, jobs.dead)
+        if any(counts):
+            oldest = "-" if jobs.oldest_ready is None else f"{_span(jobs.oldest_ready)} ago"
+            yield [jobs.queue, *map(str, counts), oldest]
+
+
+def _span(seconds: float) -> str:
+    """Return "12 ms", "4.2 s" or "1:05:00"."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
