@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from .. import ledger
 from ..ledger import Outcome, Won, version_of
 from ..models import Status
-from ..rows import RunRow
 from .announcing import announce
 from .held_point import HeldPoint
 
@@ -30,11 +29,6 @@ from .held_point import HeldPoint
 _RESTORED = (
     "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts",
 )  # fmt: skip
-
-
-def take_overs(run: RunRow) -> int:
-    """Return how many take-overs there are with the one that would begin now. A `running` row was never concluded."""
-    return run.reclaims + (run.status == Status.RUNNING)
 
 
 def take_over(held: HeldPoint, *, poison: bool) -> None:

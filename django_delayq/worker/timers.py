@@ -94,11 +94,6 @@ class Timers:
             if due_ms is not None:
                 self.due_at_ms(shard, due_ms)
 
-    def due_in_ms(self, shard: Shard, delay_ms: int) -> None:
-        """Note that something comes due so many ms from now."""
-        if shard in self._turn:
-            self.due_at_ms(shard, int(self._offsets_ms[shard] + time.monotonic() * 1000) + delay_ms)
-
     def stand_back(self, shard: Shard) -> bool:
         """Leave what is due in this shard to the other workers for a moment, if there are any; say whether this is so.
 

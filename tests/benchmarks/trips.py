@@ -100,7 +100,7 @@ def make(worker: Any, trip: Trip) -> None:
     """Have the worker do what is due, and note what it calls."""
     before = worker.runs
     for place in worker.shards:
-        worker.timers.due_in_ms(place, 0)
+        worker.inbox.put((place, 0))
     with trip:
         while worker.runs == before or len(worker.keeper):
             worker.round(0.01)
