@@ -82,16 +82,9 @@ class PointVerdicts(Verdicts[HeldPoint]):
 def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = PointVerdicts(asked=True)
-    parsed = [(held, chain.parse_member(held.member)) for held in entries]
-    moving = [held for held, item in parsed if item and broker.shard_of(held.member, held.shard.queue) != held.shard]
-    verdicts.back += [(held, MOVING_MS) for held in moving]
-    parsed = [(held, item) for held, item in parsed if held not in moving] if moving else parsed
-    apart = [item[1] for _, item in parsed if item and item[0] == "r"]
-    runs = ledger.load_runs(apart) if apart else {}
-    own = [item[1] for _, item in parsed if item and item[0] == "s"]
-    schedules = ledger.load_schedules({*own, *(run.schedule_id for run in runs.values())})
-    open_rows = ledger.load_open_rows(own) if own else {}
-    for held, item in parsed:
+    here = _parsed(entries, broker, verdicts)
+    runs, schedules, open_rows = _read([item for _, item in here if item])
+    for held, item in here:
         held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
         try:
             if held.lapsed():  # asked after the reading: see Note [Read under the lease]
@@ -112,6 +105,31 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
             logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.shard)
             verdicts.unknown.append(held)
     return verdicts
+
+
+def _parsed(
+    entries: Sequence[HeldPoint], broker: Broker, verdicts: PointVerdicts
+) -> list[tuple[HeldPoint, tuple[str, int] | None]]:
+    """Return each entry with its kind letter and primary key, but for those that are about to move."""
+    here = []
+    for held in entries:
+        item = chain.parse_member(held.member)
+        if item is not None and broker.shard_of(held.member, held.shard.queue) != held.shard:
+            verdicts.back.append((held, MOVING_MS))
+        else:
+            here.append((held, item))
+    return here
+
+
+def _read(
+    items: Sequence[tuple[str, int]],
+) -> tuple[dict[int, RunRow], dict[int, ScheduleRow], dict[int, list[RunRow]]]:
+    """Return runs apart from chains, definitions with their states, and the open rows of chains, by their keys."""
+    own = [pk for kind, pk in items if kind == "s"]
+    apart = [pk for kind, pk in items if kind == "r"]
+    runs = ledger.load_runs(apart) if apart else {}
+    schedules = ledger.load_schedules({*own, *(run.schedule_id for run in runs.values())})
+    return runs, schedules, ledger.load_open_rows(own) if own else {}
 
 
 def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None, verdicts: PointVerdicts) -> None:
@@ -143,30 +161,40 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
     if schedule.queue != held.shard.queue:
         verdicts.settle.append(held.drop())
         return
-    row = next((row for row in rows if held.entry.point_ms is not None and row.due_at == held.point), None)
-    if row is None and rows and held.entry.point_ms is not None and not _undecided(held.point, schedule):
-        verdicts.settle.append(held.go_to(rows[0].due_at, schedule))  # it came with the stretch that decided this one
-        return
+    known = held.entry.point_ms is not None  # Redis may have lost it
+    row = next((row for row in rows if row.due_at == held.point), None) if known else None
     owed = _owed(schedule)
-    if row is None and owed is not None and owed < held.point <= schedule.effective_from:
-        # The edit came to Redis late, when a later point had fallen due there.
-        verdicts.settle.append(held.go_to(owed, schedule))
+    if row is None and known and (before := _before(held.point, schedule, rows, owed)) is not None:
+        verdicts.settle.append(held.go_to(before, schedule))
         return
     if not schedule.enabled:
         _judge_disabled(held, schedule, row, verdicts)
         return
     upcoming = chain.next_point(schedule, schedule.state)
     first = rows[0].due_at if rows else upcoming
-    early = held.entry.point_ms is not None and held.point > held.claimed_at  # its score was damaged
-    if held.entry.point_ms is None or early or _not_owed(held.point, schedule, row, first):
+    early = held.point > held.claimed_at  # its score was damaged
+    if not known or early or _not_owed(held.point, schedule, row, first):
         verdicts.settle.append(held.go_to(first if rows else owed or first, schedule))
-        return
-    _left_by_edit(held, schedule, verdicts)
+    else:
+        _left_by_edit(held, schedule, verdicts)
+        _judge_owed(held, schedule, row, verdicts)
+
+
+def _judge_owed(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, verdicts: PointVerdicts) -> None:
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
         _judge_again(held, verdicts)
     else:
         _judge_new(held, schedule, verdicts)
+
+
+def _before(point: datetime, schedule: ScheduleRow, rows: list[RunRow], owed: datetime | None) -> datetime | None:
+    """Return what comes before a point without a row; None where the point is next, or that is not known here."""
+    if rows and not _undecided(point, schedule):  # it came with the stretch that decided this one
+        return rows[0].due_at
+    if owed is not None and owed < point <= schedule.effective_from:
+        return owed  # the edit came to Redis late, when a later point had fallen due there
+    return None
 
 
 def _undecided(point: datetime, schedule: ScheduleRow) -> bool:

@@ -195,38 +195,42 @@ def _advance(
     The definition of a point that runs stays the one that it was claimed with; and what an edit left behind one that
     has no outcome yet is recorded with that, not with what is skipped for it.
     """
-    open_points = [outcome for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)]
-    begun = {outcome.schedule.pk for outcome in open_points}
-    winners = [outcome for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES]
-    current = _as_they_stand(winners, generations)
+    begun = {outcome.schedule.pk for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)}
+    winners = _winners(outcomes, won)
+    current = _as_they_stand([outcome for outcome in outcomes if id(outcome) in winners], generations)
     moved: dict[int, StateRow] = {}
     for index, outcome in enumerate(outcomes):
-        if won[index] is Won.LOST and outcome.schedule.pk in moving - generations.keys():
-            won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
-        if won[index] is not Won.YES or outcome.schedule.pk not in moving:
+        pk, row = outcome.schedule.pk, current.get(outcome.schedule.pk)
+        if pk not in moving:
             continue
-        row = current.get(outcome.schedule.pk)
+        if won[index] is Won.LOST and pk not in generations:
+            won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
+        if won[index] is not Won.YES:
+            continue
         if row is None or row.created_at != outcome.schedule.created_at:
             if not outcome.repeated:  # else it was recorded before the schedule was deleted, and stands
                 Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
             won[index] = Won.GONE
-            continue
-        if outcome.run.status == Status.RUNNING:
-            continue
-        claimed, outcome.schedule = outcome.schedule, row
-        state = moved[row.pk] = states.setdefault(row.pk, StateRow(row.pk))
-        if outcome.repeated:
-            outcome.next_point = state.next_due_at
-            continue
-        advance(state, outcome.run)
-        if decides(outcome.run):
-            if claimed.effective_from < row.effective_from and row.pk not in begun:
-                _record_left(outcome, claimed, state, using)
-            outcome.next_point = settle_state(row, state)
-            if outcome.owner is not None:
-                outcome.owner.next_point = outcome.next_point
+        elif outcome.run.status != Status.RUNNING:
+            state = moved[pk] = states.setdefault(pk, StateRow(pk))
+            _move_on(outcome, row, state, using, explain=pk not in begun)
     if moved:
         write_states([moved[pk] for pk in sorted(moved)])
+
+
+def _move_on(outcome: Outcome, schedule: ScheduleRow, state: StateRow, using: str, *, explain: bool) -> None:
+    """Move a state on by an outcome that was won; `explain` what an edit has left meanwhile."""
+    claimed, outcome.schedule = outcome.schedule, schedule
+    if outcome.repeated:
+        outcome.next_point = state.next_due_at
+        return
+    advance(state, outcome.run)
+    if decides(outcome.run):
+        if explain and claimed.effective_from < schedule.effective_from:
+            _record_left(outcome, claimed, state, using)
+        outcome.next_point = settle_state(schedule, state)
+        if outcome.owner is not None:
+            outcome.owner.next_point = outcome.next_point
 
 
 def _record_left(outcome: Outcome, claimed: ScheduleRow, state: StateRow, using: str) -> None:

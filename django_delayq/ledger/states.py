@@ -34,19 +34,21 @@ def advance(state: StateRow, run: RunRow) -> None:
         state.run_count += run.apart  # handed over; its end does not count again
     if run.status in OPEN:
         return
-    state.last_status, state.last_outcome_at = run.status, run.finished_at
-    state.last_lag_ms = None
-    if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
-        return
+    state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
+    if run.status != Status.SKIPPED and run.started_at is not None and run.claimed_at is not None:
+        _count_execution(state, run, run.started_at, run.claimed_at)
+
+
+def _count_execution(state: StateRow, run: RunRow, started: datetime, claimed: datetime) -> None:
     state.last_lag_ms = None if run.lag is None else int(run.lag.total_seconds() * 1000)
     state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
     if run.origin != Origin.DUE:
         return
     state.run_count += not run.apart
-    finished = run.finished_at or run.started_at
+    finished = run.finished_at or started
     unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
     if not unbroken or state.busy_from is None:
-        state.busy_from = run.claimed_at
+        state.busy_from = claimed
     state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
 
 

@@ -100,14 +100,14 @@ RULES = (
         hl.overtaken_after_a_retry, "I",
     ),
     mutant(
-        "repeated", "R3 what was committed without a reply counts once", "ledger.recording:_advance",
+        "repeated", "R3 what was committed without a reply counts once", "ledger.recording:_move_on",
         "if outcome.repeated:", "if False:",
         hl.commit_without_a_reply, "the state counts",
     ),
     mutant(
-        "repeatedgoeson", "R3 whoever records once more explains nothing anew", "ledger.recording:_advance",
-        "            outcome.next_point = state.next_due_at\n            continue\n",
-        "            _record_left(outcome, claimed, state, using)\n            continue\n",
+        "repeatedgoeson", "R3 whoever records once more explains nothing anew", "ledger.recording:_move_on",
+        "        outcome.next_point = state.next_due_at\n",
+        "        _record_left(outcome, claimed, state, using)\n",
         hl.commit_without_a_reply_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
@@ -149,8 +149,8 @@ RULES = (
         hl.edited_and_flushed, "I1 a due point without a row",
     ),
     mutant(
-        "noleft", "R8 whoever records explains what an edit ended meanwhile", "ledger.recording:_advance",
-        "if claimed.effective_from < row.effective_from and", "if False and",
+        "noleft", "R8 whoever records explains what an edit ended meanwhile", "ledger.recording:_move_on",
+        "if explain and claimed.effective_from", "if False and claimed.effective_from",
         h.edited_while_later_ones_fell_due, "I1 a due point without a row",
     ),
     mutant(
@@ -165,7 +165,7 @@ RULES = (
     ),
     mutant(
         "newestleft", "R9 what an edit left begins behind the point that runs", "ledger.recording:_advance",
-        "and row.pk not in begun", "",
+        "explain=pk not in begun", "explain=True",
         h.newest_taken_over_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
@@ -175,8 +175,8 @@ RULES = (
     ),
     mutant(
         "noowedfirst", "R8 an owed point comes before a later one that fell due meanwhile",
-        "kinds.judge:_judge_schedule",
-        "owed < held.point <= schedule.effective_from", "False",
+        "kinds.judge:_before",
+        "owed < point <= schedule.effective_from", "False",
         hl.edits_seen_late, "I1 a due point without a row",
     ),
     mutant(
