@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..compat import AnyResult, AnyTask, InvalidTask, Task
-from .options import Retries, seconds, whole
+from .options import Retries, checked
 
 _EXTRA = ("max_attempts", "backoff", "timeout", "unique_key")
 
@@ -67,11 +67,8 @@ def retries_of(task: Any) -> Retries:
     if not isinstance(task, DelayQTask):
         return Retries()
     try:
-        return Retries(
-            None if task.max_attempts is None else whole("max_attempts", task.max_attempts),
-            None if task.backoff is None else seconds("backoff", task.backoff),
-            None if task.timeout is None else seconds("timeout", task.timeout),
-        )
+        given = {name: value for name in Retries._fields if (value := getattr(task, name)) is not None}
+        return Retries(**{name: checked(name, value) for name, value in given.items()})
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 
