@@ -17,14 +17,24 @@ from django.db import IntegrityError, transaction
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, NewJob, Shard, held_by
-from ..compat import AnyResult, task_enqueued
+from ..compat import AnyResult
 from ..exceptions import BrokerError, BrokerUnavailable, JobHeld, UnreadableJob
 from ..fields import utcnow
-from ..jobs import bare, decode_lines, decode_state, encode, encode_state, note_cancelled, result_id, revived
+from ..jobs import (
+    State,
+    bare,
+    decode_lines,
+    decode_state,
+    encode,
+    encode_state,
+    note_cancelled,
+    parse_id,
+    revived,
+)
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..timing import from_ms, to_ms
 from .sending import shared
-from .store import Flaw, JobState, Outcome, SeenJob
+from .store import Enqueued, Flaw, JobState, Outcome, SeenJob, tell_enqueued, without_standing
 
 #: A job that is being cancelled or moved is put off by so long meanwhile.
 HOLD_MS = 60_000
@@ -35,30 +45,24 @@ MOST_LOOKS = 5
 class DatabaseStore:
     """Durable jobs, and the results of others that are kept in the database. A `Store`."""
 
-    def enqueue(self, results: Sequence[AnyResult], jobs: Sequence[tuple[str, NewJob]], sender: type) -> None:
-        """Insert jobs in the caller's transaction and have them put into Redis after its commit; see `Store`."""
+    def enqueue(self, items: Sequence[Enqueued], sender: type) -> None:
+        """Insert jobs in the caller's transaction and have them put into Redis after its commit."""
         using = ledger.database()
         with transaction.atomic(using=using):
-            standing = ledger.add_jobs(
-                [_as_row(result, queue, job) for result, (queue, job) in zip(results, jobs, strict=True)]
-            )
-            fresh = []
-            for result, (queue, job) in zip(results, jobs, strict=True):
-                if job.member in standing:
-                    object.__setattr__(result, "id", result_id(queue, standing[job.member]))
-                else:
-                    fresh.append((result, (queue, job._replace(unique=""))))
+            standing = ledger.add_jobs([_as_row(result, queue, job) for result, (queue, job) in items])
+            fresh = without_standing(items, standing)
             if fresh:
-                told = [result for result, _ in fresh]
-                mirror.put_after_commit([item for _, item in fresh], lambda: _tell(told, sender), using=using)
+                jobs = [(queue, job._replace(unique="")) for _, (queue, job) in fresh]
+                mirror.put_after_commit(jobs, lambda: tell_enqueued(fresh, sender), using=using)
 
-    def find(self, queue: str, member: str) -> SeenJob | None:
-        """See `Store`. Asks no Redis."""
-        row = ledger.find_job(member)
-        return None if row is None or row.queue != queue else seen_row(row)
+    def find(self, wanted: str) -> SeenJob | None:
+        """Asks no Redis."""
+        parsed = parse_id(wanted)
+        row = None if parsed is None else ledger.find_job(parsed[1])
+        return None if row is None or row.result_id != wanted else seen_row(row)
 
     def for_result(self, seen: SeenJob) -> SeenJob:
-        """See `Store`. That it runs is known by Redis in most cases, and not told where that does not answer."""
+        """That it runs is known by Redis in most cases, and not told where that does not answer."""
         row = _row(seen)
         if row.status not in OPEN_JOBS or seen.call is None:
             return seen
@@ -71,7 +75,7 @@ class DatabaseStore:
         return replace(seen, state=JobState.RUNNING, worker=worker, at_ms=claimed)
 
     def cancel(self, seen: SeenJob, keep_ms: int) -> Outcome:
-        """See `Store`, and Note [Row and Redis together]."""
+        """See Note [Row and Redis together]."""
         _, state = seen.read()
         now = utcnow()
         note_cancelled(state, to_ms(now))
@@ -86,7 +90,7 @@ class DatabaseStore:
         return _change(_row(seen), values, "cancel", 1)
 
     def move(self, seen: SeenJob, at_ms: int) -> Outcome:
-        """See `cancel`."""
+        """See Note [Row and Redis together]."""
         return _change(_row(seen), {"wakes_at": from_ms(at_ms)}, "move", at_ms)
 
     def revive(self, seen: SeenJob) -> Outcome:
@@ -106,7 +110,7 @@ class DatabaseStore:
             try:
                 now = from_ms(to_ms(utcnow()))
                 if not ledger.revive_job(row, unique=call.unique, now=now, state=_anew(row)):
-                    return self._changed(row)
+                    return _no_more_dead(row)
             except IntegrityError:
                 return Outcome.KEY_TAKEN
             entry = NewJob(row.member, 0, row.priority, "", encode(row.queue, row.member, row.call))
@@ -114,13 +118,9 @@ class DatabaseStore:
         return Outcome.DONE
 
     def delete(self, seen: SeenJob) -> Outcome:
-        """See `Store`. Needs no Redis."""
+        """Needs no Redis."""
         row = _row(seen)
-        return Outcome.DONE if ledger.delete_job(row) else self._changed(row)
-
-    def _changed(self, row: Job) -> Outcome:
-        """Return what became of a job that is not as it was read any more."""
-        return Outcome.GONE if self.find(row.queue, row.member) is None else Outcome.NOT_DEAD
+        return Outcome.DONE if ledger.delete_job(row) else _no_more_dead(row)
 
 
 # -- what rows say
@@ -154,23 +154,26 @@ def with_states(jobs: Sequence[SeenJob]) -> list[SeenJob]:
     One query, and none where no durable job is among them.
     """
     members = [seen.member for seen in jobs if seen.call is not None and seen.call.durable]
-    rows = ledger.load_jobs(members)
-    return [_with_state(seen, rows[seen.member].state) if seen.member in rows else seen for seen in jobs]
+    states = {member: _state_of(row) for member, row in ledger.load_jobs(members).items()}
+    return [replace(seen, record=states.get(seen.member) or seen.record) for seen in jobs]
 
 
-def _with_state(seen: SeenJob, state: str) -> SeenJob:
+def _state_of(row: Job | ledger.JobRow) -> State | None:
     try:
-        return replace(seen, record=decode_state(seen.member, state))
+        return decode_state(row.member, row.state)
     except UnreadableJob:
-        return seen
+        return None
 
 
 def _anew(row: Job) -> str:
-    try:
-        state = revived(decode_state(row.member, row.state))
-    except UnreadableJob:
-        return ""
+    state = _state_of(row)
+    state = state and revived(state)
     return "" if state is None else encode_state(state)
+
+
+def _no_more_dead(row: Job) -> Outcome:
+    """Return what became of a dead job that is not as it was read any more."""
+    return Outcome.GONE if ledger.find_job(row.member) is None else Outcome.NOT_DEAD
 
 
 def _row(seen: SeenJob) -> Job:
@@ -195,11 +198,6 @@ def _as_row(result: AnyResult, queue: str, job: NewJob) -> Job:
 
 
 # -- what Redis is told and asked
-
-
-def _tell(results: Sequence[AnyResult], sender: type) -> None:
-    for result in results:
-        task_enqueued.send(sender, task_result=result)
 
 
 def _holder(row: Job) -> str:

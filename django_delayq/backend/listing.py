@@ -17,7 +17,6 @@ from typing import NamedTuple
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Shard, claimed_ms
 from ..broker.job_pages import After, JobPages, Page, Part, after_of
-from ..jobs import parse_id
 from ..ledger import DeadKey
 from ..timing import from_ms, to_ms
 from .in_database import DatabaseStore, seen_row, tells_all, with_states
@@ -120,7 +119,7 @@ def list_jobs(broker: Broker, shards: Sequence[Shard], state: JobState, *, size:
 
 def find_stored(wanted: str) -> SeenJob | None:
     """Return the job of a result's id where its row tells all: it is durable and dead, or succeeded. Asks no Redis."""
-    seen = _find_row(wanted)
+    seen = DatabaseStore().find(wanted)
     return seen if seen is not None and tells_all(seen) else None
 
 
@@ -131,20 +130,15 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
         BrokerError: Redis does not answer, or with an error.
         ForeignLayout: The prefix belongs to another database.
     """
-    stored, parsed = _find_row(wanted), parse_id(wanted)
-    if parsed is None or (stored is not None and tells_all(stored)):
+    stored = DatabaseStore().find(wanted)
+    if stored is not None and tells_all(stored):
         return stored
-    seen = RedisStore(broker=broker).find(*parsed)
+    seen = RedisStore(broker).find(wanted)
     if seen is None:
         return stored
     if seen.state == JobState.READY:
         seen = with_turn(seen, JobPages(broker).turn_us(seen.shard, seen.member))
     return with_states([seen])[0]
-
-
-def _find_row(wanted: str) -> SeenJob | None:
-    parsed = parse_id(wanted)
-    return None if parsed is None else DatabaseStore().find(*parsed)
 
 
 def queues_of(shards: Sequence[Shard]) -> list[str]:
