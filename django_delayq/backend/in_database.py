@@ -9,6 +9,7 @@ says. Only where the caller's own transaction stays open for longer than that ma
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,21 +21,11 @@ from ..broker import Broker, JobBroker, NewJob, Shard, held_by
 from ..compat import AnyResult
 from ..exceptions import BrokerError, BrokerUnavailable, JobHeld, UnreadableJob
 from ..fields import utcnow
-from ..jobs import (
-    State,
-    bare,
-    decode_lines,
-    decode_state,
-    encode,
-    encode_state,
-    note_cancelled,
-    parse_id,
-    revived,
-)
+from ..jobs import State, bare, decode_lines, decode_state, encode, encode_state, note_cancelled, parse_id, revived
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..timing import from_ms, to_ms
 from .sending import shared
-from .store import Enqueued, Flaw, JobState, Outcome, SeenJob, tell_enqueued, without_standing
+from .store import Enqueued, JobState, Outcome, SeenJob, tell_enqueued, with_text, without_standing
 
 #: A job that is being cancelled or moved is put off by so long meanwhile.
 HOLD_MS = 60_000
@@ -68,11 +59,8 @@ class DatabaseStore:
             return seen
         if row.wakes_at > row.enqueued_at:
             seen = replace(seen, call=replace(seen.call, run_after=to_ms(row.wakes_at)))
-        holder = row.fence if row.status == JobStatus.RUNNING else _holder(row)
-        if " " not in holder:
-            return seen
-        worker, claimed = held_by(holder)
-        return replace(seen, state=JobState.RUNNING, worker=worker, at_ms=claimed)
+        worker, claimed = held_by(row.fence if row.status == JobStatus.RUNNING else _holder(row))
+        return replace(seen, state=JobState.RUNNING, worker=worker, at_ms=claimed) if worker else seen
 
     def cancel(self, seen: SeenJob, keep_ms: int) -> Outcome:
         """See Note [Row and Redis together]."""
@@ -113,8 +101,7 @@ class DatabaseStore:
                     return _no_more_dead(row)
             except IntegrityError:
                 return Outcome.KEY_TAKEN
-            entry = NewJob(row.member, 0, row.priority, "", encode(row.queue, row.member, row.call))
-            mirror.put_after_commit([(row.queue, entry)], lambda: None, using=using)
+            mirror.put_after_commit([_entry(row, 0)], lambda: None, using=using)
         return Outcome.DONE
 
     def delete(self, seen: SeenJob) -> Outcome:
@@ -136,11 +123,7 @@ def seen_row(row: Job) -> SeenJob:
         state, at = JobState.ENDED, row.finished_at
     at_ms = None if at is None else to_ms(at)
     seen = SeenJob(Shard(row.queue, 0), row.member, state, at_ms, len(row.call) + len(row.state), row=row)
-    try:
-        call, record = decode_lines(row.member, row.call, row.state)
-    except UnreadableJob:
-        return replace(seen, flaw=Flaw.UNREADABLE)
-    return replace(seen, line=row.call, call=call, record=record)
+    return with_text(seen, lambda: (row.call, *decode_lines(row.member, row.call, row.state)))
 
 
 def tells_all(seen: SeenJob) -> bool:
@@ -197,6 +180,10 @@ def _as_row(result: AnyResult, queue: str, job: NewJob) -> Job:
     )
 
 
+def _entry(row: Job, wake_ms: int) -> tuple[str, NewJob]:
+    return row.queue, NewJob(row.member, wake_ms, row.priority, "", encode(row.queue, row.member, row.call))
+
+
 # -- what Redis is told and asked
 
 
@@ -207,10 +194,9 @@ def _holder(row: Job) -> str:
         jobs = JobBroker(broker)
         return jobs.view(jobs.shard_of(row.member, row.queue), row.member).holder
 
-    try:
+    with suppress(BrokerError):
         return mirror.ask(read)
-    except BrokerError:
-        return ""
+    return ""
 
 
 def _change(row: Job, values: dict[str, Any], what: str, ms: int) -> Outcome:
@@ -243,8 +229,7 @@ def _hold_back(row: Job) -> None:
             raise JobHeld(row.result_id)
         if reply == "OK":
             return
-        job = NewJob(row.member, until_ms, row.priority, "", encode(row.queue, row.member, row.call))
-        if not shared().send([(row.queue, job)])[0]:
+        if not shared().send([_entry(row, until_ms)])[0]:
             return
     raise BrokerUnavailable(
         f"Redis is flushed, or its shards change, all the time, so that the job {row.result_id} can be neither "
@@ -253,8 +238,6 @@ def _hold_back(row: Job) -> None:
 
 
 def _follow(row: Job, what: str, ms: int) -> None:
-    try:
+    with suppress(BrokerError):  # see Note [Row and Redis together]
         shard, _ = shared().view(row.queue, row.member)
         shared().jobs.change(shard, row.member, what, ms)
-    except BrokerError:
-        return  # see Note [Row and Redis together]

@@ -14,12 +14,11 @@ from django.db import transaction
 from .. import conf, ledger, mirror
 from ..broker import Broker, JobBroker, JobView, Shard, held_by
 from ..broker.job_pages import PATIENCE_MS
-from ..exceptions import ForgedJob, UnreadableJob
 from ..fields import utcnow
 from ..jobs import decode, encode, note_cancelled, parse_id, revived
 from ..timing import to_ms
 from .sending import shared
-from .store import Enqueued, Flaw, JobState, Outcome, SeenJob, tell_enqueued, without_standing
+from .store import Enqueued, JobState, Outcome, SeenJob, tell_enqueued, with_text, without_standing
 
 _REPLIES = {
     "OK": Outcome.DONE,
@@ -115,7 +114,8 @@ def seen_view(shard: Shard, member: str, view: JobView, turn_us: float | None = 
     if not text and view.waits_until_ms is None and view.died_ms is None and turn_us is None:
         return None
     if view.result:  # beside a payload where it ended between the two reads
-        ended = _read(SeenJob(shard, member, JobState.ENDED, None, len(view.result)), view.result)
+        ended = SeenJob(shard, member, JobState.ENDED, None, len(view.result))
+        ended = with_text(ended, lambda: decode(shard.queue, member, view.result))
         if ended.record is not None:
             return replace(ended, at_ms=ended.record.finished)
         if not view.payload:
@@ -128,7 +128,7 @@ def seen_view(shard: Shard, member: str, view: JobView, turn_us: float | None = 
     else:
         state = JobState.READY if view.waits_until_ms is None else JobState.WAITING
         seen = SeenJob(shard, member, state, view.waits_until_ms, len(text))
-    return with_turn(_read(seen, text), turn_us)
+    return with_turn(with_text(seen, lambda: decode(shard.queue, member, text)), turn_us)
 
 
 def with_turn(seen: SeenJob, turn_us: float | None) -> SeenJob:
@@ -137,13 +137,3 @@ def with_turn(seen: SeenJob, turn_us: float | None) -> SeenJob:
         return seen
     priority = 0 if seen.call is None else seen.call.priority
     return replace(seen, at_ms=max(0, int(min(turn_us, 2.0**62)) // 1000 + priority * PATIENCE_MS))
-
-
-def _read(seen: SeenJob, text: str) -> SeenJob:
-    try:
-        line, call, record = decode(seen.shard.queue, seen.member, text)
-    except ForgedJob:
-        return replace(seen, flaw=Flaw.FORGED)
-    except UnreadableJob:
-        return replace(seen, flaw=Flaw.UNREADABLE)
-    return replace(seen, line=line, call=call, record=record)

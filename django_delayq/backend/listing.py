@@ -12,11 +12,12 @@ own in each of the two: so the next one begins there, however many of either kin
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Shard, claimed_ms
-from ..broker.job_pages import After, JobPages, Page, Part, after_of
+from ..broker.job_pages import After, JobPages, Page, Part, Ranked, after_of
 from ..ledger import DeadKey
 from ..timing import from_ms, to_ms
 from .in_database import DatabaseStore, seen_row, tells_all, with_states
@@ -83,7 +84,7 @@ def count_jobs(broker: Broker, shards: Sequence[Shard]) -> JobTotals:
     """
     counts = JobBroker(broker).counts(shards)
     waiting, ready, running, dead = (sum(column) for column in zip((0, 0, 0, 0), *counts, strict=True))
-    rows = ledger.count_dead(queues_of(shards), MOST_COUNTED + 1)
+    rows = ledger.count_dead(_queues_of(shards), MOST_COUNTED + 1)
     more = rows > MOST_COUNTED
     return JobTotals(waiting, ready, running, dead + min(rows, MOST_COUNTED), more)
 
@@ -100,21 +101,45 @@ def list_jobs(broker: Broker, shards: Sequence[Shard], state: JobState, *, size:
     if state == JobState.RUNNING:
         return _running(broker, shards, size, after)
     if state == JobState.DEAD:
-        return list_dead(queues_of(shards), size=size, after=after, broker=broker, shards=shards)
+        return list_dead(_queues_of(shards), size=size, after=after, broker=broker, shards=shards)
     part: Part = "jobs" if state == JobState.WAITING else "ready"
-    pages, jobs, found = JobPages(broker), JobBroker(broker), list[SeenJob]()
+    found: list[SeenJob] = []
     begin = After.parse(after)
     for _ in range(MOST_ROUNDS):
-        page = pages.ordered(part, shards, size - len(found), after=begin)
-        views = jobs.views_of([(row.shard, row.member) for row in page.rows])
-        for row, view in zip(page.rows, views, strict=True):
-            seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
-            if seen is not None and seen.state == state:
-                found.append(seen)
+        page = JobPages(broker).ordered(part, shards, size - len(found), after=begin)
+        found += _look(broker, page.rows, state).values()
         begin = page.after
         if begin is None or len(found) >= size:
             break
     return Listing(with_states(found), "" if begin is None else str(begin))
+
+
+def _queues_of(shards: Sequence[Shard]) -> list[str]:
+    return list(dict.fromkeys(shard.queue for shard in shards))
+
+
+def _look(broker: Broker, rows: Sequence[Ranked], state: JobState) -> dict[Ranked, SeenJob]:
+    """Return those of these jobs that are in this state, in this order."""
+    found = {}
+    views = JobBroker(broker).views_of([(row.shard, row.member) for row in rows])
+    for row, view in zip(rows, views, strict=True):
+        seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
+        if seen is not None and seen.state == state:
+            found[row] = seen
+    return found
+
+
+def _running(broker: Broker, shards: Sequence[Shard], size: int, after: str) -> Listing:
+    start = int(after) if after.isascii() and after.isdigit() and len(after) < 9 else 0
+    read = JobPages(broker).held(shards, MOST_HELD)
+    held = sorted((claimed_ms(holder) or 0, shard, member) for shard, member, holder in read if " " in holder)
+    rows = [Ranked(shard, member, claimed) for claimed, shard, member in held[start : start + size]]
+    more = start + size < len(held)
+    return Listing(
+        with_states(list(_look(broker, rows, JobState.RUNNING).values())),
+        str(start + size) if more else "",
+        capped=not more and len(read) >= MOST_HELD,
+    )
 
 
 def find_stored(wanted: str) -> SeenJob | None:
@@ -139,26 +164,6 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
     if seen.state == JobState.READY:
         seen = with_turn(seen, JobPages(broker).turn_us(seen.shard, seen.member))
     return with_states([seen])[0]
-
-
-def queues_of(shards: Sequence[Shard]) -> list[str]:
-    """Return the queues that these shards belong to."""
-    return list(dict.fromkeys(shard.queue for shard in shards))
-
-
-def _running(broker: Broker, shards: Sequence[Shard], size: int, after: str) -> Listing:
-    start = int(after) if after.isascii() and after.isdigit() and len(after) < 9 else 0
-    read = JobPages(broker).held(shards, MOST_HELD)
-    held = sorted((claimed_ms(holder) or 0, shard, member) for shard, member, holder in read if " " in holder)
-    part = [(shard, member) for _, shard, member in held[start : start + size]]
-    views = JobBroker(broker).views_of(part)
-    seen = [seen_view(shard, member, view) for (shard, member), view in zip(part, views, strict=True)]
-    more = start + size < len(held)
-    return Listing(
-        with_states([job for job in seen if job is not None and job.state == JobState.RUNNING]),
-        str(start + size) if more else "",
-        capped=not more and len(read) >= MOST_HELD,
-    )
 
 
 # -- dead jobs
@@ -197,25 +202,22 @@ def list_dead(
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
-    begin = Begin.parse(after)
-    page = Page([], None)
+    begin, page = Begin.parse(after), Page([], None)
     if broker is not None:
         page = JobPages(broker).ordered("dead", shards, size, after=begin.redis, newest_first=True)
     keys = ledger.dead_keys(queues, size + 1, after=begin.row)
-    merged = sorted(
-        [(-row.score, 0, at) for at, row in enumerate(page.rows)]
-        + [(-float(to_ms(died_at)), 1, at) for at, (died_at, _) in enumerate(keys)]
-    )
-    shown = merged[:size]
-    ranked = [page.rows[at] for _, kind, at in shown if kind == 0]
-    chosen = [keys[at] for _, kind, at in shown if kind == 1]
-    views = [] if broker is None else JobBroker(broker).views_of([(row.shard, row.member) for row in ranked])
+    dead: list[tuple[float, Ranked | DeadKey]] = [(row.score, row) for row in page.rows]
+    dead += [(to_ms(key[0]), key) for key in keys]
+    dead.sort(key=itemgetter(0), reverse=True)
+    shown = [item for _, item in dead[:size]]
+    ranked = [item for item in shown if isinstance(item, Ranked)]
+    chosen = [item for item in shown if not isinstance(item, Ranked)]
+    found: dict[Ranked | DeadKey, SeenJob] = {}
+    if broker is not None:
+        found.update(_look(broker, ranked, JobState.DEAD).items())
     rows = ledger.load_dead([pk for _, pk in chosen])
-    found = (
-        iter([seen_view(row.shard, row.member, view) for row, view in zip(ranked, views, strict=True)]),
-        iter([seen_row(rows[pk]) if pk in rows else None for _, pk in chosen]),
-    )
-    jobs = [seen for _, kind, _ in shown if (seen := next(found[kind])) is not None]
-    if len(merged) <= size and page.after is None:
+    found.update((key, seen_row(rows[key[1]])) for key in chosen if key[1] in rows)
+    jobs = [found[item] for item in shown if item in found]
+    if len(dead) <= size and page.after is None:
         return Listing(jobs)
     return Listing(jobs, str(Begin(after_of(ranked, begin.redis), chosen[-1] if chosen else begin.row)))

@@ -3,14 +3,14 @@
 Needs no model, so that `TASKS` can be read before Django's apps are loaded.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from ..broker import NewJob, Shard
 from ..compat import AnyResult, task_enqueued
-from ..exceptions import UnreadableJob
+from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import Call, State, parse_id, result_id
 
 if TYPE_CHECKING:
@@ -137,6 +137,17 @@ class Store(Protocol):
 
     def delete(self, seen: SeenJob) -> Outcome:
         """Forget a dead job, and with it its result."""
+
+
+def with_text(seen: SeenJob, read: Callable[[], tuple[str, Call, State]]) -> SeenJob:
+    """Return a job with what its text says: the line of its call, the call, and the state."""
+    try:
+        line, call, record = read()
+    except ForgedJob:
+        return replace(seen, flaw=Flaw.FORGED)
+    except UnreadableJob:
+        return replace(seen, flaw=Flaw.UNREADABLE)
+    return replace(seen, line=line, call=call, record=record)
 
 
 def without_standing(items: Sequence[Enqueued], standing: Mapping[str, str]) -> list[Enqueued]:
