@@ -169,24 +169,6 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
 # -- dead jobs
 
 
-class Begin(NamedTuple):
-    """Where a page begins; None where it is the first one. See Note [Two orders merged]."""
-
-    redis: After | None
-    row: DeadKey | None
-
-    def __str__(self) -> str:
-        row = "" if self.row is None else f"{to_ms(self.row[0])}.{self.row[1]}"
-        return f"{self.redis or ''}|{row}"
-
-    @classmethod
-    def parse(cls, value: str) -> "Begin":
-        """Return what `str` wrote; the first page for anything else."""
-        redis, _, row = value.partition("|")
-        found = _ROW.fullmatch(row)
-        return cls(After.parse(redis), None if found is None else (from_ms(int(found[1])), int(found[2])))
-
-
 def list_dead(
     queues: Sequence[str],
     *,
@@ -202,10 +184,12 @@ def list_dead(
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
-    begin, page = Begin.parse(after), Page([], None)
+    redis_text, _, row_text = after.partition("|")  # see Note [Two orders merged]
+    begin, match, page = After.parse(redis_text), _ROW.fullmatch(row_text), Page([], None)
+    key = None if match is None else (from_ms(int(match[1])), int(match[2]))
     if broker is not None:
-        page = JobPages(broker).ordered("dead", shards, size, after=begin.redis, newest_first=True)
-    keys = ledger.dead_keys(queues, size + 1, after=begin.row)
+        page = JobPages(broker).ordered("dead", shards, size, after=begin, newest_first=True)
+    keys = ledger.dead_keys(queues, size + 1, after=key)
     dead: list[tuple[float, Ranked | DeadKey]] = [(row.score, row) for row in page.rows]
     dead += [(to_ms(key[0]), key) for key in keys]
     dead.sort(key=itemgetter(0), reverse=True)
@@ -220,4 +204,5 @@ def list_dead(
     jobs = [found[item] for item in shown if item in found]
     if len(dead) <= size and page.after is None:
         return Listing(jobs)
-    return Listing(jobs, str(Begin(after_of(ranked, begin.redis), chosen[-1] if chosen else begin.row)))
+    key = chosen[-1] if chosen else key
+    return Listing(jobs, f"{after_of(ranked, begin) or ''}|{f'{to_ms(key[0])}.{key[1]}' if key else ''}")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import conf, registry
 from ..broker import NewJob
@@ -23,12 +23,8 @@ from .store import Enqueued
 TaskCall = tuple[AnyTask, Iterable[Any], Mapping[str, Any]]
 
 
-class Prepared(NamedTuple):
-    """One task, ready to be enqueued any number of times: the call without its arguments and its time."""
-
-    task: AnyTask
-    call: Call
-    line: CallLine
+#: A task that is ready to be enqueued any number of times.
+Prepared = tuple[AnyTask, CallLine]
 
 
 class Preparer:
@@ -59,8 +55,8 @@ class Preparer:
         for member, (task, args, kwargs) in zip(new_members(len(all_calls)), all_calls, strict=True):
             if id(task) not in known:
                 known[id(task)] = self._prepared(task)
-            with_instant, call, line = known[id(task)]
-            queue: str = task.queue_name
+            with_instant, line = known[id(task)]
+            call, queue = line.call, str(task.queue_name)
             name = with_head(member, call.unique) if call.unique else member
             result = JobResult(
                 task=with_instant,
@@ -97,7 +93,7 @@ class Preparer:
         call = Call(
             path, [], {}, self.alias, 0, int(task.priority), at_ms, unique, *retries_of(task), durable=self.durable
         )
-        fresh = Prepared(with_instant, call, CallLine(call))
+        fresh = with_instant, CallLine(call)
         if at_ms is None:  # else it may count from now
             if len(self._known) >= self.MOST:
                 self._known.clear()

@@ -115,10 +115,11 @@ _REST = [item for item in fields(Call) if item.name not in ("task", "args", "kwa
 class CallLine:
     """The line of a call whose arguments are still to come: the same for all jobs of one task with the same options."""
 
-    __slots__ = ("_head", "_tail")
+    __slots__ = ("_head", "_tail", "call")
 
     def __init__(self, call: Call) -> None:
         """Take everything but the arguments and the time from this call."""
+        self.call = call
         given = {item.name: getattr(call, item.name) for item in _REST if getattr(call, item.name) != item.default}
         self._head = f'{{"task":{_dumps(call.task)},"args":'
         self._tail = f",{_dumps(given)[1:]}"
@@ -216,28 +217,22 @@ def decode(queue: str, member: str, payload: str) -> tuple[str, Call, State]:
     """
     signature, _, text = payload.partition("\n")
     verify(member, text, signature)
-    _check_queue(queue, member, text)
-    line, _, rest = text.partition("\n")
-    line = bare(line)
-    return line, *decode_lines(member, line, rest)
-
-
-def _check_queue(queue: str, member: str, text: str) -> None:
-    """See Note [Signed for a queue]."""
     config = conf.get_config()
-    if text.startswith(_mark(config.prefix, queue)):
-        return
     if text.startswith(_MARK):
-        signed_for = text[len(_MARK) :].partition('"')[0]
-        raise ForgedJob(
-            f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
-            f"{config.prefix}:{queue}."
-        )
-    if not config.accept_jobs_without_queue:
+        if not text.startswith(_mark(config.prefix, queue)):
+            signed_for = text[len(_MARK) :].partition('"')[0]
+            raise ForgedJob(
+                f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
+                f"{config.prefix}:{queue}."
+            )
+    elif not config.accept_jobs_without_queue:
         raise ForgedJob(
             f"The text of the job {member!r} does not say its queue: an older version signed it. Where that is no "
             "surprise, set DELAYQ['ACCEPT_JOBS_WITHOUT_QUEUE'] to True."
         )
+    line, _, rest = text.partition("\n")
+    line = bare(line)
+    return line, *decode_lines(member, line, rest)
 
 
 def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:
