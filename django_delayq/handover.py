@@ -42,7 +42,8 @@ def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
     except ImproperlyConfigured as error:
         raise HandoverRefused(f"The TASKS backend {backend!r} cannot be used: {redact_text(str(error))}") from error
     except Exception as error:
-        if not _is_refusal(error):
+        # how `validate_task` refuses; a backend made for the backport does so in its words, whatever Django this is
+        if not isinstance(error, InvalidTask) and type(error).__name__ not in ("InvalidTask", "InvalidTaskError"):
             raise
         reason, field = _explain(task, backend, priority, str(error))
         message = f"The TASKS backend {backend!r} does not take {task.module_path}: {reason}"
@@ -59,13 +60,6 @@ def find_refusal(task: AnyTask, backend: str, priority: int) -> HandoverRefused 
         text = redact_text(f"{type(error).__name__}: {error}")
         return HandoverRefused(f"The TASKS backend {backend!r} cannot be used: {text}")
     return None
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Say whether this is how `validate_task` refuses. A backend made for the backport does so in its words, also
-    under a Django that needs none.
-    """
-    return isinstance(error, InvalidTask) or type(error).__name__ in ("InvalidTask", "InvalidTaskError")
 
 
 def _explain(task: AnyTask, backend: str, priority: int, said: str) -> tuple[str, str]:

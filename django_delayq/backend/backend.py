@@ -187,7 +187,7 @@ class DelayQBackend(BaseTaskBackend):
     def _order(self, result_id: str, order: Callable[[Store, SeenJob], Outcome]) -> bool:
         """Give an order to a job that has not ended; say whether it was done."""
         store, seen = self._find(result_id)
-        told = Outcome.GONE if seen.state in (JobState.DEAD, JobState.ENDED) else order(store, seen)
-        if told == Outcome.HELD:
+        outcome = Outcome.GONE if seen.state in (JobState.DEAD, JobState.ENDED) else order(store, seen)
+        if outcome == Outcome.HELD:
             raise JobHeld(f"A worker has the job {result_id} already, so that it can be neither cancelled nor moved.")
-        return told == Outcome.DONE
+        return outcome == Outcome.DONE

@@ -91,16 +91,16 @@ class RedisStore:
         queue, member, call = seen.shard.queue, seen.member, seen.call
         result = ledger.take_result(queue, member)  # see Note [A result gives way]
         text = encode(queue, member, seen.line, revived(seen.record))
-        told = self._change(seen, "revive", call.priority, text, call.unique)
-        if result is not None and told != Outcome.DONE:
+        outcome = self._change(seen, "revive", call.priority, text, call.unique)
+        if result is not None and outcome != Outcome.DONE:
             ledger.store_results([result])
-        return told
+        return outcome
 
     def delete(self, seen: SeenJob) -> Outcome:
-        told = self._change(seen, "bury")
-        if told == Outcome.DONE:
+        outcome = self._change(seen, "bury")
+        if outcome == Outcome.DONE:
             ledger.take_result(seen.shard.queue, seen.member)
-        return told
+        return outcome
 
     def _change(self, seen: SeenJob, what: str, ms: int = 0, text: str = "", unique: str = "") -> Outcome:
         jobs = self._given or shared().jobs

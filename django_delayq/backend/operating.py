@@ -32,8 +32,8 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
     seen = _look(store, wanted)
     if isinstance(seen, Outcome):
         return seen
-    told = _by_backend(seen.call, wanted, lambda backend: backend.cancel(wanted))
-    return store.cancel(seen, int(Options().result_ttl * 1000)) if told is None else told
+    outcome = _by_backend(seen.call, wanted, lambda backend: backend.cancel(wanted))
+    return store.cancel(seen, int(Options().result_ttl * 1000)) if outcome is None else outcome
 
 
 def run_now(broker: Broker, wanted: str) -> Outcome:
@@ -47,8 +47,8 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
     now = from_ms(broker.clocks_ms([seen.shard])[0])  # by the clock of this process it might have to wait
     if seen.state == JobState.READY or seen.at_ms is None or seen.at_ms <= to_ms(now):
         return Outcome.READY  # moving it would put it behind all others
-    told = _by_backend(seen.call, wanted, lambda backend: backend.reschedule(wanted, now))
-    return store.move(seen, 0) if told is None else told
+    outcome = _by_backend(seen.call, wanted, lambda backend: backend.reschedule(wanted, now))
+    return store.move(seen, 0) if outcome is None else outcome
 
 
 def revive(broker: Broker, wanted: str) -> Outcome:
