@@ -93,11 +93,13 @@ class DatabaseStore:
             call, _ = decode_lines(row.member, row.call, "")
         except UnreadableJob:
             return Outcome.UNREADABLE
-        using = ledger.database()
+        former, using = _state_of(row), ledger.database()
+        anew = None if former is None else revived(former)
+        state = "" if anew is None else encode_state(anew)
         with transaction.atomic(using=using):
             try:
                 now = from_ms(to_ms(utcnow()))
-                if not ledger.revive_job(row, unique=call.unique, now=now, state=_anew(row)):
+                if not ledger.revive_job(row, unique=call.unique, now=now, state=state):
                     return _no_more_dead(row)
             except IntegrityError:
                 return Outcome.KEY_TAKEN
@@ -146,12 +148,6 @@ def _state_of(row: Job | ledger.JobRow) -> State | None:
         return decode_state(row.member, row.state)
     except UnreadableJob:
         return None
-
-
-def _anew(row: Job) -> str:
-    state = _state_of(row)
-    state = state and revived(state)
-    return "" if state is None else encode_state(state)
 
 
 def _no_more_dead(row: Job) -> Outcome:

@@ -184,12 +184,13 @@ def list_dead(
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
-    redis_text, _, row_text = after.partition("|")  # see Note [Two orders merged]
-    begin, match, page = After.parse(redis_text), _ROW.fullmatch(row_text), Page([], None)
-    key = None if match is None else (from_ms(int(match[1])), int(match[2]))
+    in_redis, _, in_rows = after.partition("|")  # see Note [Two orders merged]
+    begin, match = After.parse(in_redis), _ROW.fullmatch(in_rows)
+    row_begin = None if match is None else (from_ms(int(match[1])), int(match[2]))
+    page = Page([], None)
     if broker is not None:
         page = JobPages(broker).ordered("dead", shards, size, after=begin, newest_first=True)
-    keys = ledger.dead_keys(queues, size + 1, after=key)
+    keys = ledger.dead_keys(queues, size + 1, after=row_begin)
     dead: list[tuple[float, Ranked | DeadKey]] = [(row.score, row) for row in page.rows]
     dead += [(to_ms(key[0]), key) for key in keys]
     dead.sort(key=itemgetter(0), reverse=True)
@@ -204,5 +205,6 @@ def list_dead(
     jobs = [found[item] for item in shown if item in found]
     if len(dead) <= size and page.after is None:
         return Listing(jobs)
-    key = chosen[-1] if chosen else key
-    return Listing(jobs, f"{after_of(ranked, begin) or ''}|{f'{to_ms(key[0])}.{key[1]}' if key else ''}")
+    last = chosen[-1] if chosen else row_begin
+    in_rows = "" if last is None else f"{to_ms(last[0])}.{last[1]}"
+    return Listing(jobs, f"{after_of(ranked, begin) or ''}|{in_rows}")

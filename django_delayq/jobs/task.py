@@ -8,8 +8,6 @@ from typing import Any
 from ..compat import AnyResult, AnyTask, InvalidTask, Task
 from .options import Retries, checked
 
-_EXTRA = ("max_attempts", "backoff", "timeout", "unique_key")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayQTask(Task):  # type: ignore[type-arg]
@@ -36,7 +34,7 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     ) -> "DelayQTask":
         """Return a copy with other values, as Django's method does; also of `max_attempts`, `backoff`, ... ."""
         given = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend, **options}
-        unknown = given.keys() - {"priority", "queue_name", "run_after", "backend", *_EXTRA}
+        unknown = options.keys() - {*Retries._fields, "unique_key"}
         if unknown:
             raise TypeError(f"using() got an unexpected keyword argument {sorted(unknown)[0]!r}")
         return replace(self, **{name: value for name, value in given.items() if value is not None})
