@@ -168,7 +168,7 @@ class DelayQBackend(BaseTaskBackend):
 
         if self.settings.durable:
             return DatabaseStore(), RedisStore()
-        redis = RedisStore(on_commit=self.settings.enqueue_on_commit)
+        redis = RedisStore(options=self.settings)
         return (redis, DatabaseStore()) if self.settings.results == "database" else (redis,)
 
     def _find(self, result_id: str) -> tuple[Store, SeenJob]:

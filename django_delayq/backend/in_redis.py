@@ -15,7 +15,7 @@ from .. import conf, ledger, mirror
 from ..broker import Broker, JobBroker, JobView, Shard, held_by
 from ..broker.job_pages import PATIENCE_MS
 from ..fields import utcnow
-from ..jobs import decode, encode, note_cancelled, parse_id, revived
+from ..jobs import Options, decode, encode, note_cancelled, parse_id, revived
 from ..timing import to_ms
 from .sending import shared
 from .store import Enqueued, JobState, Outcome, SeenJob, tell_enqueued, with_text, without_standing
@@ -32,10 +32,10 @@ _REPLIES = {
 class RedisStore:
     """Jobs in Redis, or in memory where Redis is sent nothing. A `Store`."""
 
-    def __init__(self, broker: Broker | None = None, *, on_commit: bool = False) -> None:
-        """`broker`: is asked instead of this process' sender; `on_commit`: jobs are added after the commit."""
+    def __init__(self, broker: Broker | None = None, *, options: Options | None = None) -> None:
+        """`broker`: is asked instead of this process' sender; `options`: those of an alias."""
         self._given = None if broker is None else JobBroker(broker)
-        self._on_commit = on_commit
+        self._options = options or Options()
 
     def enqueue(self, items: Sequence[Enqueued], sender: type) -> None:
         """Add jobs in few round trips.
@@ -43,7 +43,7 @@ class RedisStore:
         Raises:
             BrokerUnavailable: Redis does not answer; some may have been added.
         """
-        if self._on_commit:
+        if self._options.enqueue_on_commit:
             transaction.on_commit(lambda: RedisStore().enqueue(items, sender), using=ledger.database())
         elif items:
             standing = shared().send([job for _, job in items])
