@@ -170,12 +170,7 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
 
 
 def list_dead(
-    queues: Sequence[str],
-    *,
-    size: int,
-    after: str = "",
-    broker: Broker | None = None,
-    shards: Sequence[Shard] = (),
+    queues: Sequence[str], *, size: int, after: str = "", broker: Broker | None = None, shards: Sequence[Shard] = ()
 ) -> Listing:
     """Return a page of the dead jobs of these queues in the database and, with a broker, of these shards in Redis.
 
