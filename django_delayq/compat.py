@@ -40,21 +40,7 @@ else:
     AnyResult = TaskResult
 
 __all__ = [
-    "AnyResult",
-    "AnyTask",
-    "BaseTaskBackend",
-    "InvalidTask",
-    "InvalidTaskBackend",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "task",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]
+    "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext", "TaskError",
+    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "normalize_json", "task", "task_backends",
+    "task_enqueued", "task_finished", "task_started",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which TASKS backends there are, and whether one of them takes a task. Enqueues nothing: `worker/handover.py` does.
+"""Which TASKS backends there are, and whether one of them takes a task. Enqueues nothing: `kinds/held_point.py` does.
 
 Note [As the task says]
 A schedule that is handed over decides when, not how: the task keeps its own `queue_name`, because `Schedule.queue`
@@ -34,13 +34,16 @@ def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
         Exception: What the backend raises while it is made.
     """
     if backend not in task_backends.settings:
-        raise HandoverRefused(_unknown(backend))
+        near = difflib.get_close_matches(backend, backends(), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise HandoverRefused(f"TASKS has no backend {backend!r}.{hint} It has {', '.join(backends())}.")
     try:
         return task.using(backend=backend, priority=priority or None)
     except ImproperlyConfigured as error:
         raise HandoverRefused(f"The TASKS backend {backend!r} cannot be used: {redact_text(str(error))}") from error
     except Exception as error:
-        if not _is_refusal(error):
+        # how `validate_task` refuses; a backend made for the backport does so in its words, whatever Django this is
+        if not isinstance(error, InvalidTask) and type(error).__name__ not in ("InvalidTask", "InvalidTaskError"):
             raise
         reason, field = _explain(task, backend, priority, str(error))
         message = f"The TASKS backend {backend!r} does not take {task.module_path}: {reason}"
@@ -57,19 +60,6 @@ def find_refusal(task: AnyTask, backend: str, priority: int) -> HandoverRefused 
         text = redact_text(f"{type(error).__name__}: {error}")
         return HandoverRefused(f"The TASKS backend {backend!r} cannot be used: {text}")
     return None
-
-
-def _unknown(backend: str) -> str:
-    near = difflib.get_close_matches(backend, backends(), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"TASKS has no backend {backend!r}.{hint} It has {', '.join(backends())}."
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Say whether this is how `validate_task` refuses. A backend made for the backport does so in its words, also
-    under a Django that needs none.
-    """
-    return isinstance(error, InvalidTask) or type(error).__name__ in ("InvalidTask", "InvalidTaskError")
 
 
 def _explain(task: AnyTask, backend: str, priority: int, said: str) -> tuple[str, str]:

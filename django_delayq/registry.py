@@ -4,7 +4,6 @@ from a form, the database or Redis is ever imported.
 
 import difflib
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -19,7 +18,6 @@ from .compat import AnyTask, Task
 from .exceptions import InvalidArguments, UnknownTask
 from .redaction import redact_signature
 
-_lock = threading.Lock()
 _tasks: dict[str, AnyTask] | None = None
 
 
@@ -30,10 +28,9 @@ def get_tasks() -> Mapping[str, AnyTask]:
         ImportError: A `tasks` module of an installed app cannot be imported; its own error passes through.
     """
     global _tasks
-    with _lock:
-        if _tasks is None:
-            _tasks = _discover()
-        return _tasks
+    if _tasks is None:
+        _tasks = _discover()
+    return _tasks
 
 
 def get_task(path: str) -> AnyTask:
@@ -63,8 +60,7 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
     """Discover anew at the next call, where a test has changed what there is."""
     global _tasks
     if setting in ("DELAYQ", "INSTALLED_APPS"):
-        with _lock:
-            _tasks = None
+        _tasks = None
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.registry")
@@ -131,11 +127,6 @@ def _exists(path: str) -> bool:
 
 
 def _discover() -> dict[str, AnyTask]:
-    found: dict[str, AnyTask] = {}
-    for path in module_names():
-        if not _exists(path):
-            continue
-        for value in vars(import_module(path)).values():
-            if isinstance(value, Task):
-                found[value.module_path] = value
+    values = [value for path in module_names() if _exists(path) for value in vars(import_module(path)).values()]
+    found = {value.module_path: value for value in values if isinstance(value, Task)}
     return dict(sorted(found.items()))

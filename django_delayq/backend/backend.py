@@ -16,11 +16,11 @@ from django.core import checks
 from .. import conf, registry
 from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..exceptions import BrokerError, JobHeld, UnknownTask
-from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running, parse_id
+from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running
 from ..jobs.options import parse
 from ..jobs.task import retries_of, unique_key_of
 from ..timing import to_ms
-from .preparing import Preparer, absolute, moment, prepare
+from .preparing import Preparer, absolute, moment
 from .store import JobState, Outcome, SeenJob, Store
 
 
@@ -49,8 +49,6 @@ class DelayQBackend(BaseTaskBackend):
         self.settings = parse(alias, self.options)
         others = type(self).validate_task is not DelayQBackend.validate_task
         self._preparer = Preparer(alias, self.validate_task, durable=self.settings.durable, each_time=others)
-        #: The former name of an option of the backport; nothing here reads it.
-        self.enqueue_on_commit = self.settings.enqueue_on_commit
 
     # -- Django's interface
 
@@ -96,9 +94,9 @@ class DelayQBackend(BaseTaskBackend):
         Raises:
             InvalidTask, InvalidArguments, BrokerUnavailable: See `enqueue`.
         """
-        results, jobs = prepare(calls, self._preparer)
-        self._stores[0].enqueue(results, jobs, type(self))
-        return results
+        items = self._preparer.prepare(calls)
+        self._stores[0].enqueue(items, type(self))
+        return [result for result, _ in items]
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return what stands of a job.
@@ -122,24 +120,17 @@ class DelayQBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves, or whose names are too long."""
         served = conf.get_config().queues
-        unserved = [
-            checks.Error(
-                f"TASKS[{self.alias!r}] has the queue {queue!r}, which no worker serves.",
-                hint=f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here.",
-                id="delayq.E021",
-            )
-            for queue in sorted(set(self.queues) - set(served))
-        ]
-        too_long = [
-            checks.Error(
-                f"TASKS[{self.alias!r}] has the queue {queue!r}, whose name is longer than {MAX_QUEUE} characters.",
-                hint="The ids of results contain it, and Django keeps them below 64 characters. Take a shorter one.",
-                id="delayq.E022",
-            )
-            for queue in sorted(self.queues)
-            if len(queue) > MAX_QUEUE
-        ]
-        return [*unserved, *too_long]
+        found: list[checks.CheckMessage] = []
+        for queue in sorted(self.queues):
+            text = f"TASKS[{self.alias!r}] has the queue {queue!r},"
+            if queue not in served:
+                hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
+                found.append(checks.Error(f"{text} which no worker serves.", hint=hint, id="delayq.E021"))
+            if len(queue) > MAX_QUEUE:
+                text = f"{text} whose name is longer than {MAX_QUEUE} characters."
+                hint = "The ids of results contain it, and Django keeps them below 64 characters. Take a shorter one."
+                found.append(checks.Error(text, hint=hint, id="delayq.E022"))
+        return found
 
     # -- more than Django's
 
@@ -151,8 +142,7 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: No job has this id.
             BrokerUnavailable: Redis does not answer.
         """
-        store, seen = self._find(result_id)
-        return _done(seen, lambda: store.cancel(seen, self.result_ms))
+        return self._order(result_id, lambda store, seen: store.cancel(seen, self.result_ms))
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
         """Let a job that waits start at another time (a timedelta counts from now). False where it has ended.
@@ -161,8 +151,7 @@ class DelayQBackend(BaseTaskBackend):
             JobHeld, TaskResultDoesNotExist, BrokerUnavailable: See `cancel`.
         """
         at_ms = to_ms(moment(when))
-        store, seen = self._find(result_id)
-        return _done(seen, lambda: store.move(seen, at_ms))
+        return self._order(result_id, lambda store, seen: store.move(seen, at_ms))
 
     @property
     def result_ms(self) -> int:
@@ -179,18 +168,15 @@ class DelayQBackend(BaseTaskBackend):
 
         if self.settings.durable:
             return DatabaseStore(), RedisStore()
-        redis = RedisStore(self.settings)
+        redis = RedisStore(options=self.settings)
         return (redis, DatabaseStore()) if self.settings.results == "database" else (redis,)
 
     def _find(self, result_id: str) -> tuple[Store, SeenJob]:
         """Return the job of a result's id, and its store. One whose store does not answer may be known to the next."""
-        parsed = parse_id(result_id)
-        if parsed is None:
-            raise TaskResultDoesNotExist(result_id)
         away: BrokerError | None = None
         for store in self._stores:
             try:
-                seen = store.find(*parsed)
+                seen = store.find(result_id)
             except BrokerError as error:
                 away = error
             else:
@@ -198,10 +184,10 @@ class DelayQBackend(BaseTaskBackend):
                     return store, seen
         raise away or TaskResultDoesNotExist(result_id)
 
-
-def _done(seen: SeenJob, order: Callable[[], Outcome]) -> bool:
-    """Give an order to a job that has not ended; say whether it was done."""
-    told = Outcome.GONE if seen.state in (JobState.DEAD, JobState.ENDED) else order()
-    if told == Outcome.HELD:
-        raise JobHeld(f"A worker has the job {seen.result_id} already, so that it can be neither cancelled nor moved.")
-    return told == Outcome.DONE
+    def _order(self, result_id: str, order: Callable[[Store, SeenJob], Outcome]) -> bool:
+        """Give an order to a job that has not ended; say whether it was done."""
+        store, seen = self._find(result_id)
+        outcome = Outcome.GONE if seen.state in (JobState.DEAD, JobState.ENDED) else order(store, seen)
+        if outcome == Outcome.HELD:
+            raise JobHeld(f"A worker has the job {result_id} already, so that it can be neither cancelled nor moved.")
+        return outcome == Outcome.DONE

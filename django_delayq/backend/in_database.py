@@ -9,6 +9,7 @@ says. Only where the caller's own transaction stays open for longer than that ma
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,14 +18,14 @@ from django.db import IntegrityError, transaction
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, NewJob, Shard, held_by
-from ..compat import AnyResult, task_enqueued
+from ..compat import AnyResult
 from ..exceptions import BrokerError, BrokerUnavailable, JobHeld, UnreadableJob
 from ..fields import utcnow
-from ..jobs import bare, decode_lines, decode_state, encode, encode_state, note_cancelled, result_id, revived
+from ..jobs import State, bare, decode_lines, decode_state, encode, encode_state, note_cancelled, parse_id, revived
 from ..models import OPEN_JOBS, Job, JobStatus
 from ..timing import from_ms, to_ms
 from .sending import shared
-from .store import Flaw, JobState, Outcome, SeenJob
+from .store import Enqueued, JobState, Outcome, SeenJob, tell_enqueued, with_text, without_standing
 
 #: A job that is being cancelled or moved is put off by so long meanwhile.
 HOLD_MS = 60_000
@@ -35,43 +36,34 @@ MOST_LOOKS = 5
 class DatabaseStore:
     """Durable jobs, and the results of others that are kept in the database. A `Store`."""
 
-    def enqueue(self, results: Sequence[AnyResult], jobs: Sequence[tuple[str, NewJob]], sender: type) -> None:
-        """Insert jobs in the caller's transaction and have them put into Redis after its commit; see `Store`."""
+    def enqueue(self, items: Sequence[Enqueued], sender: type) -> None:
+        """Insert jobs in the caller's transaction and have them put into Redis after its commit."""
         using = ledger.database()
         with transaction.atomic(using=using):
-            standing = ledger.add_jobs(
-                [_as_row(result, queue, job) for result, (queue, job) in zip(results, jobs, strict=True)]
-            )
-            fresh = []
-            for result, (queue, job) in zip(results, jobs, strict=True):
-                if job.member in standing:
-                    object.__setattr__(result, "id", result_id(queue, standing[job.member]))
-                else:
-                    fresh.append((result, (queue, job._replace(unique=""))))
+            standing = ledger.add_jobs([_as_row(result, queue, job) for result, (queue, job) in items])
+            fresh = without_standing(items, standing)
             if fresh:
-                told = [result for result, _ in fresh]
-                mirror.put_after_commit([item for _, item in fresh], lambda: _tell(told, sender), using=using)
+                jobs = [(queue, job._replace(unique="")) for _, (queue, job) in fresh]
+                mirror.put_after_commit(jobs, lambda: tell_enqueued(fresh, sender), using=using)
 
-    def find(self, queue: str, member: str) -> SeenJob | None:
-        """See `Store`. Asks no Redis."""
-        row = ledger.find_job(member)
-        return None if row is None or row.queue != queue else seen_row(row)
+    def find(self, wanted: str) -> SeenJob | None:
+        """Asks no Redis."""
+        parsed = parse_id(wanted)
+        row = None if parsed is None else ledger.find_job(parsed[1])
+        return None if row is None or row.result_id != wanted else seen_row(row)
 
     def for_result(self, seen: SeenJob) -> SeenJob:
-        """See `Store`. That it runs is known by Redis in most cases, and not told where that does not answer."""
+        """That it runs is known by Redis in most cases, and not told where that does not answer."""
         row = _row(seen)
         if row.status not in OPEN_JOBS or seen.call is None:
             return seen
         if row.wakes_at > row.enqueued_at:
             seen = replace(seen, call=replace(seen.call, run_after=to_ms(row.wakes_at)))
-        holder = row.fence if row.status == JobStatus.RUNNING else _holder(row)
-        if " " not in holder:
-            return seen
-        worker, claimed = held_by(holder)
-        return replace(seen, state=JobState.RUNNING, worker=worker, at_ms=claimed)
+        worker, claimed = held_by(row.fence if row.status == JobStatus.RUNNING else _holder(row))
+        return replace(seen, state=JobState.RUNNING, worker=worker, at_ms=claimed) if worker else seen
 
     def cancel(self, seen: SeenJob, keep_ms: int) -> Outcome:
-        """See `Store`, and Note [Row and Redis together]."""
+        """See Note [Row and Redis together]."""
         _, state = seen.read()
         now = utcnow()
         note_cancelled(state, to_ms(now))
@@ -86,7 +78,7 @@ class DatabaseStore:
         return _change(_row(seen), values, "cancel", 1)
 
     def move(self, seen: SeenJob, at_ms: int) -> Outcome:
-        """See `cancel`."""
+        """See Note [Row and Redis together]."""
         return _change(_row(seen), {"wakes_at": from_ms(at_ms)}, "move", at_ms)
 
     def revive(self, seen: SeenJob) -> Outcome:
@@ -101,26 +93,23 @@ class DatabaseStore:
             call, _ = decode_lines(row.member, row.call, "")
         except UnreadableJob:
             return Outcome.UNREADABLE
-        using = ledger.database()
+        former, using = _state_of(row), ledger.database()
+        anew = None if former is None else revived(former)
+        state = "" if anew is None else encode_state(anew)
         with transaction.atomic(using=using):
             try:
                 now = from_ms(to_ms(utcnow()))
-                if not ledger.revive_job(row, unique=call.unique, now=now, state=_anew(row)):
-                    return self._changed(row)
+                if not ledger.revive_job(row, unique=call.unique, now=now, state=state):
+                    return _no_more_dead(row)
             except IntegrityError:
                 return Outcome.KEY_TAKEN
-            entry = NewJob(row.member, 0, row.priority, "", encode(row.queue, row.member, row.call))
-            mirror.put_after_commit([(row.queue, entry)], lambda: None, using=using)
+            mirror.put_after_commit([_entry(row, 0)], lambda: None, using=using)
         return Outcome.DONE
 
     def delete(self, seen: SeenJob) -> Outcome:
-        """See `Store`. Needs no Redis."""
+        """Needs no Redis."""
         row = _row(seen)
-        return Outcome.DONE if ledger.delete_job(row) else self._changed(row)
-
-    def _changed(self, row: Job) -> Outcome:
-        """Return what became of a job that is not as it was read any more."""
-        return Outcome.GONE if self.find(row.queue, row.member) is None else Outcome.NOT_DEAD
+        return Outcome.DONE if ledger.delete_job(row) else _no_more_dead(row)
 
 
 # -- what rows say
@@ -136,11 +125,7 @@ def seen_row(row: Job) -> SeenJob:
         state, at = JobState.ENDED, row.finished_at
     at_ms = None if at is None else to_ms(at)
     seen = SeenJob(Shard(row.queue, 0), row.member, state, at_ms, len(row.call) + len(row.state), row=row)
-    try:
-        call, record = decode_lines(row.member, row.call, row.state)
-    except UnreadableJob:
-        return replace(seen, flaw=Flaw.UNREADABLE)
-    return replace(seen, line=row.call, call=call, record=record)
+    return with_text(seen, lambda: (row.call, *decode_lines(row.member, row.call, row.state)))
 
 
 def tells_all(seen: SeenJob) -> bool:
@@ -154,23 +139,20 @@ def with_states(jobs: Sequence[SeenJob]) -> list[SeenJob]:
     One query, and none where no durable job is among them.
     """
     members = [seen.member for seen in jobs if seen.call is not None and seen.call.durable]
-    rows = ledger.load_jobs(members)
-    return [_with_state(seen, rows[seen.member].state) if seen.member in rows else seen for seen in jobs]
+    states = {member: _state_of(row) for member, row in ledger.load_jobs(members).items()}
+    return [replace(seen, record=states.get(seen.member) or seen.record) for seen in jobs]
 
 
-def _with_state(seen: SeenJob, state: str) -> SeenJob:
+def _state_of(row: Job | ledger.JobRow) -> State | None:
     try:
-        return replace(seen, record=decode_state(seen.member, state))
+        return decode_state(row.member, row.state)
     except UnreadableJob:
-        return seen
+        return None
 
 
-def _anew(row: Job) -> str:
-    try:
-        state = revived(decode_state(row.member, row.state))
-    except UnreadableJob:
-        return ""
-    return "" if state is None else encode_state(state)
+def _no_more_dead(row: Job) -> Outcome:
+    """Return what became of a dead job that is not as it was read any more."""
+    return Outcome.GONE if ledger.find_job(row.member) is None else Outcome.NOT_DEAD
 
 
 def _row(seen: SeenJob) -> Job:
@@ -194,12 +176,11 @@ def _as_row(result: AnyResult, queue: str, job: NewJob) -> Job:
     )
 
 
+def _entry(row: Job, wake_ms: int) -> tuple[str, NewJob]:
+    return row.queue, NewJob(row.member, wake_ms, row.priority, "", encode(row.queue, row.member, row.call))
+
+
 # -- what Redis is told and asked
-
-
-def _tell(results: Sequence[AnyResult], sender: type) -> None:
-    for result in results:
-        task_enqueued.send(sender, task_result=result)
 
 
 def _holder(row: Job) -> str:
@@ -209,10 +190,9 @@ def _holder(row: Job) -> str:
         jobs = JobBroker(broker)
         return jobs.view(jobs.shard_of(row.member, row.queue), row.member).holder
 
-    try:
+    with suppress(BrokerError):
         return mirror.ask(read)
-    except BrokerError:
-        return ""
+    return ""
 
 
 def _change(row: Job, values: dict[str, Any], what: str, ms: int) -> Outcome:
@@ -245,8 +225,7 @@ def _hold_back(row: Job) -> None:
             raise JobHeld(row.result_id)
         if reply == "OK":
             return
-        job = NewJob(row.member, until_ms, row.priority, "", encode(row.queue, row.member, row.call))
-        if not shared().send([(row.queue, job)])[0]:
+        if not shared().send([_entry(row, until_ms)])[0]:
             return
     raise BrokerUnavailable(
         f"Redis is flushed, or its shards change, all the time, so that the job {row.result_id} can be neither "
@@ -255,8 +234,6 @@ def _hold_back(row: Job) -> None:
 
 
 def _follow(row: Job, what: str, ms: int) -> None:
-    try:
+    with suppress(BrokerError):  # see Note [Row and Redis together]
         shard, _ = shared().view(row.queue, row.member)
         shared().jobs.change(shard, row.member, what, ms)
-    except BrokerError:
-        return  # see Note [Row and Redis together]

@@ -12,15 +12,13 @@ from dataclasses import replace
 from django.db import transaction
 
 from .. import conf, ledger, mirror
-from ..broker import Broker, JobBroker, JobView, NewJob, Shard, held_by
+from ..broker import Broker, JobBroker, JobView, Shard, held_by
 from ..broker.job_pages import PATIENCE_MS
-from ..compat import AnyResult, task_enqueued
-from ..exceptions import ForgedJob, UnreadableJob
 from ..fields import utcnow
-from ..jobs import Options, decode, encode, note_cancelled, result_id, revived
+from ..jobs import Options, decode, encode, note_cancelled, parse_id, revived
 from ..timing import to_ms
 from .sending import shared
-from .store import Flaw, JobState, Outcome, SeenJob
+from .store import Enqueued, JobState, Outcome, SeenJob, tell_enqueued, with_text, without_standing
 
 _REPLIES = {
     "OK": Outcome.DONE,
@@ -34,38 +32,34 @@ _REPLIES = {
 class RedisStore:
     """Jobs in Redis, or in memory where Redis is sent nothing. A `Store`."""
 
-    def __init__(self, options: Options | None = None, *, broker: Broker | None = None) -> None:
-        """Take the options of an alias, and a broker where that is asked instead of this process' sender."""
-        self._options = options or Options()
+    def __init__(self, broker: Broker | None = None, *, options: Options | None = None) -> None:
+        """`broker`: is asked instead of this process' sender; `options`: those of an alias."""
         self._given = None if broker is None else JobBroker(broker)
+        self._options = options or Options()
 
-    @property
-    def jobs(self) -> JobBroker:
-        """What is asked."""
-        return shared().jobs if self._given is None else self._given
-
-    def enqueue(self, results: Sequence[AnyResult], jobs: Sequence[tuple[str, NewJob]], sender: type) -> None:
-        """Add jobs in few round trips; see `Store`.
+    def enqueue(self, items: Sequence[Enqueued], sender: type) -> None:
+        """Add jobs in few round trips.
 
         Raises:
             BrokerUnavailable: Redis does not answer; some may have been added.
         """
         if self._options.enqueue_on_commit:
-            transaction.on_commit(lambda: RedisStore().enqueue(results, jobs, sender), using=ledger.database())
-            return
-        standing = shared().send(jobs) if jobs else []
-        for result, (queue, job), member in zip(results, jobs, standing, strict=True):
-            if member and member != job.member:
-                object.__setattr__(result, "id", result_id(queue, member))
-            else:
-                task_enqueued.send(sender, task_result=result)
+            transaction.on_commit(lambda: RedisStore().enqueue(items, sender), using=ledger.database())
+        elif items:
+            standing = shared().send([job for _, job in items])
+            members = [job.member for _, (_, job) in items]
+            tell_enqueued(without_standing(items, dict(zip(members, standing, strict=True))), sender)
 
-    def find(self, queue: str, member: str) -> SeenJob | None:
-        """See `Store`. With a broker of its own it goes by the shards that stand in Redis now.
+    def find(self, wanted: str) -> SeenJob | None:
+        """With a broker of its own it goes by the shards that stand in Redis now.
 
         Raises:
             ForeignLayout: The prefix belongs to another database.
         """
+        parsed = parse_id(wanted)
+        if parsed is None:
+            return None
+        queue, member = parsed
         if self._given is None:
             shard, view = shared().view(queue, member)
         elif queue not in conf.get_config().queues:
@@ -76,13 +70,12 @@ class RedisStore:
         return seen_view(shard, member, view)
 
     def for_result(self, seen: SeenJob) -> SeenJob:
-        """See `Store`."""
         if seen.state != JobState.WAITING or seen.call is None:
             return seen
         return replace(seen, call=replace(seen.call, run_after=seen.at_ms))
 
     def cancel(self, seen: SeenJob, keep_ms: int) -> Outcome:
-        """See `Store`. What cannot be read leaves no result."""
+        """What cannot be read leaves no result."""
         text = ""
         if seen.record is not None:
             note_cancelled(seen.record, to_ms(utcnow()))
@@ -90,30 +83,28 @@ class RedisStore:
         return self._change(seen, "cancel", keep_ms, text)
 
     def move(self, seen: SeenJob, at_ms: int) -> Outcome:
-        """See `Store`."""
         return self._change(seen, "move", at_ms)
 
     def revive(self, seen: SeenJob) -> Outcome:
-        """See `Store`."""
         if seen.call is None or seen.record is None:
             return Outcome.UNREADABLE
         queue, member, call = seen.shard.queue, seen.member, seen.call
         result = ledger.take_result(queue, member)  # see Note [A result gives way]
         text = encode(queue, member, seen.line, revived(seen.record))
-        told = self._change(seen, "revive", call.priority, text, call.unique)
-        if result is not None and told != Outcome.DONE:
+        outcome = self._change(seen, "revive", call.priority, text, call.unique)
+        if result is not None and outcome != Outcome.DONE:
             ledger.store_results([result])
-        return told
+        return outcome
 
     def delete(self, seen: SeenJob) -> Outcome:
-        """See `Store`."""
-        told = self._change(seen, "bury")
-        if told == Outcome.DONE:
+        outcome = self._change(seen, "bury")
+        if outcome == Outcome.DONE:
             ledger.take_result(seen.shard.queue, seen.member)
-        return told
+        return outcome
 
     def _change(self, seen: SeenJob, what: str, ms: int = 0, text: str = "", unique: str = "") -> Outcome:
-        reply = self.jobs.change(seen.shard, seen.member, what, ms, text, unique=unique)
+        jobs = self._given or shared().jobs
+        reply = jobs.change(seen.shard, seen.member, what, ms, text, unique=unique)
         return _REPLIES.get(reply, Outcome.GONE)
 
 
@@ -123,7 +114,8 @@ def seen_view(shard: Shard, member: str, view: JobView, turn_us: float | None = 
     if not text and view.waits_until_ms is None and view.died_ms is None and turn_us is None:
         return None
     if view.result:  # beside a payload where it ended between the two reads
-        ended = _read(SeenJob(shard, member, JobState.ENDED, None, len(view.result)), view.result)
+        ended = SeenJob(shard, member, JobState.ENDED, None, len(view.result))
+        ended = with_text(ended, lambda: decode(shard.queue, member, view.result))
         if ended.record is not None:
             return replace(ended, at_ms=ended.record.finished)
         if not view.payload:
@@ -133,11 +125,10 @@ def seen_view(shard: Shard, member: str, view: JobView, turn_us: float | None = 
     elif " " in view.holder:
         worker, claimed = held_by(view.holder)
         seen = SeenJob(shard, member, JobState.RUNNING, claimed, len(text), worker, view.waits_until_ms)
-    elif view.waits_until_ms is None:
-        seen = SeenJob(shard, member, JobState.READY, None, len(text))
     else:
-        seen = SeenJob(shard, member, JobState.WAITING, view.waits_until_ms, len(text))
-    return with_turn(_read(seen, text), turn_us)
+        state = JobState.READY if view.waits_until_ms is None else JobState.WAITING
+        seen = SeenJob(shard, member, state, view.waits_until_ms, len(text))
+    return with_turn(with_text(seen, lambda: decode(shard.queue, member, text)), turn_us)
 
 
 def with_turn(seen: SeenJob, turn_us: float | None) -> SeenJob:
@@ -146,13 +137,3 @@ def with_turn(seen: SeenJob, turn_us: float | None) -> SeenJob:
         return seen
     priority = 0 if seen.call is None else seen.call.priority
     return replace(seen, at_ms=max(0, int(min(turn_us, 2.0**62)) // 1000 + priority * PATIENCE_MS))
-
-
-def _read(seen: SeenJob, text: str) -> SeenJob:
-    try:
-        line, call, record = decode(seen.shard.queue, seen.member, text)
-    except ForgedJob:
-        return replace(seen, flaw=Flaw.FORGED)
-    except UnreadableJob:
-        return replace(seen, flaw=Flaw.UNREADABLE)
-    return replace(seen, line=line, call=call, record=record)

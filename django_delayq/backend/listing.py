@@ -12,12 +12,12 @@ own in each of the two: so the next one begins there, however many of either kin
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Shard, claimed_ms
-from ..broker.job_pages import After, JobPages, Page, Part, after_of
-from ..jobs import parse_id
+from ..broker.job_pages import After, JobPages, Page, Part, Ranked, after_of
 from ..ledger import DeadKey
 from ..timing import from_ms, to_ms
 from .in_database import DatabaseStore, seen_row, tells_all, with_states
@@ -84,7 +84,7 @@ def count_jobs(broker: Broker, shards: Sequence[Shard]) -> JobTotals:
     """
     counts = JobBroker(broker).counts(shards)
     waiting, ready, running, dead = (sum(column) for column in zip((0, 0, 0, 0), *counts, strict=True))
-    rows = ledger.count_dead(queues_of(shards), MOST_COUNTED + 1)
+    rows = ledger.count_dead(_queues_of(shards), MOST_COUNTED + 1)
     more = rows > MOST_COUNTED
     return JobTotals(waiting, ready, running, dead + min(rows, MOST_COUNTED), more)
 
@@ -101,26 +101,50 @@ def list_jobs(broker: Broker, shards: Sequence[Shard], state: JobState, *, size:
     if state == JobState.RUNNING:
         return _running(broker, shards, size, after)
     if state == JobState.DEAD:
-        return list_dead(queues_of(shards), size=size, after=after, broker=broker, shards=shards)
+        return list_dead(_queues_of(shards), size=size, after=after, broker=broker, shards=shards)
     part: Part = "jobs" if state == JobState.WAITING else "ready"
-    pages, jobs, found = JobPages(broker), JobBroker(broker), list[SeenJob]()
+    found: list[SeenJob] = []
     begin = After.parse(after)
     for _ in range(MOST_ROUNDS):
-        page = pages.ordered(part, shards, size - len(found), after=begin)
-        views = jobs.views_of([(row.shard, row.member) for row in page.rows])
-        for row, view in zip(page.rows, views, strict=True):
-            seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
-            if seen is not None and seen.state == state:
-                found.append(seen)
+        page = JobPages(broker).ordered(part, shards, size - len(found), after=begin)
+        found += _look(broker, page.rows, state).values()
         begin = page.after
         if begin is None or len(found) >= size:
             break
     return Listing(with_states(found), "" if begin is None else str(begin))
 
 
+def _queues_of(shards: Sequence[Shard]) -> list[str]:
+    return list(dict.fromkeys(shard.queue for shard in shards))
+
+
+def _look(broker: Broker, rows: Sequence[Ranked], state: JobState) -> dict[Ranked, SeenJob]:
+    """Return those of these jobs that are in this state, in this order."""
+    found = {}
+    views = JobBroker(broker).views_of([(row.shard, row.member) for row in rows])
+    for row, view in zip(rows, views, strict=True):
+        seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
+        if seen is not None and seen.state == state:
+            found[row] = seen
+    return found
+
+
+def _running(broker: Broker, shards: Sequence[Shard], size: int, after: str) -> Listing:
+    start = int(after) if after.isascii() and after.isdigit() and len(after) < 9 else 0
+    read = JobPages(broker).held(shards, MOST_HELD)
+    held = sorted((claimed_ms(holder) or 0, shard, member) for shard, member, holder in read if " " in holder)
+    rows = [Ranked(shard, member, claimed) for claimed, shard, member in held[start : start + size]]
+    more = start + size < len(held)
+    return Listing(
+        with_states(list(_look(broker, rows, JobState.RUNNING).values())),
+        str(start + size) if more else "",
+        capped=not more and len(read) >= MOST_HELD,
+    )
+
+
 def find_stored(wanted: str) -> SeenJob | None:
     """Return the job of a result's id where its row tells all: it is durable and dead, or succeeded. Asks no Redis."""
-    seen = _find_row(wanted)
+    seen = DatabaseStore().find(wanted)
     return seen if seen is not None and tells_all(seen) else None
 
 
@@ -131,10 +155,10 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
         BrokerError: Redis does not answer, or with an error.
         ForeignLayout: The prefix belongs to another database.
     """
-    stored, parsed = _find_row(wanted), parse_id(wanted)
-    if parsed is None or (stored is not None and tells_all(stored)):
+    stored = DatabaseStore().find(wanted)
+    if stored is not None and tells_all(stored):
         return stored
-    seen = RedisStore(broker=broker).find(*parsed)
+    seen = RedisStore(broker).find(wanted)
     if seen is None:
         return stored
     if seen.state == JobState.READY:
@@ -142,59 +166,11 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
     return with_states([seen])[0]
 
 
-def _find_row(wanted: str) -> SeenJob | None:
-    parsed = parse_id(wanted)
-    return None if parsed is None else DatabaseStore().find(*parsed)
-
-
-def queues_of(shards: Sequence[Shard]) -> list[str]:
-    """Return the queues that these shards belong to."""
-    return list(dict.fromkeys(shard.queue for shard in shards))
-
-
-def _running(broker: Broker, shards: Sequence[Shard], size: int, after: str) -> Listing:
-    start = int(after) if after.isascii() and after.isdigit() and len(after) < 9 else 0
-    read = JobPages(broker).held(shards, MOST_HELD)
-    held = sorted((claimed_ms(holder) or 0, shard, member) for shard, member, holder in read if " " in holder)
-    part = [(shard, member) for _, shard, member in held[start : start + size]]
-    views = JobBroker(broker).views_of(part)
-    seen = [seen_view(shard, member, view) for (shard, member), view in zip(part, views, strict=True)]
-    more = start + size < len(held)
-    return Listing(
-        with_states([job for job in seen if job is not None and job.state == JobState.RUNNING]),
-        str(start + size) if more else "",
-        capped=not more and len(read) >= MOST_HELD,
-    )
-
-
 # -- dead jobs
 
 
-class Begin(NamedTuple):
-    """Where a page begins; None where it is the first one. See Note [Two orders merged]."""
-
-    redis: After | None
-    row: DeadKey | None
-
-    def __str__(self) -> str:
-        row = "" if self.row is None else f"{to_ms(self.row[0])}.{self.row[1]}"
-        return f"{self.redis or ''}|{row}"
-
-    @classmethod
-    def parse(cls, value: str) -> "Begin":
-        """Return what `str` wrote; the first page for anything else."""
-        redis, _, row = value.partition("|")
-        found = _ROW.fullmatch(row)
-        return cls(After.parse(redis), None if found is None else (from_ms(int(found[1])), int(found[2])))
-
-
 def list_dead(
-    queues: Sequence[str],
-    *,
-    size: int,
-    after: str = "",
-    broker: Broker | None = None,
-    shards: Sequence[Shard] = (),
+    queues: Sequence[str], *, size: int, after: str = "", broker: Broker | None = None, shards: Sequence[Shard] = ()
 ) -> Listing:
     """Return a page of the dead jobs of these queues in the database and, with a broker, of these shards in Redis.
 
@@ -203,25 +179,27 @@ def list_dead(
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
-    begin = Begin.parse(after)
+    in_redis, _, in_rows = after.partition("|")  # see Note [Two orders merged]
+    begin, match = After.parse(in_redis), _ROW.fullmatch(in_rows)
+    row_begin = None if match is None else (from_ms(int(match[1])), int(match[2]))
     page = Page([], None)
     if broker is not None:
-        page = JobPages(broker).ordered("dead", shards, size, after=begin.redis, newest_first=True)
-    keys = ledger.dead_keys(queues, size + 1, after=begin.row)
-    merged = sorted(
-        [(-row.score, 0, at) for at, row in enumerate(page.rows)]
-        + [(-float(to_ms(died_at)), 1, at) for at, (died_at, _) in enumerate(keys)]
-    )
-    shown = merged[:size]
-    ranked = [page.rows[at] for _, kind, at in shown if kind == 0]
-    chosen = [keys[at] for _, kind, at in shown if kind == 1]
-    views = [] if broker is None else JobBroker(broker).views_of([(row.shard, row.member) for row in ranked])
+        page = JobPages(broker).ordered("dead", shards, size, after=begin, newest_first=True)
+    keys = ledger.dead_keys(queues, size + 1, after=row_begin)
+    dead: list[tuple[float, Ranked | DeadKey]] = [(row.score, row) for row in page.rows]
+    dead += [(to_ms(key[0]), key) for key in keys]
+    dead.sort(key=itemgetter(0), reverse=True)
+    shown = [item for _, item in dead[:size]]
+    ranked = [item for item in shown if isinstance(item, Ranked)]
+    chosen = [item for item in shown if not isinstance(item, Ranked)]
+    found: dict[Ranked | DeadKey, SeenJob] = {}
+    if broker is not None:
+        found.update(_look(broker, ranked, JobState.DEAD).items())
     rows = ledger.load_dead([pk for _, pk in chosen])
-    found = (
-        iter([seen_view(row.shard, row.member, view) for row, view in zip(ranked, views, strict=True)]),
-        iter([seen_row(rows[pk]) if pk in rows else None for _, pk in chosen]),
-    )
-    jobs = [seen for _, kind, _ in shown if (seen := next(found[kind])) is not None]
-    if len(merged) <= size and page.after is None:
+    found.update((key, seen_row(rows[key[1]])) for key in chosen if key[1] in rows)
+    jobs = [found[item] for item in shown if item in found]
+    if len(dead) <= size and page.after is None:
         return Listing(jobs)
-    return Listing(jobs, str(Begin(after_of(ranked, begin.redis), chosen[-1] if chosen else begin.row)))
+    last = chosen[-1] if chosen else row_begin
+    in_rows = "" if last is None else f"{to_ms(last[0])}.{last[1]}"
+    return Listing(jobs, f"{after_of(ranked, begin) or ''}|{in_rows}")

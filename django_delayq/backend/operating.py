@@ -3,13 +3,13 @@
 Works also where this code does not know a job's task or its backend. Where it does, the backend itself is asked.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..broker import Broker
 from ..compat import TaskResultDoesNotExist, task_backends
 from ..exceptions import JobHeld
-from ..jobs import Call, Options, parse_id
+from ..jobs import Call, Options
 from ..timing import from_ms, to_ms
 from .backend import DelayQBackend
 from .in_database import DatabaseStore
@@ -17,6 +17,8 @@ from .in_redis import RedisStore
 from .store import JobState, Outcome, SeenJob, Store
 
 __all__ = ["Outcome", "cancel", "delete", "delete_row", "revive", "revive_row", "run_now"]
+
+_ROWS = DatabaseStore()
 
 
 def cancel(broker: Broker, wanted: str) -> Outcome:
@@ -26,17 +28,17 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
         BrokerError: Redis does not answer, or with an error. After a `BrokerUnavailable` it may be cancelled or not.
         ForeignLayout: The prefix belongs to another database.
     """
-    store = RedisStore(broker=broker)
+    store = RedisStore(broker)
     seen = _look(store, wanted)
     if isinstance(seen, Outcome):
         return seen
-    told = _by_backend(seen.call, wanted, lambda backend: backend.cancel(wanted))
-    return store.cancel(seen, int(Options().result_ttl * 1000)) if told is None else told
+    outcome = _by_backend(seen.call, wanted, lambda backend: backend.cancel(wanted))
+    return store.cancel(seen, int(Options().result_ttl * 1000)) if outcome is None else outcome
 
 
 def run_now(broker: Broker, wanted: str) -> Outcome:
     """Let a job that waits for a time wait for its turn instead. Raises what `cancel` does."""
-    store = RedisStore(broker=broker)
+    store = RedisStore(broker)
     seen = _look(store, wanted)
     if isinstance(seen, Outcome):
         return seen
@@ -45,8 +47,8 @@ def run_now(broker: Broker, wanted: str) -> Outcome:
     now = from_ms(broker.clocks_ms([seen.shard])[0])  # by the clock of this process it might have to wait
     if seen.state == JobState.READY or seen.at_ms is None or seen.at_ms <= to_ms(now):
         return Outcome.READY  # moving it would put it behind all others
-    told = _by_backend(seen.call, wanted, lambda backend: backend.reschedule(wanted, now))
-    return store.move(seen, 0) if told is None else told
+    outcome = _by_backend(seen.call, wanted, lambda backend: backend.reschedule(wanted, now))
+    return store.move(seen, 0) if outcome is None else outcome
 
 
 def revive(broker: Broker, wanted: str) -> Outcome:
@@ -56,45 +58,37 @@ def revive(broker: Broker, wanted: str) -> Outcome:
     A durable one is revived in the database, in the caller's transaction, with or without Redis. Raises what `cancel`
     does.
     """
-    return _to_dead([DatabaseStore(), RedisStore(broker=broker)], wanted, _revive) or Outcome.GONE
+    redis = RedisStore(broker)
+    return revive_row(wanted) or _to_dead(redis, redis.revive, wanted) or Outcome.GONE
 
 
 def delete(broker: Broker, wanted: str) -> Outcome:
     """Forget a dead job, and with it its result. Raises what `cancel` does."""
-    return _to_dead([DatabaseStore(), RedisStore(broker=broker)], wanted, _delete) or Outcome.GONE
+    redis = RedisStore(broker)
+    return delete_row(wanted) or _to_dead(redis, redis.delete, wanted) or Outcome.GONE
 
 
 def revive_row(wanted: str) -> Outcome | None:
     """Do as `revive` does, by the row and without Redis. None where that is not for the database to say."""
-    return _to_dead([DatabaseStore()], wanted, _revive)
+    return _to_dead(_ROWS, _ROWS.revive, wanted)
 
 
 def delete_row(wanted: str) -> Outcome | None:
     """Do as `delete` does, by the row; see `revive_row`."""
-    return _to_dead([DatabaseStore()], wanted, _delete)
+    return _to_dead(_ROWS, _ROWS.delete, wanted)
 
 
-def _revive(store: Store, seen: SeenJob) -> Outcome:
-    return store.revive(seen)
-
-
-def _delete(store: Store, seen: SeenJob) -> Outcome:
-    return store.delete(seen)
-
-
-def _to_dead(stores: Sequence[Store], wanted: str, order: Callable[[Store, SeenJob], Outcome]) -> Outcome | None:
-    """Give an order to the first store that has the job, if it is dead there. None where none of them has it."""
-    for store in stores:
-        seen = _find(store, wanted)
-        if seen is not None:
-            return order(store, seen) if seen.state == JobState.DEAD else Outcome.NOT_DEAD
-    return None
+def _to_dead(store: Store, order: Callable[[SeenJob], Outcome], wanted: str) -> Outcome | None:
+    """Give an order to a store that has the job, if it is dead there. None where it has none."""
+    seen = _find(store, wanted)
+    if seen is None:
+        return None
+    return order(seen) if seen.state == JobState.DEAD else Outcome.NOT_DEAD
 
 
 def _find(store: Store, wanted: str) -> SeenJob | None:
     """Return a job that has not ended, or is dead. One without a text is none."""
-    parsed = parse_id(wanted)
-    seen = None if parsed is None else store.find(*parsed)
+    seen = store.find(wanted)
     return seen if seen is not None and seen.size and seen.state != JobState.ENDED else None
 
 
@@ -103,7 +97,7 @@ def _look(store: RedisStore, wanted: str) -> SeenJob | Outcome:
     seen = _find(store, wanted)
     if seen is not None and seen.state != JobState.DEAD:
         return seen
-    stored = seen or _find(DatabaseStore(), wanted)
+    stored = seen or _find(_ROWS, wanted)
     return Outcome.DEAD if stored is not None and stored.state == JobState.DEAD else Outcome.GONE
 
 

@@ -1,20 +1,23 @@
-"""Where jobs stand, and what is told of them: values, and the one interface to Redis and to the database. Does nothing.
+"""Where jobs stand, and what is told of them: values, and one interface to Redis and to the database. Reads nothing.
 
 Needs no model, so that `TASKS` can be read before Django's apps are loaded.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from ..broker import NewJob, Shard
-from ..compat import AnyResult
-from ..exceptions import UnreadableJob
+from ..compat import AnyResult, task_enqueued
+from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import Call, State, parse_id, result_id
 
 if TYPE_CHECKING:
     from ..models import Job
+
+#: A job that is being enqueued: its result, still to come, and (queue, job).
+Enqueued = tuple[AnyResult, tuple[str, NewJob]]
 
 
 class JobState(StrEnum):
@@ -114,11 +117,11 @@ class Store(Protocol):
     text of the job counts and cannot be read.
     """
 
-    def enqueue(self, results: Sequence[AnyResult], jobs: Sequence[tuple[str, NewJob]], sender: type) -> None:
-        """Take (queue, job) each, and tell of it. A result whose job another one stands for becomes that one's."""
+    def enqueue(self, items: Sequence[Enqueued], sender: type) -> None:
+        """Take jobs, and tell of them as this sender. A result whose job another one stands for becomes that one's."""
 
-    def find(self, queue: str, member: str) -> SeenJob | None:
-        """Return a job, None where this store knows none of this name."""
+    def find(self, wanted: str) -> SeenJob | None:
+        """Return the job of a result's id, None where this store knows none."""
 
     def for_result(self, seen: SeenJob) -> SeenJob:
         """Return it with what only a result tells: whether it runs, and as its call's `run_after` when it may start."""
@@ -134,3 +137,32 @@ class Store(Protocol):
 
     def delete(self, seen: SeenJob) -> Outcome:
         """Forget a dead job, and with it its result."""
+
+
+def with_text(seen: SeenJob, read: Callable[[], tuple[str, Call, State]]) -> SeenJob:
+    """Return a job with what its text says: the line of its call, the call, and the state."""
+    try:
+        line, call, record = read()
+    except ForgedJob:
+        return replace(seen, flaw=Flaw.FORGED)
+    except UnreadableJob:
+        return replace(seen, flaw=Flaw.UNREADABLE)
+    return replace(seen, line=line, call=call, record=record)
+
+
+def without_standing(items: Sequence[Enqueued], standing: Mapping[str, str]) -> list[Enqueued]:
+    """Return the items but for those whose jobs others stand for, by member: their results become those others'."""
+    fresh = []
+    for result, (queue, job) in items:
+        other = standing.get(job.member) or job.member
+        if other == job.member:
+            fresh.append((result, (queue, job)))
+        else:
+            object.__setattr__(result, "id", result_id(queue, other))
+    return fresh
+
+
+def tell_enqueued(items: Sequence[Enqueued], sender: type) -> None:
+    """Send Django's signal for each."""
+    for result, _ in items:
+        task_enqueued.send(sender, task_result=result)

@@ -1,7 +1,7 @@
 """What a job is: its name, its task, its options, and its text in Redis. Reads no server and no database."""
 
+from ..context import JobContext
 from .attempts import attempts_of, note_cancelled, note_failed, note_lost, note_running, revived
-from .context import JobContext
 from .ids import MAX_QUEUE, is_member, key_hash, new_members, parse_id, result_id
 from .options import Options, Retries
 from .record import (
@@ -21,33 +21,8 @@ from .results import as_called, as_result
 from .task import DelayQTask
 
 __all__ = [
-    "IN_DATABASE",
-    "MAX_QUEUE",
-    "Call",
-    "CallLine",
-    "DelayQTask",
-    "JobContext",
-    "Options",
-    "Retries",
-    "State",
-    "as_called",
-    "as_result",
-    "attempts_of",
-    "bare",
-    "decode",
-    "decode_lines",
-    "decode_state",
-    "encode",
-    "encode_state",
-    "is_member",
-    "key_hash",
-    "new_members",
-    "note_cancelled",
-    "note_failed",
-    "note_lost",
-    "note_running",
-    "parse_id",
-    "result_id",
-    "revived",
-    "sign_anew",
-]
+    "IN_DATABASE", "MAX_QUEUE", "Call", "CallLine", "DelayQTask", "JobContext", "Options", "Retries", "State",
+    "as_called", "as_result", "attempts_of", "bare", "decode", "decode_lines", "decode_state", "encode", "encode_state",
+    "is_member", "key_hash", "new_members", "note_cancelled", "note_failed", "note_lost", "note_running", "parse_id",
+    "result_id", "revived", "sign_anew",
+]  # fmt: skip

@@ -6,7 +6,7 @@ attempt that failed, in their order, and one wherever an execution did not end. 
 
 from .. import history
 from ..exceptions import JobCancelled
-from ..history import Attempt
+from ..history import Attempt, followed_by
 from .record import Span, State
 
 _CANCELLED = f"{JobCancelled.__module__}.{JobCancelled.__qualname__}"
@@ -14,19 +14,14 @@ _CANCELLED = f"{JobCancelled.__module__}.{JobCancelled.__qualname__}"
 
 def note_failed(state: State, ended: int) -> None:
     """Note the times of the attempt that has just failed. Its error and its worker are noted already."""
-    known = sum(not span.lost for span in state.times)
-    unknown = [Span(None, None)] * (len(state.workers) - 1 - known)  # tried by an older version
-    state.times = [*state.times, *unknown, Span(state.attempted, ended)]
+    state.times = _times(state, ended)
 
 
 def note_lost(state: State, count: int, worker: str, started: int | None) -> None:
     """Note executions that did not end: so many, of which only the last one's worker may be known, and its claim."""
     if count > 0:
-        state.times = [
-            *state.times,
-            *[Span(None, None, "")] * (count - 1),
-            Span(started, None, worker[: history.MOST_LINE]),
-        ]
+        last = Span(started, None, worker[: history.MOST_LINE])
+        state.times = [*state.times, *[Span(None, None, "")] * (count - 1), last]
 
 
 def note_cancelled(state: State, ended: int) -> None:
@@ -44,33 +39,34 @@ def note_running(state: State, worker: str, claimed: int | None) -> None:
 
 def attempts_of(state: State) -> list[Attempt]:
     """Return the attempts of a job that have ended, also those of before it was revived, oldest first."""
-    found = list(state.earlier)
-    failed = 0
-    for span in state.times:
+    found, ended = list(state.earlier), 0
+    for span in _times(state, state.finished):
         if span.lost:
-            found = history.followed_by(found, span.started, None, span.worker or "", history.NOT_ENDED)
-        elif failed < len(state.workers):
-            found = _add(found, state, failed, span)
-            failed += 1
-    for index in range(failed, len(state.workers)):
-        last = index == len(state.workers) - 1
-        found = _add(found, state, index, Span(state.attempted, state.finished) if last else Span(None, None))
+            found = followed_by(found, span.started, None, span.worker or "", history.NOT_ENDED)
+        elif ended < len(state.workers):
+            found = followed_by(found, span.started, span.finished, state.workers[ended], *_error(state, ended))
+            ended += 1
     return found
 
 
-def _add(found: list[Attempt], state: State, index: int, span: Span) -> list[Attempt]:
+def _times(state: State, ended: int | None) -> list[Span]:
+    """Return the noted times, and those of attempts without: of the last one, and of others of an older version."""
+    missing = len(state.workers) - sum(not span.lost for span in state.times)
+    if missing < 1:
+        return list(state.times)
+    return [*state.times, *[Span(None, None)] * (missing - 1), Span(state.attempted, ended)]
+
+
+def _error(state: State, index: int) -> tuple[str, str]:
+    """Return the title and the traceback of an attempt, '' where it has none."""
     path, trace = state.errors[index] if index < len(state.errors) else ("", "")
-    if not path or (index == len(state.workers) - 1 and state.left_out):
-        return history.followed_by(found, span.started, span.finished, state.workers[index], "")
-    title = history.title_of(path, trace)
-    return history.followed_by(found, span.started, span.finished, state.workers[index], title, trace)
+    if not path or (state.left_out and index == len(state.workers) - 1):
+        return "", ""
+    return history.title_of(path, trace), trace
 
 
 def revived(state: State) -> State | None:
     """Return the state of a job that starts anew: it knows its attempts, and counts none. None where there was none."""
-    earlier = attempts_of(state)
-    if not earlier:
-        return None
     anew = State()
-    anew.earlier = earlier
-    return anew
+    anew.earlier = attempts_of(state)
+    return anew if anew.earlier else None

@@ -9,21 +9,18 @@ import hashlib
 import os
 import re
 from base64 import urlsafe_b64encode
-from binascii import b2a_base64
 
 LENGTH = 22
 HEAD = 8
 #: Django promises ids of less than 64 characters.
 MAX_QUEUE = 63 - LENGTH - 1
 _ID = re.compile(rf"([A-Za-z0-9_.-]{{1,{MAX_QUEUE}}})\.([A-Za-z0-9_-]{{{LENGTH}}})")
-
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _MEMBER = re.compile(rf"j[A-Za-z0-9_-]{{{LENGTH}}}")
 
 
 def new_members(count: int) -> list[str]:
     """Return so many new members, each with 132 random bits."""
-    random = b2a_base64(os.urandom(18 * count), newline=False).translate(_URL_SAFE).decode()
+    random = urlsafe_b64encode(os.urandom(18 * count)).decode()
     return [f"j{random[at : at + LENGTH]}" for at in range(0, 24 * count, 24)]
 
 
@@ -34,9 +31,8 @@ def is_member(text: str) -> bool:
 
 def key_hash(path: str, key: str) -> str:
     """Return the hash of a task's unique key: keys of different tasks never meet."""
-    return urlsafe_b64encode(hashlib.sha256(f"{path}\0{key}".encode("utf-8", "surrogatepass")).digest())[
-        :LENGTH
-    ].decode()
+    digest = hashlib.sha256(f"{path}\0{key}".encode("utf-8", "surrogatepass")).digest()
+    return urlsafe_b64encode(digest)[:LENGTH].decode()
 
 
 def with_head(member: str, unique: str) -> str:

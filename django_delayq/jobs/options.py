@@ -1,8 +1,7 @@
 """The `OPTIONS` of a backend in `TASKS`: validated, with defaults. Reads no settings itself."""
 
 import difflib
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ from ..compat import InvalidTaskBackend
 
 DAY_SECONDS = 86_400.0
 MAX_SECONDS = 366 * DAY_SECONDS
-MAX_ATTEMPTS = 1000
 
 
 class Retries(NamedTuple):
@@ -23,11 +21,7 @@ class Retries(NamedTuple):
 
     def over(self, other: "Retries") -> "Retries":
         """Return these, and where nothing is said the other's."""
-        return Retries(
-            other.max_attempts if self.max_attempts is None else self.max_attempts,
-            other.backoff if self.backoff is None else self.backoff,
-            other.timeout if self.timeout is None else self.timeout,
-        )
+        return Retries._make(theirs if mine is None else mine for mine, theirs in zip(self, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,8 @@ class Options:
 
     def retries_of(self, path: str) -> Retries:
         """Return what counts for a task where neither the call nor the decorator says anything."""
-        return self.tasks.get(path, Retries()).over(Retries(self.max_attempts, self.backoff, self.timeout))
+        own = Retries(self.max_attempts, self.backoff, self.timeout)
+        return self.tasks[path].over(own) if path in self.tasks else own
 
 
 def parse(alias: str, raw: Any) -> Options:
@@ -59,21 +54,22 @@ def parse(alias: str, raw: Any) -> Options:
     where = f"TASKS[{alias!r}]['OPTIONS']"
     if not isinstance(raw, Mapping):
         raise InvalidTaskBackend(f"{where} must be a dict, not {type(raw).__name__}.")
-    known = {item.name for item in fields(Options)}
-    return Options(**{name: _value(where, name, value, known) for name, value in raw.items()})
+    return Options(**_checked(where, raw, [item.name for item in fields(Options)]))
 
 
-def _value(where: str, name: Any, value: Any, known: set[str]) -> Any:
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InvalidTaskBackend(f"{where} has an unknown option {name!r}.{hint} Known: {', '.join(sorted(known))}.")
-    if name == "tasks":
-        return _tasks(f"{where}['tasks']", value)
-    try:
-        return _CHECKS[name](name, value)
-    except ValueError as error:
-        raise InvalidTaskBackend(f"{where}: {error}") from None
+def _checked(where: str, raw: Mapping[Any, Any], known: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            all_known = ", ".join(sorted(known))
+            raise InvalidTaskBackend(f"{where} has an unknown option {name!r}.{hint} Known: {all_known}.")
+        try:
+            found[name] = _tasks(f"{where}['tasks']", value) if name == "tasks" else checked(name, value)
+        except ValueError as error:
+            raise InvalidTaskBackend(f"{where}: {error}") from None
+    return found
 
 
 def _tasks(where: str, value: Any) -> dict[str, Retries]:
@@ -81,57 +77,28 @@ def _tasks(where: str, value: Any) -> dict[str, Retries]:
         raise InvalidTaskBackend(
             f"{where} must be a dict of dicts, such as {{'shop.tasks.send': {{'max_attempts': 3}}}}."
         )
-    found = {}
-    for path, item in value.items():
-        values = {name: _value(f"{where}[{path!r}]", name, part, set(Retries._fields)) for name, part in item.items()}
-        found[str(path)] = Retries(**values)
-    return found
+    return {str(path): Retries(**_checked(f"{where}[{path!r}]", item, Retries._fields)) for path, item in value.items()}
 
 
-def seconds(name: str, value: Any) -> float:
-    """Return a duration, given in seconds or as a timedelta.
+def checked(name: str, value: Any) -> Any:
+    """Return the value of an option.
 
     Raises:
-        ValueError: It is none, or negative, or longer than a year.
+        ValueError: It is no such value; the message says what is.
     """
-    found = value.total_seconds() if isinstance(value, timedelta) else value
-    number = isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
-    if not number or not 0 <= found <= MAX_SECONDS:
-        raise ValueError(f"{name!r} must be a number of seconds or a timedelta, up to a year, not {value!r}.")
-    return float(found)
-
-
-def whole(name: str, value: Any, least: int = 1, most: int = MAX_ATTEMPTS) -> int:
-    """Return a whole number.
-
-    Raises:
-        ValueError: It is none, or out of its range.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{name!r} must be a whole number from {least:,} to {most:,}, not {value!r}.")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if name in ("enqueue_on_commit", "durable"):
+        fits, wanted = isinstance(value, bool), "True or False"
+    elif name == "results":
+        fits, wanted = value in ("redis", "database"), "'redis' or 'database'"
+    elif name in ("max_attempts", "dead_max"):
+        least, most = (1, 1_000) if name == "max_attempts" else (0, 1_000_000)
+        fits, wanted = whole and least <= value <= most, f"a whole number from {least:,} to {most:,}"
+    else:
+        amount = value.total_seconds() if isinstance(value, timedelta) else value
+        if (whole or isinstance(amount, float)) and 0 <= amount <= MAX_SECONDS:
+            return float(amount)
+        fits, wanted = False, "a number of seconds or a timedelta, up to a year"
+    if not fits:
+        raise ValueError(f"{name!r} must be {wanted}, not {value!r}.")
     return value
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name!r} must be True or False, not {value!r}.")
-    return value
-
-
-def _results(name: str, value: Any) -> str:
-    if value not in ("redis", "database"):
-        raise ValueError(f"{name!r} must be 'redis' or 'database', not {value!r}.")
-    return str(value)
-
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "enqueue_on_commit": _boolean,
-    "result_ttl": seconds,
-    "dead_ttl": seconds,
-    "dead_max": lambda name, value: whole(name, value, 0, 1_000_000),
-    "max_attempts": whole,
-    "backoff": seconds,
-    "timeout": seconds,
-    "durable": _boolean,
-    "results": _results,
-}

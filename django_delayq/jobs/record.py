@@ -38,6 +38,8 @@ TOO_LARGE = f"{ResultTooLarge.__module__}.{ResultTooLarge.__qualname__}"
 _MARK = '{"backend":"'
 #: How a line begins that tells of earlier attempts. See Note [Past].
 _PAST = '{"value":{"times":'
+#: What stands in every line of a state, in this order.
+_STATE = ("status", "started", "attempted", "finished", "workers", "value")
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _first_value = json.JSONDecoder().raw_decode
@@ -97,35 +99,30 @@ class State:
 
     @property
     def left_out(self) -> str:
-        """Why the value of a job that has succeeded is not kept, '' where it is."""
-        return why_left_out(self.errors, len(self.workers)) if self.status == "SUCCESSFUL" else ""
+        """Why the value of a job that has succeeded is not kept, '' where it is.
+
+        The note is one error more than attempts can have failed. It stands there because all versions read it there.
+        """
+        if self.status != "SUCCESSFUL" or len(self.errors) < max(1, len(self.workers)):
+            return ""
+        path, why = self.errors[-1]
+        return why if path == TOO_LARGE else ""
 
 
-def why_left_out(errors: Sequence[tuple[str, str]], attempts: int) -> str:
-    """Return what `leave_out` has noted of a job that has succeeded, '' where it has not.
-
-    The note is one error more than attempts can have failed. It stands there because all versions read it there.
-    """
-    noted = len(errors) >= max(1, attempts) and errors[-1][0] == TOO_LARGE
-    return errors[-1][1] if noted else ""
-
-
-_CALL = tuple((item.name, item.default) for item in fields(Call))
+_REST = [item for item in fields(Call) if item.name not in ("task", "args", "kwargs", "enqueued")]
 
 
 class CallLine:
     """The line of a call whose arguments are still to come: the same for all jobs of one task with the same options."""
 
-    __slots__ = ("_head", "_tail")
+    __slots__ = ("_head", "_tail", "call")
 
     def __init__(self, call: Call) -> None:
         """Take everything but the arguments and the time from this call."""
-        left = ("args", "kwargs", "task", "enqueued")
-        rest = {
-            name: value for name, default in _CALL if name not in left and (value := getattr(call, name)) != default
-        }
+        self.call = call
+        given = {item.name: getattr(call, item.name) for item in _REST if getattr(call, item.name) != item.default}
         self._head = f'{{"task":{_dumps(call.task)},"args":'
-        self._tail = f",{_dumps(rest)[1:]}"
+        self._tail = f",{_dumps(given)[1:]}"
 
     def encode(self, args: list[Any], kwargs: dict[str, Any], enqueued: int) -> str:
         """Return the line of the call with these arguments, enqueued at that time.
@@ -134,8 +131,8 @@ class CallLine:
             InvalidArguments: They are no plain JSON, or too large.
         """
         try:
-            shown = (_dumps(args) if args else "[]"), (_dumps(kwargs) if kwargs else "{}")
-            text = f'{self._head}{shown[0]},"kwargs":{shown[1]},"enqueued":{enqueued}{self._tail}'
+            positional, named = (_dumps(args) if args else "[]"), (_dumps(kwargs) if kwargs else "{}")
+            text = f'{self._head}{positional},"kwargs":{named},"enqueued":{enqueued}{self._tail}'
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArguments(
                 f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
@@ -155,9 +152,11 @@ def encode(queue: str, member: str, line: str, state: State | None = None) -> st
     Raises:
         ValueError, TypeError: The state's value is no plain JSON.
     """
-    text = _marked(queue, line)
-    if state is not None:
-        text = f"{text}\n{encode_state(state)}"
+    return _signed(queue, member, line, "" if state is None else f"\n{encode_state(state)}")
+
+
+def _signed(queue: str, member: str, line: str, rest: str) -> str:
+    text = f"{_mark(conf.get_config().prefix, queue)}{bare(line)[1:]}{rest}"
     return f"{sign(member, text)}\n{text}"
 
 
@@ -168,17 +167,12 @@ def sign_anew(queue: str, member: str, payload: str) -> str:
     except (ForgedJob, UnreadableJob):
         return payload
     _, newline, rest = payload.partition("\n")[2].partition("\n")
-    text = f"{_marked(queue, line)}{newline}{rest}"
-    return f"{sign(member, text)}\n{text}"
+    return _signed(queue, member, line, f"{newline}{rest}")
 
 
 def bare(line: str) -> str:
     """Return the line of a call without what it says of its queue."""
     return "{" + line.partition(",")[2] if line.startswith(_MARK) else line
-
-
-def _marked(queue: str, line: str) -> str:
-    return f"{_mark(conf.get_config().prefix, queue)}{bare(line)[1:]}"
 
 
 @lru_cache(maxsize=1024)
@@ -192,23 +186,14 @@ def encode_state(state: State) -> str:
     Raises:
         ValueError, TypeError: Its value is no plain JSON.
     """
-    values = {
-        "status": state.status,
-        "started": state.started,
-        "attempted": state.attempted,
-        "finished": state.finished,
-        "workers": state.workers,
-        "value": state.value,
-    }
+    values = {name: getattr(state, name) for name in _STATE}
     if state.errors:
         values["errors"] = state.errors
     text = _dumps(values)
-    return f"{_past(state)}{text[1:]}" if state.times or state.earlier else text
-
-
-def _past(state: State) -> str:
+    if not (state.times or state.earlier):
+        return text
     times = [span if span.lost else span[:2] for span in state.times]
-    return f'{_PAST}{_dumps(times)},"earlier":{_dumps(history.to_json(state.earlier))}}},'
+    return f'{_PAST}{_dumps(times)},"earlier":{_dumps(history.to_json(state.earlier))}}},{text[1:]}'
 
 
 def _read_past(state: State, line: str) -> None:
@@ -233,26 +218,21 @@ def decode(queue: str, member: str, payload: str) -> tuple[str, Call, State]:
     signature, _, text = payload.partition("\n")
     verify(member, text, signature)
     config = conf.get_config()
-    if not text.startswith(_mark(config.prefix, queue)):
-        _check_unmarked(config, queue, member, text)
-    line, _, rest = text.partition("\n")
-    line = bare(line)
-    return line, *decode_lines(member, line, rest)
-
-
-def _check_unmarked(config: conf.Config, queue: str, member: str, text: str) -> None:
-    """Accept a text of before the rule while the settings let it. See Note [Signed for a queue]."""
     if text.startswith(_MARK):
-        signed_for = text[len(_MARK) :].partition('"')[0]
-        raise ForgedJob(
-            f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
-            f"{config.prefix}:{queue}."
-        )
-    if not config.accept_jobs_without_queue:
+        if not text.startswith(_mark(config.prefix, queue)):
+            signed_for = text[len(_MARK) :].partition('"')[0]
+            raise ForgedJob(
+                f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
+                f"{config.prefix}:{queue}."
+            )
+    elif not config.accept_jobs_without_queue:
         raise ForgedJob(
             f"The text of the job {member!r} does not say its queue: an older version signed it. Where that is no "
             "surprise, set DELAYQ['ACCEPT_JOBS_WITHOUT_QUEUE'] to True."
         )
+    line, _, rest = text.partition("\n")
+    line = bare(line)
+    return line, *decode_lines(member, line, rest)
 
 
 def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:

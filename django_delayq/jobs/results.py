@@ -6,10 +6,8 @@ from typing import Any
 from .. import conf
 from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
 from ..exceptions import ResultTooLarge
-from .record import Call, State, why_left_out
+from .record import Call, State
 from .task import as_enqueued
-
-STATUSES = {"SUCCESSFUL": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED}
 
 
 def instant(ms: int | None) -> datetime | None:
@@ -31,8 +29,8 @@ class JobResult(AnyResult):
             ValueError: The task failed, or has not finished yet.
         """
         value = super().return_value
-        why = why_left_out([(error.exception_class_path, error.traceback) for error in self.errors], self.attempts)
-        if why:
+        errors = [(error.exception_class_path, error.traceback) for error in self.errors]
+        if why := State("SUCCESSFUL", errors=errors, workers=self.worker_ids).left_out:
             raise ResultTooLarge(why)
         return value
 
@@ -45,11 +43,11 @@ def as_called(task: AnyTask, call: Call, queue: str) -> AnyTask:
 
 def as_result(task: AnyTask, result_id: str, call: Call, state: State, *, running: bool = False) -> AnyResult:
     """Return what stands of a job as Django shows it."""
-    unfinished = TaskResultStatus.RUNNING if running else TaskResultStatus.READY
+    unfinished = "RUNNING" if running else "READY"
     result: AnyResult = JobResult(
         task=task,
         id=result_id,
-        status=STATUSES.get(state.status, unfinished),
+        status=TaskResultStatus(state.status if state.status in ("SUCCESSFUL", "FAILED") else unfinished),
         enqueued_at=instant(call.enqueued),
         started_at=instant(state.started),
         finished_at=instant(state.finished),

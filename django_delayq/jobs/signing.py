@@ -13,6 +13,8 @@ import hmac
 from binascii import b2a_base64
 from functools import lru_cache
 
+from django.utils.encoding import force_bytes
+
 from .. import conf
 from ..exceptions import ForgedJob
 
@@ -44,12 +46,8 @@ def verify(job: str, text: str, signature: str) -> None:
 @lru_cache(maxsize=4)
 def _keyed(secrets: tuple[str | bytes, ...]) -> tuple[hashlib.blake2b, ...]:
     """Return a hash for each key, to be copied: a key takes as long as a text."""
-    keys = (hashlib.sha512(SALT + _bytes(secret)).digest() for secret in secrets)
+    keys = (hashlib.sha512(SALT + force_bytes(secret)).digest() for secret in secrets)
     return tuple(hashlib.blake2b(key=key, digest_size=BYTES, person=PERSON) for key in keys)
-
-
-def _bytes(secret: str | bytes) -> bytes:
-    return secret if isinstance(secret, bytes) else secret.encode()
 
 
 def _signature(keyed: hashlib.blake2b, job: str, text: str) -> str:

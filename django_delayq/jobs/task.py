@@ -6,9 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..compat import AnyResult, AnyTask, InvalidTask, Task
-from .options import Retries, seconds, whole
-
-_EXTRA = ("max_attempts", "backoff", "timeout", "unique_key")
+from .options import Retries, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     ) -> "DelayQTask":
         """Return a copy with other values, as Django's method does; also of `max_attempts`, `backoff`, ... ."""
         given = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend, **options}
-        unknown = given.keys() - {"priority", "queue_name", "run_after", "backend", *_EXTRA}
+        unknown = options.keys() - {*Retries._fields, "unique_key"}
         if unknown:
             raise TypeError(f"using() got an unexpected keyword argument {sorted(unknown)[0]!r}")
         return replace(self, **{name: value for name, value in given.items() if value is not None})
@@ -67,11 +65,8 @@ def retries_of(task: Any) -> Retries:
     if not isinstance(task, DelayQTask):
         return Retries()
     try:
-        return Retries(
-            None if task.max_attempts is None else whole("max_attempts", task.max_attempts),
-            None if task.backoff is None else seconds("backoff", task.backoff),
-            None if task.timeout is None else seconds("timeout", task.timeout),
-        )
+        given = {name: value for name in Retries._fields if (value := getattr(task, name)) is not None}
+        return Retries(**{name: checked(name, value) for name, value in given.items()})
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 

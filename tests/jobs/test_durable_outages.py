@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from django_delayq import mirror
-from django_delayq.backend.preparing import Preparer, prepare
+from django_delayq.backend.preparing import Preparer
 from django_delayq.broker import Broker, JobBroker
 from django_delayq.compat import TaskResultStatus
 from django_delayq.fields import utcnow
@@ -326,8 +326,7 @@ def test_without_the_database_no_durable_job_starts_and_none_is_lost(broker, mon
 
 def put_by_hand(broker, path):
     """Put a durable job into Redis that has no row, without a look at the database."""
-    _, [(queue, job)] = prepare(
-        [(durable(tasks.note), (str(path),), {})], Preparer("durable", lambda task: None, durable=True)
-    )
+    preparer = Preparer("durable", lambda task: None, durable=True)
+    [(_, (queue, job))] = preparer.prepare([(durable(tasks.note), (str(path),), {})])
     place = broker.shard_of(job.member, queue)
     JobBroker(broker).enqueue_each([(place, [job])], {place: broker.epochs([place])[0]}, again=False)
