@@ -47,6 +47,7 @@ class DelayQBackend(BaseTaskBackend):
         """
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
+        self.enqueue_on_commit = self.settings.enqueue_on_commit
         others = type(self).validate_task is not DelayQBackend.validate_task
         self._preparer = Preparer(alias, self.validate_task, durable=self.settings.durable, each_time=others)
 

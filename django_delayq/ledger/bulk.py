@@ -110,10 +110,10 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
 def _instant_of(text: str) -> datetime | None:
     """Return the instant of a text without a zone, in UTC, or of whatever else somebody's own SQL has written."""
     try:
-        return datetime.fromisoformat(f"{text}+00:00")  # a tenth of what putting the zone in afterwards takes
+        instant = datetime.fromisoformat(f"{text}+00:00")  # a tenth of what putting the zone in afterwards takes
     except ValueError:
-        instant = parse_datetime(str(text))
-        return instant if instant is None or instant.tzinfo else instant.replace(tzinfo=UTC)
+        instant = parse_datetime(str(text))  # type: ignore[assignment]
+    return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _naive_utc(connection: BaseDatabaseWrapper) -> bool:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from django_delayq import ledger
 from django_delayq.ledger import Outcome, Won, bulk
@@ -21,7 +21,7 @@ ZONES = [None, "Asia/Kolkata"] if connection.vendor == "sqlite" else [None]
 def zone(request, settings, monkeypatch):
     """Have a database that keeps its instants in another zone, as DATABASES['default']['TIME_ZONE'] may say."""
     if request.param and settings.USE_TZ:
-        monkeypatch.setitem(connection.__dict__, "timezone", ZoneInfo(request.param))
+        monkeypatch.setitem(connections["default"].__dict__, "timezone", ZoneInfo(request.param))
     for cached in (bulk.reader, bulk.writer):
         cached.cache_clear()
     yield
@@ -64,3 +64,17 @@ def test_instances_for_others_hold_what_was_read_and_ask_for_the_rest():
     assert (instance.description, instance.state.next_due_at) == ("long", schedule.state.next_due_at)
     run = ledger.as_run(RunRow.of(schedule, schedule.created_at, status="running"))
     assert (run.pk, run._state.adding, run.get_status_display()) == (None, True, "running")
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="other databases have one way to write an instant")
+@pytest.mark.parametrize("text", ["2030-01-02T03:04:05", "2030-01-02 03:04", "2030-01-02 03:04:05+02:00", "2030-01-02"])
+def test_an_instant_that_somebody_wrote_in_another_way_is_read_as_django_reads_it(text, zone):
+    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=YEARLY_CRON)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_delayq_schedule SET start_at = %s", [text])
+    try:
+        schedule = Schedule.objects.get()
+        expected = schedule.start_at
+    except (ValueError, AttributeError):
+        pytest.skip("Django cannot read it either")
+    assert ledger.load_schedules([schedule.pk])[schedule.pk].start_at == expected
