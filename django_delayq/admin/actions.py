@@ -1,179 +1,147 @@
-"""What a person can do to schedules: run now, pause, resume. Each is a POST with a permission, one call per schedule
-and one message; what it means is for the models and the mirror to say.
+"""What a person can do to schedules: run now, pause, resume, reset to the code. Each is a POST with a permission, one
+call per schedule and one message; what it means is for the models and the mirror to say.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import quote
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
 
-from .. import orders
-from ..models import Run, Schedule
-from .forms import PauseForm
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Schedule]
-else:
-    Base = object
+from .. import declared, orders
+from ..models import Schedule
+from .base import BaseAdmin, View
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
+Schedules = Iterable[Schedule]
 
 
-class ScheduleActions(Base):
+class PauseForm(forms.Form):
+    """Why schedules are paused."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=200,
+        required=False,
+        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
+        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
+    )
+
+
+class ScheduleActions(BaseAdmin):
     """The actions of the list, and the same as buttons of the form."""
 
     actions = ("run_now", "pause", "resume")
 
     @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now"))
-    def run_now(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
+    def run_now(self, request: HttpRequest, schedules: Schedules) -> None:
         """Order one run of each."""
-        self._order_runs(request, queryset)
-
-    @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
-    def pause(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> HttpResponse | None:
-        """Ask for a reason, then pause each."""
-        form = PauseForm(request.POST if "apply" in request.POST else None)
-        if form.is_valid():
-            self._pause(request, queryset, form.cleaned_data["reason"])
-            return None
-        across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if across == "1":  # Django wants to see one of them; a form with thousands is refused
-            chosen = chosen[:1]
-        hidden = [("action", "pause"), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
-        return self._pause_page(request, form, queryset, hidden=hidden, back=request.get_full_path())
-
-    @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))
-    def resume(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        """Let each go on."""
-        self._resume(request, queryset)
-
-    def get_urls(self) -> list[URLPattern]:
-        """Add the buttons' addresses."""
-        views = {"run-now": self.run_now_view, "pause": self.pause_view, "resume": self.resume_view}
-        return [
-            *(
-                path(f"<int:pk>/{name}/", self.admin_site.admin_view(view), name=self._url_name(name))
-                for name, view in views.items()
-            ),
-            *super().get_urls(),
-        ]
-
-    def run_now_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Order a run of one schedule."""
-        schedule = self._changeable(request, pk)
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        self._order_runs(request, [schedule])
-        return self._back_to(schedule)
-
-    def resume_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Let one schedule go on."""
-        schedule = self._changeable(request, pk)
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        self._resume(request, [schedule])
-        return self._back_to(schedule)
-
-    def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask for a reason (GET), pause one schedule (POST)."""
-        schedule = self._changeable(request, pk)
-        form = PauseForm(request.POST if request.method == "POST" else None)
-        if form.is_valid():
-            self._pause(request, [schedule], form.cleaned_data["reason"])
-            return self._back_to(schedule)
-        return self._pause_page(request, form, [schedule], hidden=[], back=self._url_of(schedule))
-
-    def _order_runs(self, request: HttpRequest, schedules: Iterable[Schedule]) -> None:
         runs = []
         for schedule in schedules:
             runs.append(orders.run_now(schedule))
             self.log_change(request, schedule, _("Run now."))
         if len(runs) == 1:
-            message: Any = format_html(
-                _("A run of “{}” is ordered: {}"), runs[0].schedule_name, self._run_link(runs[0])
-            )
+            link = format_html('<a href="{}">{}</a>', self.address("change", runs[0].pk, model="run"), _("see the run"))
+            message: Any = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
         else:
             message = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs)) % {
                 "count": len(runs)
             }
         self.message_user(request, message, messages.SUCCESS)
 
-    def _pause(self, request: HttpRequest, schedules: Iterable[Schedule], reason: str) -> None:
-        names = []
-        for schedule in schedules:
-            schedule.pause(reason)
-            self.log_change(request, schedule, _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused."))
-            names.append(schedule.name)
-        message = ngettext("“%(name)s” is paused.", "%(count)d schedules are paused.", len(names))
-        self._say(request, message, names)
+    @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
+    def pause(self, request: HttpRequest, schedules: Schedules) -> HttpResponse | None:
+        """Ask for a reason, then pause each."""
+        across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if across == "1":  # Django wants to see one of them; a form with thousands is refused
+            chosen = chosen[:1]
+        hidden = [("action", "pause"), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
+        form = PauseForm(request.POST if "apply" in request.POST else None)
+        return self._pause(request, schedules, form, hidden=hidden, back=request.get_full_path())
 
-    def _resume(self, request: HttpRequest, schedules: Iterable[Schedule]) -> None:
+    @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))
+    def resume(self, request: HttpRequest, schedules: Schedules) -> None:
+        """Let each go on."""
         names = []
         for schedule in schedules:
             schedule.resume()
             self.log_change(request, schedule, _("Resumed."))
             names.append(schedule.name)
-        message = ngettext("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", len(names))
-        self._say(request, message, names)
+        text = ngettext("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", len(names))
+        self._say(request, text, names)
 
-    def _say(self, request: HttpRequest, message: str, names: list[str]) -> None:
-        values = {"count": len(names), "name": names[0] if names else ""}
-        self.message_user(request, message % values, messages.SUCCESS)
+    def reset(self, request: HttpRequest, schedules: Schedules) -> None:
+        """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
+        for schedule in schedules:
+            try:
+                if declared.reset(schedule):
+                    self.log_change(request, schedule, _("Reset to the code."))
+                    message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
+                    self.message_user(request, message, messages.SUCCESS)
+                else:
+                    self.message_user(request, _("There is nothing to reset."), messages.INFO)
+            except ValidationError as error:
+                message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
+                self.message_user(request, message, messages.ERROR)
 
-    def _pause_page(
-        self,
-        request: HttpRequest,
-        form: PauseForm,
-        schedules: QuerySet[Schedule] | list[Schedule],
-        **context: Any,
-    ) -> HttpResponse:
-        names = [schedule.name for schedule in schedules[:NAMES_SHOWN]]
-        count = schedules.count() if isinstance(schedules, QuerySet) else len(schedules)
-        title = (
-            _("Pause “%(name)s”") % {"name": names[0]}
-            if count == 1
-            else _("Pause %(count)d schedules") % {"count": count}
-        )
-        page = {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "opts": self.opts,
-            "media": self.media,
-            "form": form,
-            "names": names if count > 1 else [],
-            "more": count - len(names),
-            **context,
-        }
-        return TemplateResponse(request, "admin/django_delayq/schedule/pause.html", page)
+    def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Ask for a reason (GET), pause one schedule (POST)."""
+        form = PauseForm(request.POST if request.method == "POST" else None)
+        back = self.address("change", pk)
+        return self._pause(request, [self.one(request, pk)], form, hidden=[], back=back) or HttpResponseRedirect(back)
 
-    def _changeable(self, request: HttpRequest, pk: int) -> Schedule:
-        schedule = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
+    def button(self, act: Callable[[HttpRequest, Schedules], object]) -> View:
+        """Return the view of a button that does this to one schedule."""
+
+        def view(request: HttpRequest, pk: int) -> HttpResponse:
+            act(request, [self.one(request, pk)])
+            return HttpResponseRedirect(self.address("change", pk))
+
+        return require_POST(view)
+
+    def one(self, request: HttpRequest, pk: int) -> Schedule:
+        """Return the schedule of a page that changes it.
+
+        Raises:
+            PermissionDenied, Http404: It may not be changed, or is not there.
+        """
+        schedule: Schedule | None = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
         if not self.has_change_permission(request, schedule):
             raise PermissionDenied
         if schedule is None:
             raise Http404(_("There is no such schedule; it may have been deleted."))
         return schedule
 
-    def _url_name(self, view: str) -> str:
-        return f"{self.opts.app_label}_{self.opts.model_name}_{view.replace('-', '_')}"
+    def _pause(
+        self, request: HttpRequest, schedules: Schedules, form: PauseForm, *, hidden: list[tuple[str, str]], back: str
+    ) -> HttpResponse | None:
+        names = [schedule.name for schedule in schedules]
+        if form.is_valid():
+            reason = form.cleaned_data["reason"]
+            for schedule in schedules:
+                schedule.pause(reason)
+                logged = _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
+                self.log_change(request, schedule, logged)
+            text = ngettext("“%(name)s” is paused.", "%(count)d schedules are paused.", len(names))
+            self._say(request, text, names)
+            return None
+        if len(names) == 1:
+            title, listed = _("Pause “%(name)s”") % {"name": names[0]}, []
+        else:
+            title, listed = _("Pause %(count)d schedules") % {"count": len(names)}, names[:NAMES_SHOWN]
+        return self.page(
+            request, "schedule/pause.html", title, form=form, names=listed, more=len(names) - NAMES_SHOWN,
+            hidden=hidden, back=back,
+        )  # fmt: skip
 
-    def _url_of(self, schedule: Schedule, view: str = "change") -> str:
-        return reverse(f"admin:{self._url_name(view)}", args=[quote(schedule.pk)], current_app=self.admin_site.name)
-
-    def _back_to(self, schedule: Schedule) -> HttpResponse:
-        return HttpResponseRedirect(self._url_of(schedule))
-
-    def _run_link(self, run: Run) -> str:
-        url = reverse("admin:django_delayq_run_change", args=[run.pk], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a>', url, _("see the run"))
+    def _say(self, request: HttpRequest, text: str, names: list[str]) -> None:
+        values = {"count": len(names), "name": names[0] if names else ""}
+        self.message_user(request, text % values, messages.SUCCESS)

@@ -6,12 +6,9 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -20,7 +17,7 @@ from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Schedule
 from ..orders import BACKFILLED, UNDECIDED, Candidate
 from .actions import ScheduleActions
-from .display import status_badge, zone_of
+from .display import Html, status_badge, zone_of
 from .formfields import InstantField
 
 #: What the form's inputs are called.
@@ -64,75 +61,51 @@ class BackfillForm(forms.Form):
 class ScheduleBackfill(ScheduleActions):
     """The page behind the button “Backfill…”. Whoever may run a schedule now may backfill it."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add the page."""
-        view = self.admin_site.admin_view(self.backfill_view)
-        return [path("<int:pk>/backfill/", view, name=self._url_name("backfill")), *super().get_urls()]
-
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""
-        schedule = self._changeable(request, pk)
+        schedule = self.one(request, pk)
         posted = request.method == "POST"
         form = BackfillForm(schedule, request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
         if posted and form.is_valid():
-            return self._order(request, schedule, form.cleaned_data["start"], form.cleaned_data["end"])
-        return self._backfill_page(request, schedule, form)
+            self._backfill(request, schedule, form.cleaned_data["start"], form.cleaned_data["end"])
+            return HttpResponseRedirect(self.address("change", pk))
+        shown = form.is_bound and form.is_valid()
+        wanted = [item for item in form.plan if not item.left_out]
+        left_out = [item for item in form.plan if item.left_out]
+        return self.page(
+            request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
+            timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=shown,
+            hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
+            wanted=_rows(schedule, wanted), count=len(wanted), more=len(wanted) - POINTS_SHOWN,
+            left_out=_rows(schedule, left_out), count_out=len(left_out), more_out=len(left_out) - POINTS_SHOWN,
+        )  # fmt: skip
 
-    def _order(self, request: HttpRequest, schedule: Schedule, start: datetime, end: datetime) -> HttpResponse:
+    def _backfill(self, request: HttpRequest, schedule: Schedule, start: datetime, end: datetime) -> None:
         try:
             runs = orders.backfill(schedule, start, end)
         except (InvalidBackfill, InvalidRecurrence) as error:  # edited or deleted at this very moment
             self.message_user(request, str(error), messages.ERROR)
-            return self._back_to(schedule)
-        if runs:
-            note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
-            self.log_change(request, schedule, f"{note} {_utc(runs[0].due_at)} – {_utc(runs[-1].due_at)} UTC")
-            text = ngettext("{} run of “{}” is ordered: {}", "{} runs of “{}” are ordered: {}", len(runs))
-            link = format_html('<a href="{}">{}</a>', self._backfilled_url(schedule), _("see the runs"))
-            self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
-        else:
+            return
+        if not runs:
             self.message_user(request, _("There is nothing left to run in this time."), messages.WARNING)
-        return self._back_to(schedule)
-
-    def _backfilled_url(self, schedule: Schedule) -> str:
-        url = reverse("admin:django_delayq_run_changelist", current_app=self.admin_site.name)
-        return f"{url}?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
-
-    def _backfill_page(self, request: HttpRequest, schedule: Schedule, form: BackfillForm) -> HttpResponse:
-        shown = form.is_bound and form.is_valid()
-        wanted = [item for item in form.plan if not item.left_out]
-        left_out = [item for item in form.plan if item.left_out]
-        page = {
-            **self.admin_site.each_context(request),
-            "title": _("Backfill “%(name)s”") % {"name": schedule.name},
-            "opts": self.opts,
-            "media": self.media,
-            "form": form,
-            "timezone": schedule.timezone,
-            "zone": timezone.get_current_timezone_name(),
-            "shown": shown,
-            "hidden": [(name, form.data.get(name, "")) for name in INPUTS],
-            "wanted": _rows(schedule, wanted),
-            "left_out": _rows(schedule, left_out),
-            "count": len(wanted),
-            "more": len(wanted) - POINTS_SHOWN,
-            "count_out": len(left_out),
-            "more_out": len(left_out) - POINTS_SHOWN,
-            "back": self._url_of(schedule),
-        }
-        return TemplateResponse(request, "admin/django_delayq/schedule/backfill.html", page)
+            return
+        note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
+        self.log_change(request, schedule, f"{note} {_utc(runs[0].due_at)} – {_utc(runs[-1].due_at)} UTC")
+        text = ngettext("{} run of “{}” is ordered: {}", "{} runs of “{}” are ordered: {}", len(runs))
+        query = f"?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
+        link = format_html('<a href="{}{}">{}</a>', self.address("changelist", model="run"), query, _("see the runs"))
+        self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
 
 
 def _rows(schedule: Schedule, plan: list[Candidate]) -> list[dict[str, Any]]:
     zone = zone_of(schedule)
-    shown = plan[:POINTS_SHOWN]
     return [
         {
             "local": f"{item.due_at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}",
             "utc": _utc(item.due_at),
             "why": _why(item),
         }
-        for item in shown
+        for item in plan[:POINTS_SHOWN]
     ]
 
 
@@ -140,7 +113,7 @@ def _utc(point: datetime) -> str:
     return f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _why(item: Candidate) -> SafeString | str:
+def _why(item: Candidate) -> Html:
     """Return what the ledger says of a point, or why it is left out although the ledger says nothing."""
     if item.left_out == BACKFILLED:
         return format_html("{} {}", _("backfilled before"), status_badge(item.known))

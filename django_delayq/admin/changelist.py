@@ -1,20 +1,16 @@
-"""What the lists show: Redis' view of a whole page in one round trip, and a count that never scans a ledger."""
+"""What Redis says of schedules and of the whole thing, for a list and for a form: asked once a page."""
 
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
-from django.core.paginator import Paginator
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
 
-from .. import conf, mirror
+from .. import conf, mirror, status
 from ..exceptions import BrokerError
 from ..models import Schedule
 from .glance import Redis
-from .health import Health, ask_health
-
-#: A person does not page further than this; filters do.
-MOST_COUNTED = 10_000
 
 
 def ask_redis(schedules: list[Schedule]) -> Redis:
@@ -27,6 +23,33 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
         return Redis(error=str(error))
 
 
+def ask_health(*, details: bool) -> dict[str, Any] | None:
+    """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
+
+    `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
+    does not: the reason says where Redis is.
+    """
+    if not conf.get_config().mirror:
+        return None
+    snapshot = status.look_quickly()
+    problems = status.judge(snapshot)
+    if not details:
+        hidden = _("Redis does not answer.")
+        problems = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in problems]
+    redis, compared = snapshot.redis, snapshot.comparison
+    if redis is None:
+        return {"problems": problems, "known": False}
+    return {
+        "problems": problems,
+        "known": True,
+        "drift": compared.drift.total if compared is not None and compared.drift is not None else None,
+        "workers": sum(worker.live for worker in redis.workers),
+        "entries": sum(shard.members for shard in redis.shards),
+        "due": sum(shard.due for shard in redis.shards),
+        "running": redis.leased,
+    }
+
+
 class ScheduleChangeList(ChangeList):
     """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
 
@@ -35,7 +58,7 @@ class ScheduleChangeList(ChangeList):
 
     redis = Redis()
     details = False
-    health: Health | None = None
+    health: dict[str, Any] | None = None
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
@@ -48,18 +71,3 @@ class ScheduleChangeList(ChangeList):
             self.result_list = rows
             self.details = self.model_admin.has_change_permission(request)
             self.health = ask_health(details=self.details)
-
-
-class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts at most `MOST_COUNTED` rows: an exact count of a large ledger takes longer than the page."""
-
-    @cached_property
-    def count(self) -> int:
-        """The number of rows that can be paged through."""
-        rows: Any = self.object_list
-        return int(rows.order_by()[:MOST_COUNTED].count())
-
-    @property
-    def is_capped(self) -> bool:
-        """True where there are more rows, or exactly as many."""
-        return self.count >= MOST_COUNTED

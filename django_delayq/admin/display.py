@@ -1,6 +1,7 @@
 """Small pieces of HTML: badges, instants, durations, JSON. Escapes everything that comes from data; decides nothing."""
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,13 +12,18 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from ..handover import REASON as REASON_HANDED_OVER
+from ..history import Attempt, bounded
 from ..models import Run, Schedule, Status
+from ..plain import plain
 from ..redaction import redact_text
+from ..timing import from_ms
 from .durations import format_duration
 
+Html = SafeString | str
 #: What a person reads at once; the rest is cut off, and said so.
 MOST_CHARACTERS = 100_000
-
+#: The classes of a block that shows a traceback.
+TRACE = "delayq-pre delayq-trace"
 _TONES = {
     Status.SUCCEEDED: "good",
     Status.FAILED: "bad",
@@ -27,11 +33,6 @@ _TONES = {
     Status.RETRYING: "warn",
     Status.QUEUED: "busy",
 }
-
-
-def utcnow() -> datetime:
-    """Return the current instant, aware also where USE_TZ is off."""
-    return datetime.now(UTC)
 
 
 def badge(tone: str, text: Any, title: Any = "") -> SafeString:
@@ -46,7 +47,6 @@ def breakable(name: str) -> SafeString:
 
 
 def status_badge(status: str) -> SafeString:
-    """Return the label of a run's status."""
     known = status in Status.values
     return badge(_TONES[Status(status)] if known else "quiet", Status(status).label if known else status)
 
@@ -58,6 +58,11 @@ def reason_words(run: Run) -> str:
     return redact_text(run.reason)
 
 
+def shown_lag(run: Run) -> Html:
+    """Return how late a run was claimed; a skipped point was not meant to be in time."""
+    return "–" if run.started_at is None else milliseconds(run.lag)
+
+
 def zone_of(schedule: Schedule) -> tzinfo:
     """Return the zone of a schedule, UTC where the system has none of this name."""
     try:
@@ -66,18 +71,25 @@ def zone_of(schedule: Schedule) -> tzinfo:
         return UTC
 
 
-def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> SafeString | str:
+def moment(value_ms: int | None) -> datetime | None:
+    """Return ms since the epoch as an instant; None also for what lies beyond the calendar: garbage under our keys."""
+    try:
+        return None if value_ms is None else from_ms(value_ms)
+    except OverflowError:
+        return None
+
+
+def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> Html:
     """Return an instant, by default in the current time zone, with UTC in its title; `millis`: also the zone's name."""
     if value is None:
         return "–"
     local = timezone.localtime(value, zone)
+    shown = f"{local:%Y-%m-%d %H:%M:%S}"
     return format_html(
         '<time class="delayq-time" datetime="{}" title="{}">{}</time>',
         value.isoformat(),
         f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC",
-        f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
-        if millis
-        else f"{local:%Y-%m-%d %H:%M:%S}",
+        f"{shown}.{local.microsecond // 1000:03} {local:%Z}" if millis else shown,
     )
 
 
@@ -88,7 +100,7 @@ def relative(value: datetime, now: datetime) -> str:
     return _("in %(span)s") % {"span": text} if value > now else _("%(span)s ago") % {"span": text}
 
 
-def milliseconds(value: timedelta | None) -> SafeString | str:
+def milliseconds(value: timedelta | None) -> Html:
     """Return a short time as "12 ms" or "4.21 s", a longer one as "1m 5s"."""
     if value is None:
         return "–"
@@ -114,7 +126,7 @@ def pretty_json(value: Any) -> str:
     return text
 
 
-def block(text: str, css_class: str = "delayq-pre") -> SafeString | str:
+def block(text: str, css_class: str = "delayq-pre") -> Html:
     """Return a longer text as written, scrollable, and cut off where no person reads on."""
     if not text:
         return "–"
@@ -122,3 +134,36 @@ def block(text: str, css_class: str = "delayq-pre") -> SafeString | str:
         cut = _("%(count)d characters left out") % {"count": len(text) - MOST_CHARACTERS}
         text = f"{text[: MOST_CHARACTERS // 2]}\n\n… {cut} …\n\n{text[-MOST_CHARACTERS // 2 :]}"
     return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)
+
+
+def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) -> SafeString:
+    """Return the attempts of a run or a job, oldest first; `redact` hides in errors what is not to be shown."""
+    heads = (_("Number"), _("Start"), _("End"), _("Duration"), _("Worker"), _("Error"))
+    return format_html(
+        '<div class="delayq-scroll"><table class="delayq-table delayq-attempts"><thead><tr>{}</tr></thead>'
+        "<tbody>{}</tbody></table></div>",
+        format_html_join("", '<th scope="col">{}</th>', ((head,) for head in heads)),
+        format_html_join(
+            "",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td></tr>",
+            (_attempt_cells(attempt, redact) for attempt in bounded(attempts)),
+        ),
+    )
+
+
+def _attempt_cells(attempt: Attempt, redact: Callable[[str], str]) -> tuple[Any, ...]:
+    started, finished = moment(attempt.started), moment(attempt.finished)
+    took = None if started is None or finished is None else finished - started
+    trace: Html = ""
+    if attempt.trace:
+        shown = block(plain(redact(attempt.trace), keep="\n\t"), TRACE)
+        trace = format_html("<details><summary>{}</summary>{}</details>", _("Traceback"), shown)
+    return (
+        attempt.number,
+        instant(started, millis=True),
+        instant(finished, millis=True) if attempt.ended else _("did not end"),
+        milliseconds(took),
+        plain(attempt.worker) or "–",
+        (plain(redact(attempt.title)) or "–") if attempt.ended else _("Its worker did not end it."),
+        trace,
+    )

@@ -205,15 +205,3 @@ class ScheduleForm(Base):
                 continue
             placed.setdefault(name if name in self.fields else NON_FIELD_ERRORS, []).extend(found)
         return placed
-
-
-class PauseForm(forms.Form):
-    """Why schedules are paused."""
-
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=200,
-        required=False,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
-        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
-    )

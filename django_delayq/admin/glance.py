@@ -2,6 +2,7 @@
 reads neither database nor Redis itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from .. import chain, conf, handover, registry
+from .. import chain, conf, declared, handover, registry
+from ..compat import AnyTask
 from ..exceptions import InvalidRecurrence
+from ..fields import utcnow
 from ..models import Condition, Schedule
-from ..timing import from_ms
 from ..words import describe
-from .display import badge, instant, milliseconds, relative, status_badge, utcnow, zone_of
+from .display import Html, badge, instant, milliseconds, moment, relative, status_badge, zone_of
 
 if TYPE_CHECKING:
     from ..broker import EntryView
@@ -62,29 +65,37 @@ def marks(schedule: Schedule) -> SafeString:
     found = []
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
-        found.append((badge("warn", _("not yet mirrored"), title),))
-    if is_vanished(schedule):
-        title = _("No installed app has this @task function.")
-        found.append((badge("bad", _("task not installed"), title),))
-    if schedule.backend:
-        found.append((_handover_mark(schedule),))
-    return format_html_join(" ", "{}", found)
-
-
-def _handover_mark(schedule: Schedule) -> SafeString:
-    refusal = None if is_vanished(schedule) else _refusal(schedule)
-    if refusal is not None:
-        return badge("bad", _("backend refuses"), str(refusal))
-    title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
-    return badge("quiet", f"→ {schedule.backend}", title)
-
-
-def _refusal(schedule: Schedule) -> Exception | None:
+        found.append(badge("warn", _("not yet mirrored"), title))
+    tasks: Mapping[str, AnyTask | None]
     try:
-        task = registry.get_tasks()[schedule.task]
-    except Exception:  # the checks report it
-        return None
-    return handover.find_refusal(task, schedule.backend, schedule.priority)
+        tasks = registry.get_tasks()
+    except Exception:  # the code cannot even be read, which the checks report
+        tasks = {schedule.task: None}
+    if schedule.task not in tasks:
+        found.append(badge("bad", _("task not installed"), _("No installed app has this @task function.")))
+    if schedule.backend:
+        task = tasks.get(schedule.task)
+        refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
+        title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
+        mark = badge("bad", _("backend refuses"), str(refusal)) if refusal else None
+        found.append(mark or badge("quiet", f"→ {schedule.backend}", title))
+    return format_html_join(" ", "{}", ((mark,) for mark in found))
+
+
+def origin_marks(schedule: Schedule) -> SafeString:
+    """Return that the code declares a schedule, that it no longer does, and how many fields a person changed."""
+    declaration = declared.declaration_of(schedule)
+    if declaration is None:
+        return SafeString()
+    if declaration.gone_at is not None:
+        title = _("The code declared this schedule as “%(key)s” and no longer does.") % {"key": declaration.key}
+        return badge("warn", _("gone from the code"), title)
+    mark = badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": declaration.key})
+    changed = declared.overrides(schedule)
+    if not changed:
+        return mark
+    text = ngettext("%(count)d field overridden", "%(count)d fields overridden", len(changed)) % {"count": len(changed)}
+    return format_html("{} {}", mark, badge("warn", text, ", ".join(each.label for each in changed)))
 
 
 def is_unmirrored(schedule: Schedule) -> bool:
@@ -92,15 +103,7 @@ def is_unmirrored(schedule: Schedule) -> bool:
     return conf.get_config().mirror and schedule.generation != schedule.synced_generation
 
 
-def is_vanished(schedule: Schedule) -> bool:
-    """Say whether the code no longer has the task; not where it cannot even be read, which the checks report."""
-    try:
-        return schedule.task not in registry.get_tasks()
-    except Exception:
-        return False
-
-
-def recurrence_words(schedule: Schedule) -> SafeString | str:
+def recurrence_words(schedule: Schedule) -> Html:
     """Return the recurrence in words, or what is wrong with it."""
     if schedule.kind == Schedule.Kind.ONCE:
         at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
@@ -114,7 +117,7 @@ def recurrence_words(schedule: Schedule) -> SafeString | str:
     return words
 
 
-def next_due(schedule: Schedule, redis: Redis) -> SafeString | str:
+def next_due(schedule: Schedule, redis: Redis) -> Html:
     """Return when the schedule is due next, and whether it runs now or is late."""
     state = chain.state_of(schedule)
     now = utcnow()
@@ -126,13 +129,13 @@ def next_due(schedule: Schedule, redis: Redis) -> SafeString | str:
     if redis.entries is None:
         note = badge("warn", _("Redis does not answer")) if redis.error else ""
         return _due(state.next_due_at, now, note)
-    point = None if entry is None else _instant(entry.point_ms)
+    point = None if entry is None else moment(entry.point_ms)
     if entry is None or point is None:
         return _due(state.next_due_at, now, badge("warn", _("not in Redis")))
-    return _due(point, now, _lateness(point, _instant(entry.score_ms) or point, now))
+    return _due(point, now, _lateness(point, moment(entry.score_ms) or point, now))
 
 
-def last_outcome(schedule: Schedule) -> SafeString | str:
+def last_outcome(schedule: Schedule) -> Html:
     """Return the last outcome, when it was, and how late it started."""
     state = chain.state_of(schedule)
     if not state.last_status:
@@ -142,28 +145,20 @@ def last_outcome(schedule: Schedule) -> SafeString | str:
     if when is not None:
         notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))
     if state.last_lag_ms is not None:
-        lag = milliseconds(timedelta(milliseconds=state.last_lag_ms))
-        notes.append(format_html(_("lag {}"), lag))
+        notes.append(format_html(_("lag {}"), milliseconds(timedelta(milliseconds=state.last_lag_ms))))
     text = format_html_join(", ", '<span class="delayq-whole">{}</span>', ((note,) for note in notes))
     return format_html('{}<div class="delayq-note">{}</div>', status_badge(state.last_status), text)
 
 
-def _due(point: datetime | None, now: datetime, mark: SafeString | str) -> SafeString | str:
+def _due(point: datetime | None, now: datetime, mark: Html) -> Html:
     if point is None:
         return mark or "–"
     return format_html('{}<div class="delayq-note">{} {}</div>', instant(point), relative(point, now), mark)
 
 
-def _lateness(point: datetime, wake: datetime, now: datetime) -> SafeString | str:
+def _lateness(point: datetime, wake: datetime, now: datetime) -> Html:
     if now - wake > SLACK:
         return badge("warn", _("overdue"))
     if point <= now < wake:  # jitter, or a retry
         return badge("busy", _("starts %(when)s") % {"when": relative(wake, now)})
     return ""
-
-
-def _instant(value_ms: int | None) -> datetime | None:
-    try:
-        return None if value_ms is None else from_ms(value_ms)
-    except OverflowError:  # garbage under our keys
-        return None

@@ -15,17 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from .. import conf, mirror
-from ..backend.listing import (
-    LISTED,
-    JobState,
-    JobTotals,
-    Listing,
-    SeenJob,
-    count_jobs,
-    list_dead,
-    list_jobs,
-    shards_of,
-)
+from ..backend import listing
+from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob
 from ..broker import Broker
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
@@ -136,12 +127,12 @@ class JobChangeList(ChangeList):
         else:
             self.error = _("%(why)s: this process asks Redis nothing.") % {"why": _(conf.why_no_redis())}
         if self.state == JobState.DEAD:
-            self.listing = list_dead(queues, size=self.list_per_page, after=after)
+            self.listing = listing.list_dead(queues, size=self.list_per_page, after=after)
 
     def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobTotals, Listing]:
-        shards = shards_of(broker, queues)
-        counts = count_jobs(broker, shards)
-        return counts, list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
+        shards = listing.shards_of(broker, queues)
+        counts = listing.count_jobs(broker, shards)
+        return counts, listing.list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
 
     @property
     def tabs(self) -> list[dict[str, Any]]:

@@ -1,34 +1,105 @@
 """The ledger in the admin: to be searched and read, never to be written. A run's schedule may be gone."""
 
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
+from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import ledger
+from ..fields import utcnow
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
-from .asked import StorableQuestions
-from .attempts import table
-from .changelist import CappedPaginator
-from .display import block, instant, milliseconds, pretty_json, reason_words, status_badge
-from .filters import RecentFilter, ScheduleFilter
-from .guessing import NoGuessing
+from .base import BaseAdmin, column
+from .display import (
+    TRACE,
+    Html,
+    attempts_table,
+    block,
+    instant,
+    milliseconds,
+    pretty_json,
+    reason_words,
+    shown_lag,
+    status_badge,
+)  # fmt: skip
+from .filters import ChoiceFilter
 
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Run]
-else:
-    Base = admin.ModelAdmin
+#: A person does not page further than this; filters do.
+MOST_COUNTED = 10_000
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts at most `MOST_COUNTED` rows: an exact count of a large ledger takes longer than the page."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows that can be paged through."""
+        rows: Any = self.object_list
+        return int(rows.order_by()[:MOST_COUNTED].count())
+
+    @property
+    def is_capped(self) -> bool:
+        """True where there are more rows, or exactly as many."""
+        return self.count >= MOST_COUNTED
+
+
+class RecentFilter(ChoiceFilter):
+    """How long ago a run was due."""
+
+    title = gettext_lazy("due")
+    parameter_name = "due"
+    answers = (
+        ("hour", gettext_lazy("in the past hour")),
+        ("day", gettext_lazy("in the past 24 hours")),
+        ("week", gettext_lazy("in the past 7 days")),
+        ("month", gettext_lazy("in the past 30 days")),
+    )
+    hours = {"hour": 1, "day": 24, "week": 7 * 24, "month": 30 * 24}
+
+    def narrow(self, rows: Any, answer: str) -> Any:
+        """Bound the due point, which has an index."""
+        return rows.filter(due_at__gte=utcnow() - timedelta(hours=self.hours[answer]))
+
+
+class ScheduleFilter(admin.SimpleListFilter):
+    """The runs of one schedule, also of a deleted one. Shown only where a link brought one here."""
+
+    title = gettext_lazy("schedule")
+    parameter_name = "schedule__id__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        """Return the one schedule that is asked for, by its name."""
+        value = self.value()
+        if value is None:
+            return []
+        pk = _number(value)
+        name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
+        return [
+            (value, name or Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True).first() or pk)
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Compare the number; the schedule itself may be gone."""
+        value = self.value()
+        return queryset if value is None else queryset.filter(schedule_id=_number(value))
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise IncorrectLookupParameters
+    return int(text)
 
 
 @admin.register(Run)
-class RunAdmin(StorableQuestions, NoGuessing, Base):
+class RunAdmin(BaseAdmin):
     """Read what ran, and what did not."""
 
     list_display = (
@@ -69,9 +140,6 @@ class RunAdmin(StorableQuestions, NoGuessing, Base):
         "shown_attempts",
     )  # fmt: skip
 
-    class Media:
-        css = {"all": ("django_delayq/admin.css",)}
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs; what may be long and is on one page only is read for that."""
         return super().get_queryset(request).defer("attempts")
@@ -87,93 +155,50 @@ class RunAdmin(StorableQuestions, NoGuessing, Base):
         """Nobody writes the ledger."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody writes the ledger."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody writes the ledger."""
         return False
 
     @admin.display(description=gettext_lazy("schedule"))
-    def shown_schedule(self, run: Run) -> SafeString | str:
+    def shown_schedule(self, run: Run) -> Html:
         """Return a link to the schedule, its former name where it is gone."""
         if not Schedule.objects.filter(pk=run.schedule_id).exists():
             return _("%(name)s (deleted)") % {"name": run.schedule_name}
-        url = reverse("admin:django_delayq_schedule_change", args=[run.schedule_id], current_app=self.admin_site.name)
+        url = self.address("change", run.schedule_id, model="schedule")
         return format_html('<a href="{}">{}</a>', url, run.schedule_name)
 
     @admin.display(description=gettext_lazy("due"), ordering="due_at")
-    def shown_due(self, run: Run) -> SafeString | str:
+    def shown_due(self, run: Run) -> Html:
         """Return the due point, to the second, and who else ordered the run."""
         if run.origin == Origin.DUE:
             return instant(run.due_at)
         return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), run.get_origin_display())
 
-    @admin.display(description=gettext_lazy("status"))
-    def shown_status(self, run: Run) -> SafeString:
-        """Return the status."""
-        return status_badge(run.status)
-
-    @admin.display(description=gettext_lazy("reason"))
-    def shown_reason(self, run: Run) -> str:
-        """Return why it did not succeed, or who has it now."""
-        return reason_words(run)
-
-    @admin.display(description=gettext_lazy("origin"))
-    def shown_origin(self, run: Run) -> str:
-        """Return why there is a run."""
-        return run.get_origin_display()
-
-    @admin.display(description=gettext_lazy("lag"))
-    def shown_lag(self, run: Run) -> SafeString | str:
-        """Return how late it was claimed; a skipped point was not meant to be in time."""
-        return "–" if run.started_at is None else milliseconds(run.lag)
-
-    @admin.display(description=gettext_lazy("duration"))
-    def shown_duration(self, run: Run) -> SafeString | str:
-        """Return how long the last attempt took."""
-        return milliseconds(run.duration)
-
     @admin.display(description=gettext_lazy("due points"))
-    def shown_points(self, run: Run) -> SafeString | str:
+    def shown_points(self, run: Run) -> Html:
         """Return how many due points a skipped stretch stands for, and its end."""
         points = str(run.points) if run.points else _("an unknown number")
         if run.last_due_at is None:
             return points
         return format_html("{}, {} {}", points, _("the last at"), instant(run.last_due_at))
 
-    @admin.display(description=gettext_lazy("due"))
-    def due(self, run: Run) -> SafeString | str:
-        """Return the due point."""
-        return instant(run.due_at, millis=True)
-
-    @admin.display(description=gettext_lazy("claimed"))
-    def claimed(self, run: Run) -> SafeString | str:
-        """Return when a worker took it."""
-        return instant(run.claimed_at, millis=True)
-
-    @admin.display(description=gettext_lazy("started"))
-    def started(self, run: Run) -> SafeString | str:
-        """Return when the last attempt began."""
-        return instant(run.started_at, millis=True)
-
-    @admin.display(description=gettext_lazy("finished"))
-    def finished(self, run: Run) -> SafeString | str:
-        """Return when the last attempt ended."""
-        return instant(run.finished_at, millis=True)
-
-    @admin.display(description=gettext_lazy("result"))
-    def shown_result(self, run: Run) -> SafeString | str:
-        """Return what the task returned; what is named like a secret is hidden."""
-        return "–" if run.result is None else block(pretty_json(redact(run.result)))
-
-    @admin.display(description=gettext_lazy("all attempts"))
-    def shown_attempts(self, run: Run) -> SafeString:
-        """Return all attempts with their tracebacks."""
-        return table(ledger.attempts_of(run), redact_text)
-
-    @admin.display(description=gettext_lazy("error"))
-    def shown_error(self, run: Run) -> SafeString | str:
-        """Return the traceback, also that of a row that was stored unredacted."""
-        return block(redact_text(run.error), "delayq-pre delayq-trace")
+    shown_status = column(gettext_lazy("status"), lambda run: status_badge(run.status))
+    shown_reason = column(gettext_lazy("reason"), reason_words)
+    shown_origin = column(gettext_lazy("origin"), Run.get_origin_display)
+    shown_lag = column(gettext_lazy("lag"), shown_lag)
+    shown_duration = column(gettext_lazy("duration"), lambda run: milliseconds(run.duration))
+    due = column(gettext_lazy("due"), lambda run: instant(run.due_at, millis=True))
+    claimed = column(gettext_lazy("claimed"), lambda run: instant(run.claimed_at, millis=True))
+    started = column(gettext_lazy("started"), lambda run: instant(run.started_at, millis=True))
+    finished = column(gettext_lazy("finished"), lambda run: instant(run.finished_at, millis=True))
+    shown_result = column(
+        gettext_lazy("result"), lambda run: "–" if run.result is None else block(pretty_json(redact(run.result)))
+    )
+    shown_attempts = column(
+        gettext_lazy("all attempts"), lambda run: attempts_table(ledger.attempts_of(run), redact_text)
+    )
+    shown_error = column(gettext_lazy("error"), lambda run: block(redact_text(run.error), TRACE))

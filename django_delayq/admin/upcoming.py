@@ -8,24 +8,22 @@ from typing import Any
 
 from django.template.loader import render_to_string
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from .. import registry
 from ..exceptions import InvalidRecurrence, UnknownTask
+from ..fields import utcnow
 from ..models import Schedule
 from ..models.versions import moves_effective_from
 from ..words import describe
-from .display import block, relative, utcnow
+from .display import Html, block, relative
 from .durations import format_duration
 
 SHOWN = 5
 TEMPLATE = "admin/django_delayq/schedule/upcoming.html"
 
 
-def render_upcoming(
-    schedule: Schedule, saved: Schedule | None = None, problem: SafeString | str = ""
-) -> SafeString | str:
+def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: Html = "") -> Html:
     """Return a table of the next due points in the schedule's zone and in UTC, in words where there is no recurrence.
 
     `saved` is the row as it stands, where `schedule` holds what is typed: if that makes a difference, there are two
@@ -82,7 +80,7 @@ def _notes(schedule: Schedule) -> Iterator[str]:
         yield _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
 
 
-def render_task(path: str) -> SafeString | str:
+def render_task(path: str) -> Html:
     """Return signature and docstring of a task, a dash where none is chosen."""
     if not path:
         return _("Choose a task, and what it takes appears here.")
