@@ -9,25 +9,17 @@ from django.utils.translation import gettext as _
 #: A century is more than anything here means, and little enough for every database.
 LONGEST = timedelta(days=36_525)
 
-_SHOWN = (
-    ("d", timedelta(days=1)),
-    ("h", timedelta(hours=1)),
-    ("m", timedelta(minutes=1)),
-    ("s", timedelta(seconds=1)),
-    ("ms", timedelta(milliseconds=1)),
-    ("us", timedelta(microseconds=1)),
+#: What people call each unit; the first name is the one that is shown.
+_UNITS = (
+    (timedelta(weeks=1), ("w", "week", "weeks")),
+    (timedelta(days=1), ("d", "day", "days")),
+    (timedelta(hours=1), ("h", "hr", "hrs", "hour", "hours")),
+    (timedelta(minutes=1), ("m", "min", "mins", "minute", "minutes")),
+    (timedelta(seconds=1), ("s", "sec", "secs", "second", "seconds")),
+    (timedelta(milliseconds=1), ("ms",)),
+    (timedelta(microseconds=1), ("us", "µs")),
 )
-_NAMES = {
-    "us": ("us", "µs"),
-    "ms": ("ms",),
-    "s": ("s", "sec", "secs", "second", "seconds"),
-    "m": ("m", "min", "mins", "minute", "minutes"),
-    "h": ("h", "hr", "hrs", "hour", "hours"),
-    "d": ("d", "day", "days"),
-    "w": ("w", "week", "weeks"),
-}
-_UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in names}
-_LENGTH = {**dict(_SHOWN), "w": timedelta(weeks=1)}
+_LENGTH_OF = {name: length for length, names in _UNITS for name in names}
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _PART = re.compile(r"\s*(?P<amount>[0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?P<unit>[a-zµ]+)\s*,?")
 _STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
@@ -37,12 +29,12 @@ def format_duration(value: timedelta, parts: int | None = None) -> str:
     """Return `1h 30m`, exactly, or cut off after so many parts where `parts` is given."""
     if value < timedelta(0):
         return f"-{format_duration(-value, parts)}"
-    shown = []
+    shown: list[str] = []
     rest = value
-    for unit, length in _SHOWN:
+    for length, names in _UNITS[1:]:  # no weeks
         amount, rest = divmod(rest, length)
         if amount:
-            shown.append(f"{amount}{unit}")
+            shown.append(f"{amount}{names[0]}")
         if shown and parts is not None and len(shown) == parts:
             break
     return " ".join(shown) or "0s"
@@ -79,13 +71,13 @@ def _read(text: str) -> timedelta | None:
 
 def _read_parts(text: str) -> timedelta | None:
     total, at = timedelta(0), 0
-    seen = set()
+    seen: set[timedelta] = set()
     while at < len(text):
         match = _PART.match(text, at)
-        unit = match and _UNIT_OF.get(match["unit"])
-        if match is None or unit is None or unit in seen:
+        length = match and _LENGTH_OF.get(match["unit"])
+        if match is None or length is None or length in seen:
             return None
-        seen.add(unit)
-        total += float(match["amount"]) * _LENGTH[unit]
+        seen.add(length)
+        total += float(match["amount"]) * length
         at = match.end()
     return total if seen else None

@@ -1,7 +1,6 @@
 """The list of jobs in one state: a few questions, whose size does not grow with the number of jobs."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -77,18 +76,13 @@ class QueueFilter(admin.SimpleListFilter):
 
 
 class JobChangeList(ChangeList):
-    """A page of jobs. `error` says why Redis was not read, `details` whether the reader may know that."""
+    """A page of jobs. `error` says that Redis was not read, `reason` why, to whoever may know that."""
 
     state = JobState.WAITING
     counts: JobTotals | None = None
     listing = Listing([])
     error = ""
     reason = ""
-    details = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.title = _("Jobs")
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
         """Leave out what is no filter."""
@@ -102,7 +96,6 @@ class JobChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Ask Redis for a page and the counts. A POST shows nothing and asks nothing."""
         self.state = state_of(request)
-        self.details = self.model_admin.has_change_permission(request)
         if request.method != "POST":
             self._ask(request)
         rows = [as_row(seen) for seen in self.listing.jobs]
@@ -118,28 +111,29 @@ class JobChangeList(ChangeList):
         wanted = request.GET.get("queue")
         queues = (wanted,) if wanted in config.queues else config.queues
         after = request.GET.get("after", "")
+
+        def read(broker: Broker) -> tuple[JobTotals, Listing]:
+            shards = listing.shards_of(broker, queues)
+            counts = listing.count_jobs(broker, shards)
+            return counts, listing.list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
+
         if config.mirror:
             try:
-                self.counts, self.listing = mirror.ask(partial(self._read, queues, after))
+                self.counts, self.listing = mirror.ask(read)
                 return
             except (BrokerError, ForeignLayout) as error:
-                self.error, self.reason = failure(error), str(error)
+                self.error = failure(error)
+                self.reason = str(error) if self.model_admin.has_change_permission(request) else ""
         else:
             self.error = _("%(why)s: this process asks Redis nothing.") % {"why": _(conf.why_no_redis())}
         if self.state == JobState.DEAD:
             self.listing = listing.list_dead(queues, size=self.list_per_page, after=after)
 
-    def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobTotals, Listing]:
-        shards = listing.shards_of(broker, queues)
-        counts = listing.count_jobs(broker, shards)
-        return counts, listing.list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
-
     @property
     def tabs(self) -> list[dict[str, Any]]:
         """The states with their numbers, each with its address."""
-        counts: Any = self.counts[:4] if self.counts else (None, None, None, None)
-        more = self.counts is not None and self.counts.more
-        queue = {name: self.params[name] for name in ("queue",) if name in self.params}
+        *counts, more = self.counts or (None, None, None, None, False)
+        queue = {"queue": self.params["queue"]} if "queue" in self.params else {}
         return [
             {
                 "label": state_label(state),

@@ -98,7 +98,7 @@ class RedisJobAdmin(JobActions):
             text = _("That is no id of a job: one looks like “default.” and 22 characters.")
             self.message_user(request, text, messages.WARNING)
             return HttpResponseRedirect(request.path)
-        return super().changelist_view(request, extra_context)
+        return super().changelist_view(request, {**(extra_context or {}), "title": _("Jobs")})
 
     @admin.display(description=gettext_lazy("task"))
     def task(self, row: Any) -> SafeString:

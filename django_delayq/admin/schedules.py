@@ -14,25 +14,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from .. import conf, declared, registry
+from .. import declared, registry
 from ..models import Origin, Run, Schedule
 from ..redaction import redact_arguments
-from . import glance
+from . import display, glance
 from .backfill import ScheduleBackfill
 from .base import column
 from .changelist import ScheduleChangeList, ask_health, ask_redis
-from .display import (
-    Html,
-    block,
-    breakable,
-    instant,
-    milliseconds,
-    pretty_json,
-    reason_words,
-    shown_lag,
-    status_badge,
-    zone_of,
-)
 from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter
 from .formfields import DurationField, InstantField
@@ -103,7 +91,7 @@ class ScheduleAdmin(ScheduleBackfill):
         """Return name and task."""
         task = schedule.task.rpartition(".")[2]
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div>'
-        return format_html(note, schedule.name, schedule.task, breakable(task))
+        return format_html(note, schedule.name, schedule.task, display.breakable(task))
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
@@ -138,9 +126,13 @@ class ScheduleAdmin(ScheduleBackfill):
 
     shown_args = column(gettext_lazy("positional arguments"), lambda schedule: _shown_arguments(schedule)[0])
     shown_kwargs = column(gettext_lazy("keyword arguments"), lambda schedule: _shown_arguments(schedule)[1])
-    shown_at = column(gettext_lazy("at"), lambda schedule: instant(schedule.at, zone_of(schedule)))
-    shown_start_at = column(gettext_lazy("not before"), lambda schedule: instant(schedule.start_at, zone_of(schedule)))
-    shown_end_at = column(gettext_lazy("not after"), lambda schedule: instant(schedule.end_at, zone_of(schedule)))
+    shown_at = column(gettext_lazy("at"), lambda schedule: display.instant(schedule.at, display.zone_of(schedule)))
+    shown_start_at = column(
+        gettext_lazy("not before"), lambda schedule: display.instant(schedule.start_at, display.zone_of(schedule))
+    )
+    shown_end_at = column(
+        gettext_lazy("not after"), lambda schedule: display.instant(schedule.end_at, display.zone_of(schedule))
+    )
     about_task = column(
         gettext_lazy("about the task"),
         lambda schedule: format_html('<div id="delayq-task">{}</div>', render_task(schedule.task)),
@@ -196,19 +188,18 @@ class ScheduleAdmin(ScheduleBackfill):
             "state": glance.state_badge(schedule),
             "reason": glance.state_reason(schedule),
             "marks": glance.marks(schedule),
-            "mirrored": conf.get_config().mirror and not glance.is_unmirrored(schedule),
-            "mirrors": conf.get_config().mirror,
+            "unmirrored": glance.is_unmirrored(schedule),
             "next_due": glance.next_due(schedule, redis),
             "outcome": glance.last_outcome(schedule),
             "recurrence": glance.recurrence_words(schedule),
             "runs": [
                 {
                     "pk": run.pk,
-                    "due": instant(run.due_at),
-                    "status": status_badge(run.status),
-                    "reason": reason_words(run),
-                    "lag": shown_lag(run),
-                    "duration": milliseconds(run.duration),
+                    "due": display.instant(run.due_at),
+                    "status": display.status_badge(run.status),
+                    "reason": display.reason_words(run),
+                    "lag": display.shown_lag(run),
+                    "duration": display.milliseconds(run.duration),
                 }
                 for run in _newest_runs(schedule)
             ],
@@ -227,10 +218,10 @@ def _as_shown(field: Any) -> Any:
     return f"shown_{field}" if field in SHOWN_OTHERWISE else field
 
 
-def _shown_arguments(schedule: Schedule) -> list[Html]:
+def _shown_arguments(schedule: Schedule) -> list[display.Html]:
     """Return positional and keyword arguments as they may be shown."""
     shown = redact_arguments(schedule.args, schedule.kwargs, registry.parameters_of(schedule.task))
-    return [block(pretty_json(each)) for each in shown]
+    return [display.block(display.pretty_json(each)) for each in shown]
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:

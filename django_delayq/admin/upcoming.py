@@ -1,7 +1,6 @@
 """What the form shows beside its inputs: the next due points and the chosen task. Renders HTML; saves nothing."""
 
 import inspect
-from collections.abc import Iterator
 from copy import copy
 from datetime import datetime
 from typing import Any
@@ -20,7 +19,6 @@ from .display import Html, block, relative
 from .durations import format_duration
 
 SHOWN = 5
-TEMPLATE = "admin/django_delayq/schedule/upcoming.html"
 
 
 def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: Html = "") -> Html:
@@ -36,11 +34,9 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
     if before is None or before == after:
         tables = [after]
     else:
-        tables = [{**before, "heading": _("Now")}]
-        if after is not None:
-            tables.append({**after, "heading": _("After saving")})
+        tables = [{**before, "heading": _("Now")}, after and {**after, "heading": _("After saving")}]
     context = {"problem": problem, "hint": hint, "tables": [table for table in tables if table is not None]}
-    return render_to_string(TEMPLATE, context)
+    return render_to_string("admin/django_delayq/schedule/upcoming.html", context)
 
 
 def _once_saved(schedule: Schedule, saved: Schedule | None, now: datetime) -> Schedule:
@@ -68,16 +64,16 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
         }
         for point in points
     ]
-    return {"rows": rows, "zone": schedule.timezone, "words": words, "notes": list(_notes(schedule))}
-
-
-def _notes(schedule: Schedule) -> Iterator[str]:
+    notes = []
     if not schedule.enabled:
-        yield _("It is not enabled: none of these will run.")
+        notes.append(_("It is not enabled: none of these will run."))
     if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
-        yield _("Each run moves the following ones by as long as it takes.")
+        notes.append(_("Each run moves the following ones by as long as it takes."))
     if schedule.jitter:
-        yield _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
+        notes.append(
+            _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
+        )
+    return {"rows": rows, "zone": schedule.timezone, "words": words, "notes": notes}
 
 
 def render_task(path: str) -> Html:
