@@ -2,7 +2,7 @@
 call per schedule and one message; what it means is for the models and the mirror to say.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django import forms
@@ -12,8 +12,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
-from django.views.decorators.http import require_POST
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from .. import declared, orders
 from ..models import Schedule
@@ -21,12 +20,9 @@ from .base import BaseAdmin, View
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
-Schedules = Iterable[Schedule]
 
 
 class PauseForm(forms.Form):
-    """Why schedules are paused."""
-
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=200,
@@ -42,43 +38,49 @@ class ScheduleActions(BaseAdmin):
     actions = ("run_now", "pause", "resume")
 
     @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now"))
-    def run_now(self, request: HttpRequest, schedules: Schedules) -> None:
-        """Order one run of each."""
+    def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
         runs = []
         for schedule in schedules:
             runs.append(orders.run_now(schedule))
             self.log_change(request, schedule, _("Run now."))
+        text: Any = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs))
+        text %= {"count": len(runs)}
         if len(runs) == 1:
             link = format_html('<a href="{}">{}</a>', self.address("change", runs[0].pk, model="run"), _("see the run"))
-            message: Any = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
-        else:
-            message = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs)) % {
-                "count": len(runs)
-            }
-        self.message_user(request, message, messages.SUCCESS)
+            text = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
+        self.message_user(request, text, messages.SUCCESS)
 
     @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
-    def pause(self, request: HttpRequest, schedules: Schedules) -> HttpResponse | None:
+    def pause(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
         """Ask for a reason, then pause each."""
+        form = PauseForm(request.POST if "reason" in request.POST else None)
+        if form.is_valid():
+            reason = form.cleaned_data["reason"]
+            logged = _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
+            text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
+            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged, text)
+            return None
         across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
         if across == "1":  # Django wants to see one of them; a form with thousands is refused
             chosen = chosen[:1]
         hidden = [("action", "pause"), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
-        form = PauseForm(request.POST if "apply" in request.POST else None)
-        return self._pause(request, schedules, form, hidden=hidden, back=request.get_full_path())
+        names, count = [schedule.name for schedule in schedules], len(schedules)
+        if count == 1:
+            title, listed = _("Pause “%(name)s”") % {"name": names[0]}, []
+        else:
+            title, listed = _("Pause %(count)d schedules") % {"count": count}, names[:NAMES_SHOWN]
+        back = request.get_full_path() if chosen else self.address("change", schedules[0].pk)
+        return self.page(
+            request, "schedule/pause.html", title, form=form, names=listed, more=count - NAMES_SHOWN, hidden=hidden,
+            back=back,
+        )  # fmt: skip
 
     @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))
-    def resume(self, request: HttpRequest, schedules: Schedules) -> None:
-        """Let each go on."""
-        names = []
-        for schedule in schedules:
-            schedule.resume()
-            self.log_change(request, schedule, _("Resumed."))
-            names.append(schedule.name)
-        text = ngettext("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", len(names))
-        self._say(request, text, names)
+    def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+        text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
+        self._each(request, schedules, Schedule.resume, _("Resumed."), text)
 
-    def reset(self, request: HttpRequest, schedules: Schedules) -> None:
+    def reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
         """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
         for schedule in schedules:
             try:
@@ -92,20 +94,13 @@ class ScheduleActions(BaseAdmin):
                 message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
                 self.message_user(request, message, messages.ERROR)
 
-    def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask for a reason (GET), pause one schedule (POST)."""
-        form = PauseForm(request.POST if request.method == "POST" else None)
-        back = self.address("change", pk)
-        return self._pause(request, [self.one(request, pk)], form, hidden=[], back=back) or HttpResponseRedirect(back)
-
-    def button(self, act: Callable[[HttpRequest, Schedules], object]) -> View:
-        """Return the view of a button that does this to one schedule."""
+    def button(self, act: Callable[[HttpRequest, Sequence[Schedule]], HttpResponse | None]) -> View:
+        """Return the view that does this to one schedule, and leads back to it unless there is something to ask."""
 
         def view(request: HttpRequest, pk: int) -> HttpResponse:
-            act(request, [self.one(request, pk)])
-            return HttpResponseRedirect(self.address("change", pk))
+            return act(request, [self.one(request, pk)]) or HttpResponseRedirect(self.address("change", pk))
 
-        return require_POST(view)
+        return view
 
     def one(self, request: HttpRequest, pk: int) -> Schedule:
         """Return the schedule of a page that changes it.
@@ -120,28 +115,16 @@ class ScheduleActions(BaseAdmin):
             raise Http404(_("There is no such schedule; it may have been deleted."))
         return schedule
 
-    def _pause(
-        self, request: HttpRequest, schedules: Schedules, form: PauseForm, *, hidden: list[tuple[str, str]], back: str
-    ) -> HttpResponse | None:
+    def _each(
+        self,
+        request: HttpRequest,
+        schedules: Sequence[Schedule],
+        do: Callable[[Schedule], None],
+        logged: str,
+        text: Any,
+    ) -> None:
+        for schedule in schedules:
+            do(schedule)
+            self.log_change(request, schedule, logged)
         names = [schedule.name for schedule in schedules]
-        if form.is_valid():
-            reason = form.cleaned_data["reason"]
-            for schedule in schedules:
-                schedule.pause(reason)
-                logged = _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
-                self.log_change(request, schedule, logged)
-            text = ngettext("“%(name)s” is paused.", "%(count)d schedules are paused.", len(names))
-            self._say(request, text, names)
-            return None
-        if len(names) == 1:
-            title, listed = _("Pause “%(name)s”") % {"name": names[0]}, []
-        else:
-            title, listed = _("Pause %(count)d schedules") % {"count": len(names)}, names[:NAMES_SHOWN]
-        return self.page(
-            request, "schedule/pause.html", title, form=form, names=listed, more=len(names) - NAMES_SHOWN,
-            hidden=hidden, back=back,
-        )  # fmt: skip
-
-    def _say(self, request: HttpRequest, text: str, names: list[str]) -> None:
-        values = {"count": len(names), "name": names[0] if names else ""}
-        self.message_user(request, text % values, messages.SUCCESS)
+        self.message_user(request, text % {"count": len(names), "name": "".join(names[:1])}, messages.SUCCESS)

@@ -48,7 +48,6 @@ class BackfillForm(forms.Form):
         self.plan: list[Candidate] = []
 
     def clean(self) -> dict[str, Any]:
-        """Work out what would be ordered."""
         values: dict[str, Any] = super().clean() or self.cleaned_data
         if "start" in values and "end" in values:
             try:

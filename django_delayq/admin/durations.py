@@ -20,9 +20,9 @@ _UNITS = (
     (timedelta(microseconds=1), ("us", "µs")),
 )
 _LENGTH_OF = {name: length for length, names in _UNITS for name in names}
-_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
-_PART = re.compile(r"\s*(?P<amount>[0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?P<unit>[a-zµ]+)\s*,?")
-_STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
+_PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-zµ]+)\s*,?")
+#: What Django reads of it, but for 15:00, which may be hours or minutes.
+_STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,12}|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,6})?")
 
 
 def format_duration(value: timedelta, parts: int | None = None) -> str:
@@ -61,23 +61,11 @@ def parse_duration(text: str) -> timedelta:
 
 
 def _read(text: str) -> timedelta | None:
-    if _NUMBER.fullmatch(text):
-        return timedelta(seconds=float(text))
     if _STANDARD.fullmatch(text):
         value = parse_standard(text.upper() if text.startswith("p") else text)
         return value if value is None or value >= timedelta(0) else None
-    return _read_parts(text)
-
-
-def _read_parts(text: str) -> timedelta | None:
-    total, at = timedelta(0), 0
-    seen: set[timedelta] = set()
-    while at < len(text):
-        match = _PART.match(text, at)
-        length = match and _LENGTH_OF.get(match["unit"])
-        if match is None or length is None or length in seen:
-            return None
-        seen.add(length)
-        total += float(match["amount"]) * length
-        at = match.end()
-    return total if seen else None
+    parts = _PART.findall(text)
+    lengths = {_LENGTH_OF[unit]: float(amount) for amount, unit in parts if unit in _LENGTH_OF}
+    if not parts or len(lengths) < len(parts) or _PART.sub("", text):
+        return None  # nothing, or a unit that is unknown or comes twice, or something between them
+    return sum((length * amount for length, amount in lengths.items()), timedelta(0))

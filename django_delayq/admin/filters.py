@@ -17,11 +17,9 @@ class ChoiceFilter(admin.SimpleListFilter):
     answers: tuple[tuple[str, Any], ...]
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        """Return every answer."""
         return list(self.answers)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Narrow the rows down to an answer."""
         answer = self.value()
         found: QuerySet[Any] = self.narrow(queryset, answer) if answer in dict(self.answers) else queryset
         return found
@@ -46,31 +44,24 @@ class StateFilter(ChoiceFilter):
     )
 
     def narrow(self, rows: Any, answer: str) -> Any:
-        """Ask the verb of that name."""
         return getattr(rows, answer)()
 
 
 class OutcomeFilter(ChoiceFilter):
-    """How a schedule's last run ended."""
-
     title = _("last outcome")
     parameter_name = "outcome"
     answers = (*((status.value, status.label) for status in Status if not status.is_open), ("none", _("none yet")))
 
     def narrow(self, rows: Any, answer: str) -> Any:
-        """Compare what the states noted."""
         return rows.exclude(state__last_status__gt="") if answer == "none" else rows.filter(state__last_status=answer)
 
 
 class OriginFilter(ChoiceFilter):
-    """Where a schedule comes from."""
-
     title = _("origin")
     parameter_name = "origin"
     answers = (("hand", _("made by hand")), ("code", _("in the code")), ("gone", _("gone from the code")))
 
     def narrow(self, rows: Any, answer: str) -> Any:
-        """Ask for the declaration."""
         wanted = {
             "hand": Q(declaration=None),
             "code": Q(declaration__isnull=False, declaration__gone_at=None),

@@ -41,7 +41,6 @@ class DurationField(forms.Field):
         return format_duration(value) if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
-        """Return the duration, None for an empty text."""
         if value is None or isinstance(value, timedelta):
             return value
         if not str(value).strip():
@@ -138,7 +137,6 @@ class ZoneInput(forms.TextInput):
     """A text input that offers the zones this machine knows; the model checks what is typed."""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the input and its list of suggestions."""
         attrs = {**(attrs or {}), "list": f"{name}-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
         field = super().render(name, value, attrs, renderer)
         options = format_html_join("", '<option value="{}">', _zones())
@@ -165,14 +163,12 @@ def task_choices(former: str) -> Choices:
 
 
 def queue_choices(former: str) -> Choices:
-    """Return the queues that the settings name."""
     queues = conf.get_config().queues
     gone = _("%(queue)s (no setting names it)") % {"queue": former}
     return [*((queue, queue) for queue in queues), *_gone(former, queues, gone)]
 
 
 def backend_choices(former: str) -> Choices:
-    """Return our own workers, and the aliases of TASKS."""
     backends = handover.backends()
     gone = _("%(backend)s (not in TASKS)") % {"backend": former}
     others = [(alias, f"{alias} ({name})") for alias, name in backends.items()]

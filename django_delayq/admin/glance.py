@@ -53,7 +53,6 @@ def state_badge(schedule: Schedule) -> SafeString:
 
 
 def state_reason(schedule: Schedule) -> str:
-    """Return why the schedule does not go on, in words."""
     if not schedule.enabled:
         return schedule.pause_reason
     state = chain.state_of(schedule)

@@ -60,7 +60,6 @@ class Order:
         return "delete_selected" if self.name == "delete" else self.name.replace("-", "_")
 
     def fits(self, seen: SeenJob) -> bool:
-        """Say whether a job that was seen like this is one for it."""
         return seen.result_id is not None and seen.state in self.states and (self.name != "retry" or not seen.flaw)
 
 
@@ -167,7 +166,6 @@ class JobActions(BaseAdmin):
         return {name: action for name, action in found.items() if name in fitting}
 
     def order_urls(self) -> list[URLPattern]:
-        """Return the addresses of the buttons."""
         take = require_http_methods(["GET", "HEAD", "POST"])
         return [
             self.route(f"<path:object_id>/{name}/", take(partial(self.order_view, order=order)), name)
@@ -206,7 +204,6 @@ class JobActions(BaseAdmin):
         return self._ask(request, order, _names(chosen[:NAMES_SHOWN]), len(chosen), hidden, request.get_full_path())
 
     def orders_of(self, request: HttpRequest, seen: SeenJob) -> list[dict[str, Any]]:
-        """Return the buttons of a job's page."""
         return [
             {"label": order.label, "url": self.address(order.name, seen.result_id)}
             for order in ORDERS.values()

@@ -76,7 +76,6 @@ def when(seen: SeenJob) -> Html:
 
 
 def about_state(seen: SeenJob) -> Html:
-    """Return the instant that its state is about, in words."""
     words = {
         JobState.WAITING: _("waits until {}"),
         JobState.READY: _("ready since {}"),
@@ -123,7 +122,6 @@ def history(seen: SeenJob) -> list[Attempt]:
 
 
 def all_attempts(seen: SeenJob) -> SafeString:
-    """Return the attempts as a table, with their tracebacks."""
     secrets = _secrets(seen.read()[0])
     return attempts_table(history(seen), lambda text: redact_text(text, secrets))
 

@@ -32,7 +32,6 @@ def state_of(request: HttpRequest) -> JobState:
 
 
 def state_label(state: JobState) -> str:
-    """Return what people call a state."""
     return {
         JobState.WAITING: pgettext("job", "waiting"),
         JobState.READY: pgettext("job", "ready"),
@@ -60,13 +59,10 @@ def failure(error: Exception) -> str:
 
 
 class QueueFilter(admin.SimpleListFilter):
-    """The jobs of one queue."""
-
     title = gettext_lazy("queue")
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        """Return every queue where there are several."""
         queues = conf.get_config().queues
         return [(queue, queue) for queue in queues] if len(queues) > 1 else []
 
@@ -85,7 +81,6 @@ class JobChangeList(ChangeList):
     reason = ""
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
-        """Leave out what is no filter."""
         found: dict[str, Any] = super().get_filters_params(params)
         return {name: value for name, value in found.items() if name not in OWN_PARAMETERS}
 
@@ -147,10 +142,8 @@ class JobChangeList(ChangeList):
 
     @property
     def next_page(self) -> str:
-        """The address of the next page, '' where there is none."""
         return self.get_query_string({"after": self.listing.after}) if self.listing.after else ""
 
     @property
     def first_page(self) -> str:
-        """The address of the first page, '' where this is it."""
         return self.get_query_string() if self.params.get("after") else ""

@@ -80,11 +80,9 @@ class RedisJobAdmin(JobActions):
     # The list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
-        """Return the page that asks Redis."""
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the columns that say something in this state."""
         return COLUMNS[state_of(request)]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -102,7 +100,6 @@ class RedisJobAdmin(JobActions):
 
     @admin.display(description=gettext_lazy("task"))
     def task(self, row: Any) -> SafeString:
-        """Return task and id, linked to the job's page."""
         wanted = row.seen.result_id
         return shown.task_name(row.seen, self.address("change", wanted) if wanted else "")
 
@@ -165,7 +162,6 @@ class RedisJobAdmin(JobActions):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add the buttons."""
         context["orders"] = self.orders_of(request, context["original"].seen)
         return super().render_change_form(request, context, *args, **kwargs)
 

@@ -41,19 +41,15 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 
     @cached_property
     def count(self) -> int:
-        """The number of rows that can be paged through."""
         rows: Any = self.object_list
         return int(rows.order_by()[:MOST_COUNTED].count())
 
     @property
     def is_capped(self) -> bool:
-        """True where there are more rows, or exactly as many."""
         return self.count >= MOST_COUNTED
 
 
 class RecentFilter(ChoiceFilter):
-    """How long ago a run was due."""
-
     title = gettext_lazy("due")
     parameter_name = "due"
     answers = (
@@ -62,11 +58,11 @@ class RecentFilter(ChoiceFilter):
         ("week", gettext_lazy("in the past 7 days")),
         ("month", gettext_lazy("in the past 30 days")),
     )
-    hours = {"hour": 1, "day": 24, "week": 7 * 24, "month": 30 * 24}
+    spans = {"hour": timedelta(hours=1), "day": timedelta(1), "week": timedelta(7), "month": timedelta(30)}
 
     def narrow(self, rows: Any, answer: str) -> Any:
         """Bound the due point, which has an index."""
-        return rows.filter(due_at__gte=utcnow() - timedelta(hours=self.hours[answer]))
+        return rows.filter(due_at__gte=utcnow() - self.spans[answer])
 
 
 class ScheduleFilter(admin.SimpleListFilter):
@@ -76,7 +72,6 @@ class ScheduleFilter(admin.SimpleListFilter):
     parameter_name = "schedule__id__exact"
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        """Return the one schedule that is asked for, by its name."""
         value = self.value()
         if value is None:
             return []
@@ -100,8 +95,6 @@ def _number(text: str) -> int:
 
 @admin.register(Run)
 class RunAdmin(BaseAdmin):
-    """Read what ran, and what did not."""
-
     list_display = (
         "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "shown_reason",
         "worker",
@@ -145,23 +138,16 @@ class RunAdmin(BaseAdmin):
         return super().get_queryset(request).defer("attempts")
 
     def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
-        """Add the attempts where there was more than one."""
         fieldsets = [*super().get_fieldsets(request, obj)]
         if obj is not None and len(ledger.attempts_of(obj)) > 1:
             fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
         return fieldsets
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody writes the ledger."""
+    def nobody(self, request: HttpRequest, obj: Any = None) -> bool:
+        """The ledger is written by workers."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody writes the ledger."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody writes the ledger."""
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = nobody
 
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> Html:

@@ -38,8 +38,6 @@ RECURRENCE_FIELDS = (
 
 @admin.register(Schedule)
 class ScheduleAdmin(ScheduleBackfill):
-    """Edit, pause and run schedules."""
-
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},
@@ -83,12 +81,10 @@ class ScheduleAdmin(ScheduleBackfill):
     # The list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ScheduleChangeList]:
-        """Return the page that asks Redis once."""
         return ScheduleChangeList
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
-        """Return name and task."""
         task = schedule.task.rpartition(".")[2]
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div>'
         return format_html(note, schedule.name, schedule.task, display.breakable(task))
@@ -146,12 +142,11 @@ class ScheduleAdmin(ScheduleBackfill):
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the buttons and the preview."""
         views = {
-            "run-now": self.button(self.run_now),
-            "pause": self.pause_view,
-            "resume": self.button(self.resume),
-            "reset": self.button(self.reset),
+            "run-now": require_POST(self.button(self.run_now)),
+            "pause": self.button(self.pause),
+            "resume": require_POST(self.button(self.resume)),
+            "reset": require_POST(self.button(self.reset)),
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
         }
@@ -170,7 +165,6 @@ class ScheduleAdmin(ScheduleBackfill):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add what stands above the form of a saved schedule."""
         schedule = context.get("original")
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
@@ -219,7 +213,6 @@ def _as_shown(field: Any) -> Any:
 
 
 def _shown_arguments(schedule: Schedule) -> list[display.Html]:
-    """Return positional and keyword arguments as they may be shown."""
     shown = redact_arguments(schedule.args, schedule.kwargs, registry.parameters_of(schedule.task))
     return [display.block(display.pretty_json(each)) for each in shown]
 
