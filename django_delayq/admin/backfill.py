@@ -5,7 +5,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
@@ -14,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
-from ..models import Origin, Schedule
+from ..models import Origin, Run, Schedule
 from ..orders import BACKFILLED, UNDECIDED, Candidate
 from .actions import ScheduleActions
 from .display import Html, status_badge, zone_of
@@ -37,24 +36,8 @@ def _instants() -> forms.SplitDateTimeWidget:
 
 
 class BackfillForm(forms.Form):
-    """From when to when, both included."""
-
     start = InstantField(label=gettext_lazy("From"), widget=_instants())
     end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
-
-    def __init__(self, schedule: Schedule, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.schedule = schedule
-        self.plan: list[Candidate] = []
-
-    def clean(self) -> dict[str, Any]:
-        values: dict[str, Any] = super().clean() or self.cleaned_data
-        if "start" in values and "end" in values:
-            try:
-                self.plan = orders.plan_backfill(self.schedule, values["start"], values["end"])
-            except (InvalidBackfill, InvalidRecurrence) as error:
-                raise ValidationError(str(error)) from None
-        return values
 
 
 class ScheduleBackfill(ScheduleActions):
@@ -62,29 +45,29 @@ class ScheduleBackfill(ScheduleActions):
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""
-        schedule = self.one(request, pk)
-        posted = request.method == "POST"
-        form = BackfillForm(schedule, request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
-        if posted and form.is_valid():
-            self._backfill(request, schedule, form.cleaned_data["start"], form.cleaned_data["end"])
-            return HttpResponseRedirect(self.address("change", pk))
-        shown = form.is_bound and form.is_valid()
-        wanted = [item for item in form.plan if not item.left_out]
-        left_out = [item for item in form.plan if item.left_out]
+        schedule, posted = self.one(request, pk), request.method == "POST"
+        form = BackfillForm(request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
+        plan: list[Candidate] | None = None
+        if form.is_valid():
+            span = form.cleaned_data["start"], form.cleaned_data["end"]
+            try:
+                if posted:
+                    self._tell(request, schedule, orders.backfill(schedule, *span))
+                    return HttpResponseRedirect(self.address("change", pk))
+                plan = orders.plan_backfill(schedule, *span)
+            except (InvalidBackfill, InvalidRecurrence) as error:
+                form.add_error(None, str(error))
+        wanted = [item for item in plan or () if not item.left_out]
+        left_out = [item for item in plan or () if item.left_out]
         return self.page(
             request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
-            timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=shown,
+            timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=plan is not None,
             hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
             wanted=_rows(schedule, wanted), count=len(wanted), more=len(wanted) - POINTS_SHOWN,
             left_out=_rows(schedule, left_out), count_out=len(left_out), more_out=len(left_out) - POINTS_SHOWN,
         )  # fmt: skip
 
-    def _backfill(self, request: HttpRequest, schedule: Schedule, start: datetime, end: datetime) -> None:
-        try:
-            runs = orders.backfill(schedule, start, end)
-        except (InvalidBackfill, InvalidRecurrence) as error:  # edited or deleted at this very moment
-            self.message_user(request, str(error), messages.ERROR)
-            return
+    def _tell(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
         if not runs:
             self.message_user(request, _("There is nothing left to run in this time."), messages.WARNING)
             return

@@ -237,11 +237,15 @@ class JobActions(BaseAdmin):
                 mirror.ask(each)
         except (BrokerError, ForeignLayout) as failed:
             error = failed
-        self._log(request, order, [RedisJob(id=wanted) for wanted, found in outcomes.items() if found == Outcome.DONE])
+        done = [RedisJob(id=wanted) for wanted, found in outcomes.items() if found == Outcome.DONE]
+        if order.name == "delete":
+            self.log_deletions(request, done)  # type: ignore[arg-type]
+        else:
+            for job in done:
+                self.log_change(request, job, str(order.logged))
         for outcome, count in sorted(Counter(outcomes.values()).items()):
-            done = outcome == Outcome.DONE
-            text = (order.done if done else LEFT[outcome]) % {"count": count}
-            self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
+            text, level = LEFT.get(outcome, order.done), messages.WARNING if outcome in LEFT else messages.SUCCESS
+            self.message_user(request, text % {"count": count}, level)
         if error is not None:
             text = ngettext(
                 "It is not known what became of %(count)d job: look at it before you try again.",
@@ -250,13 +254,6 @@ class JobActions(BaseAdmin):
             ) % {"count": len(chosen) - len(outcomes)}
             reason = f" {plain(str(error))}" if self.has_change_permission(request) else ""
             self.message_user(request, f"{failure(error)} {text}{reason}", messages.ERROR)
-
-    def _log(self, request: HttpRequest, order: Order, done: list[RedisJob]) -> None:
-        if order.name == "delete":
-            self.log_deletions(request, done)  # type: ignore[arg-type]
-        else:
-            for job in done:
-                self.log_change(request, job, str(order.logged))
 
     def _may(self, request: HttpRequest, order: Order) -> bool:
         allowed: bool = getattr(self, f"has_{order.permission}_permission")(request)

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.options import IS_POPUP_VAR
+from django.contrib.admin.utils import flatten_fieldsets
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern
@@ -59,11 +60,6 @@ class RedisJobAdmin(JobActions):
     sortable_by = ()
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
-    readonly_fields = (
-        "state", "task_path", "queue", "priority", "job_id", "args", "kwargs", "errors", "result", "enqueued",
-        "run_after", "about_state", "lease", "started", "attempted", "finished", "backend", "attempts", "workers",
-        "options", "size", "history",
-    )  # fmt: skip
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages: nothing is added here, and there is no table whose history could be told."""
@@ -164,6 +160,10 @@ class RedisJobAdmin(JobActions):
     ) -> HttpResponse:
         context["orders"] = self.orders_of(request, context["original"].seen)
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        fields: list[str] = flatten_fieldsets(self.get_fieldsets(request, obj))
+        return fields
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return what there is to tell of a job: of one that cannot be read only what Redis tells beside its text."""

@@ -127,11 +127,6 @@ class RunAdmin(BaseAdmin):
         ),
         (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
     )  # fmt: skip
-    readonly_fields = (
-        "shown_schedule", "shown_status", "shown_reason", "shown_origin", "shown_points", "due", "claimed", "started",
-        "finished", "shown_lag", "shown_duration", "shown_result", "shown_error",
-        "shown_attempts",
-    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs; what may be long and is on one page only is read for that."""
