@@ -1,70 +1,105 @@
-"""The filters beside the list of schedules. Each is a question an operator asks."""
+"""The filters beside the lists. Each is a question an operator asks."""
 
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.options import ModelAdmin
-from django.db.models import Q, QuerySet
+from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Status
+from ..fields import utcnow
+from ..models import Run, Schedule, Status
+
+
+def _ended(status: Status) -> Callable[[Any], Any]:
+    return lambda rows: rows.filter(state__last_status=status)
+
+
+def _due_within(span: timedelta) -> Callable[[Any], Any]:
+    return lambda rows: rows.filter(due_at__gte=utcnow() - span)
 
 
 class ChoiceFilter(admin.SimpleListFilter):
-    """A filter with fixed `answers`; any other value in the address leaves the list as it is."""
+    """A filter with fixed answers: what each is called, and how it narrows the list. Others leave it as it is."""
 
-    answers: tuple[tuple[str, Any], ...]
+    answers: dict[str, tuple[Any, Callable[[Any], Any]]]
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        return list(self.answers)
+        return [(value, label) for value, (label, _narrow) in self.answers.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        answer = self.value()
-        found: QuerySet[Any] = self.narrow(queryset, answer) if answer in dict(self.answers) else queryset
-        return found
-
-    def narrow(self, rows: Any, answer: str) -> Any:
-        """Return the rows that have this answer."""
-        raise NotImplementedError
+        _label, narrow = self.answers.get(self.value() or "", ("", None))
+        return queryset if narrow is None else narrow(queryset)
 
 
 class StateFilter(ChoiceFilter):
-    """What state a schedule is in: the verbs of ScheduleQuerySet."""
-
     title = _("state")
     parameter_name = "state"
-    answers = (
-        ("enabled", _("enabled")),
-        ("paused", _("paused")),
-        ("failing", _("failing")),
-        ("exhausted", _("exhausted")),
-        ("parked", _("parked")),
-        ("unmirrored", _("not yet mirrored")),
-    )
-
-    def narrow(self, rows: Any, answer: str) -> Any:
-        return getattr(rows, answer)()
+    answers = {
+        "enabled": (_("enabled"), lambda rows: rows.enabled()),
+        "paused": (_("paused"), lambda rows: rows.paused()),
+        "failing": (_("failing"), lambda rows: rows.failing()),
+        "exhausted": (_("exhausted"), lambda rows: rows.exhausted()),
+        "parked": (_("parked"), lambda rows: rows.parked()),
+        "unmirrored": (_("not yet mirrored"), lambda rows: rows.unmirrored()),
+    }
 
 
 class OutcomeFilter(ChoiceFilter):
     title = _("last outcome")
     parameter_name = "outcome"
-    answers = (*((status.value, status.label) for status in Status if not status.is_open), ("none", _("none yet")))
-
-    def narrow(self, rows: Any, answer: str) -> Any:
-        return rows.exclude(state__last_status__gt="") if answer == "none" else rows.filter(state__last_status=answer)
+    answers = {
+        **{end.value: (end.label, _ended(end)) for end in Status if not end.is_open},
+        "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
+    }
 
 
 class OriginFilter(ChoiceFilter):
     title = _("origin")
     parameter_name = "origin"
-    answers = (("hand", _("made by hand")), ("code", _("in the code")), ("gone", _("gone from the code")))
+    answers = {
+        "hand": (_("made by hand"), lambda rows: rows.filter(declaration=None)),
+        "code": (_("in the code"), lambda rows: rows.filter(declaration__isnull=False, declaration__gone_at=None)),
+        "gone": (_("gone from the code"), lambda rows: rows.filter(declaration__gone_at__isnull=False)),
+    }
 
-    def narrow(self, rows: Any, answer: str) -> Any:
-        wanted = {
-            "hand": Q(declaration=None),
-            "code": Q(declaration__isnull=False, declaration__gone_at=None),
-            "gone": Q(declaration__gone_at__isnull=False),
-        }
-        return rows.filter(wanted[answer])
+
+class RecentFilter(ChoiceFilter):
+    title = _("due")
+    parameter_name = "due"
+    answers = {
+        "hour": (_("in the past hour"), _due_within(timedelta(hours=1))),
+        "day": (_("in the past 24 hours"), _due_within(timedelta(days=1))),
+        "week": (_("in the past 7 days"), _due_within(timedelta(days=7))),
+        "month": (_("in the past 30 days"), _due_within(timedelta(days=30))),
+    }
+
+
+class ScheduleFilter(admin.SimpleListFilter):
+    """The runs of one schedule, also of a deleted one. Shown only where a link brought one here."""
+
+    title = _("schedule")
+    parameter_name = "schedule__id__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        value = self.value()
+        if value is None:
+            return []
+        pk = _number(value)
+        name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
+        former = Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True)
+        return [(value, name or former.first() or pk)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Compare the number; the schedule itself may be gone."""
+        value = self.value()
+        return queryset if value is None else queryset.filter(schedule_id=_number(value))
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise IncorrectLookupParameters
+    return int(text)

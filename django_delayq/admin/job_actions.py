@@ -21,14 +21,14 @@ from django.views.decorators.http import require_http_methods
 
 from .. import mirror
 from ..backend import operating
-from ..backend.listing import JobState, SeenJob, find_job, find_stored
+from ..backend.listing import JobState, SeenJob
 from ..backend.operating import Outcome
 from ..broker import Broker
 from ..exceptions import BrokerError, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
 from .base import BaseAdmin
-from .job_list import as_row, failure, state_of
+from .job_list import failure, state_of
 
 #: So many jobs are changed at once.
 MOST_SELECTED = 100
@@ -201,7 +201,8 @@ class JobActions(BaseAdmin):
             self._do(request, order, chosen)
             return None
         hidden = [("action", order.action), *((ACTION_CHECKBOX_NAME, wanted) for wanted in chosen)]
-        return self._ask(request, order, _names(chosen[:NAMES_SHOWN]), len(chosen), hidden, request.get_full_path())
+        names = [self._name(request, wanted) for wanted in chosen[:NAMES_SHOWN]]
+        return self._ask(request, order, names, len(chosen), hidden, request.get_full_path())
 
     def orders_of(self, request: HttpRequest, seen: SeenJob) -> list[dict[str, Any]]:
         return [
@@ -214,6 +215,13 @@ class JobActions(BaseAdmin):
         """Return a page that says that Redis could not be asked."""
         reason = str(error) if self.has_change_permission(request) else ""
         return self.page(request, "redisjob/away.html", _("Job"), status=503, error=failure(error), reason=reason)
+
+    def _name(self, request: HttpRequest, wanted: str) -> str:
+        """Return what a job is called, its id where nobody tells more."""
+        with suppress(BrokerError, ForeignLayout):  # what follows says so
+            if (row := self.get_object(request, wanted)) is not None:
+                return str(row)
+        return plain(wanted[:100])
 
     def _ask(
         self, request: HttpRequest, order: Order, names: list[str], count: int, hidden: list[tuple[str, str]], back: str
@@ -258,16 +266,3 @@ class JobActions(BaseAdmin):
     def _may(self, request: HttpRequest, order: Order) -> bool:
         allowed: bool = getattr(self, f"has_{order.permission}_permission")(request)
         return allowed
-
-
-def _names(chosen: list[str]) -> list[str]:
-    """Return what these jobs are called, their ids where nobody tells more."""
-    found = {wanted: find_stored(wanted) for wanted in chosen}
-
-    def look(broker: Broker) -> None:
-        for wanted in chosen:
-            found[wanted] = find_job(broker, wanted) or found[wanted]
-
-    with suppress(BrokerError, ForeignLayout):  # what follows says so
-        mirror.ask(look)
-    return [plain(wanted[:100]) if seen is None else str(as_row(seen)) for wanted, seen in found.items()]

@@ -16,13 +16,12 @@ from ..jobs import Call, attempts_of
 from ..plain import plain
 from ..redaction import redact, redact_arguments, redact_text, secret_texts
 from .display import TRACE, Html, attempts_table, badge, block, breakable, instant, moment, pretty_json, relative
-from .job_list import state_label
+from .job_list import WORDS
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
 SLACK = timedelta(seconds=5)
 #: So much of an error's last line is shown in the list.
 LINE_SHOWN = 150
-_TONES = {JobState.WAITING: "quiet", JobState.READY: "busy", JobState.RUNNING: "good", JobState.DEAD: "bad"}
 
 
 def instant_of(value_ms: int | None) -> Html:
@@ -35,7 +34,7 @@ def state(seen: SeenJob) -> SafeString:
         good = seen.record.status == "SUCCESSFUL"
         label = badge("good" if good else "bad", _("successful") if good else _("failed"))
     else:
-        label = badge(_TONES.get(seen.state, "quiet"), state_label(seen.state))
+        label = badge(WORDS[seen.state].tone, WORDS[seen.state].label)
     return format_html("{} {}", label, _flaw(seen))
 
 
@@ -76,14 +75,7 @@ def when(seen: SeenJob) -> Html:
 
 
 def about_state(seen: SeenJob) -> Html:
-    words = {
-        JobState.WAITING: _("waits until {}"),
-        JobState.READY: _("ready since {}"),
-        JobState.RUNNING: _("with a worker since {}"),
-        JobState.DEAD: _("died {}"),
-        JobState.ENDED: _("ended {}"),
-    }[seen.state]
-    return "–" if seen.at_ms is None else format_html(words, instant_of(seen.at_ms))
+    return "–" if seen.at_ms is None else format_html(WORDS[seen.state].instant, instant_of(seen.at_ms))
 
 
 def attempts(seen: SeenJob) -> str:

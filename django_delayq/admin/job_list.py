@@ -1,7 +1,7 @@
 """The list of jobs in one state: a few questions, whose size does not grow with the number of jobs."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -11,7 +11,7 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from .. import conf, mirror
 from ..backend import listing
@@ -25,20 +25,27 @@ from ..plain import plain
 OWN_PARAMETERS = ("state", "after")
 
 
+class Words(NamedTuple):
+    """What people call a state, the tone of its badge, and what its instant is about."""
+
+    label: Any
+    tone: str
+    instant: Any
+
+
+WORDS = {
+    JobState.WAITING: Words(pgettext_lazy("job", "waiting"), "quiet", gettext_lazy("waits until {}")),
+    JobState.READY: Words(pgettext_lazy("job", "ready"), "busy", gettext_lazy("ready since {}")),
+    JobState.RUNNING: Words(pgettext_lazy("job", "running"), "good", gettext_lazy("with a worker since {}")),
+    JobState.DEAD: Words(pgettext_lazy("job", "dead"), "bad", gettext_lazy("died {}")),
+    JobState.ENDED: Words(pgettext_lazy("job", "ended"), "quiet", gettext_lazy("ended {}")),
+}
+
+
 def state_of(request: HttpRequest) -> JobState:
     """Return the state whose jobs a request's address asks for."""
     wanted = request.GET.get("state")
     return next((state for state in LISTED if state == wanted), JobState.WAITING)
-
-
-def state_label(state: JobState) -> str:
-    return {
-        JobState.WAITING: pgettext("job", "waiting"),
-        JobState.READY: pgettext("job", "ready"),
-        JobState.RUNNING: pgettext("job", "running"),
-        JobState.DEAD: pgettext("job", "dead"),
-        JobState.ENDED: pgettext("job", "ended"),
-    }[state]
 
 
 def as_row(seen: SeenJob) -> RedisJob:
@@ -131,7 +138,7 @@ class JobChangeList(ChangeList):
         queue = {"queue": self.params["queue"]} if "queue" in self.params else {}
         return [
             {
-                "label": state_label(state),
+                "label": WORDS[state].label,
                 "count": count,
                 "more": more and state == JobState.DEAD,
                 "address": f"?{urlencode({**queue, 'state': state.value})}",

@@ -1,11 +1,9 @@
 """The ledger in the admin: to be searched and read, never to be written. A run's schedule may be gone."""
 
-from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -14,7 +12,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import ledger
-from ..fields import utcnow
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
 from .base import BaseAdmin, column
@@ -30,7 +27,7 @@ from .display import (
     shown_lag,
     status_badge,
 )  # fmt: skip
-from .filters import ChoiceFilter
+from .filters import RecentFilter, ScheduleFilter
 
 #: A person does not page further than this; filters do.
 MOST_COUNTED = 10_000
@@ -47,50 +44,6 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
     @property
     def is_capped(self) -> bool:
         return self.count >= MOST_COUNTED
-
-
-class RecentFilter(ChoiceFilter):
-    title = gettext_lazy("due")
-    parameter_name = "due"
-    answers = (
-        ("hour", gettext_lazy("in the past hour")),
-        ("day", gettext_lazy("in the past 24 hours")),
-        ("week", gettext_lazy("in the past 7 days")),
-        ("month", gettext_lazy("in the past 30 days")),
-    )
-    spans = {"hour": timedelta(hours=1), "day": timedelta(1), "week": timedelta(7), "month": timedelta(30)}
-
-    def narrow(self, rows: Any, answer: str) -> Any:
-        """Bound the due point, which has an index."""
-        return rows.filter(due_at__gte=utcnow() - self.spans[answer])
-
-
-class ScheduleFilter(admin.SimpleListFilter):
-    """The runs of one schedule, also of a deleted one. Shown only where a link brought one here."""
-
-    title = gettext_lazy("schedule")
-    parameter_name = "schedule__id__exact"
-
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        value = self.value()
-        if value is None:
-            return []
-        pk = _number(value)
-        name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
-        return [
-            (value, name or Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True).first() or pk)
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Compare the number; the schedule itself may be gone."""
-        value = self.value()
-        return queryset if value is None else queryset.filter(schedule_id=_number(value))
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
-        raise IncorrectLookupParameters
-    return int(text)
 
 
 @admin.register(Run)
