@@ -1,8 +1,9 @@
-"""What a person can do to schedules: run now, pause, resume, reset to the code. Each is a POST with a permission, one
-call per schedule and one message; what it means is for the models and the mirror to say.
+"""What a person can do to schedules: run now, pause, resume, backfill, reset to the code. Each is a POST with a
+permission, one call per schedule and one message; what it means is for `orders`, the models and the mirror to say.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -10,16 +11,25 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from .. import declared, orders
-from ..models import Schedule
+from ..exceptions import InvalidBackfill, InvalidRecurrence
+from ..models import Origin, Run, Schedule
+from ..orders import BACKFILLED, UNDECIDED, Candidate
 from .base import BaseAdmin, View
+from .display import Html, status_badge, zone_of
+from .formfields import InstantField
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
+#: So many points are shown of those that a backfill runs, and of those that it leaves out.
+POINTS_SHOWN = 10
+#: What the inputs of the form of a backfill are called.
+INPUTS = ("start_0", "start_1", "end_0", "end_1")
 
 
 class PauseForm(forms.Form):
@@ -30,6 +40,21 @@ class PauseForm(forms.Form):
         widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
         help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
     )
+
+
+def _instants() -> forms.SplitDateTimeWidget:
+    """Return inputs that need no script."""
+    return forms.SplitDateTimeWidget(
+        date_format="%Y-%m-%d",
+        time_format="%H:%M:%S",
+        date_attrs={"type": "date"},
+        time_attrs={"type": "time", "step": "1"},
+    )
+
+
+class BackfillForm(forms.Form):
+    start = InstantField(label=gettext_lazy("From"), widget=_instants())
+    end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
 
 
 class ScheduleActions(BaseAdmin):
@@ -102,6 +127,30 @@ class ScheduleActions(BaseAdmin):
 
         return view
 
+    def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Ask for a time and show its due points (GET), order their runs (POST)."""
+        schedule, posted = self.one(request, pk), request.method == "POST"
+        form = BackfillForm(request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
+        plan: list[Candidate] | None = None
+        if form.is_valid():
+            span = form.cleaned_data["start"], form.cleaned_data["end"]
+            try:
+                if posted:
+                    self._tell_backfilled(request, schedule, orders.backfill(schedule, *span))
+                    return HttpResponseRedirect(self.address("change", pk))
+                plan = orders.plan_backfill(schedule, *span)
+            except (InvalidBackfill, InvalidRecurrence) as error:
+                form.add_error(None, str(error))
+        wanted = [item for item in plan or () if not item.left_out]
+        left_out = [item for item in plan or () if item.left_out]
+        return self.page(
+            request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
+            timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=plan is not None,
+            hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
+            wanted=_rows(schedule, wanted), count=len(wanted), more=len(wanted) - POINTS_SHOWN,
+            left_out=_rows(schedule, left_out), count_out=len(left_out), more_out=len(left_out) - POINTS_SHOWN,
+        )  # fmt: skip
+
     def one(self, request: HttpRequest, pk: int) -> Schedule:
         """Return the schedule of a page that changes it.
 
@@ -128,3 +177,39 @@ class ScheduleActions(BaseAdmin):
             self.log_change(request, schedule, logged)
         names = [schedule.name for schedule in schedules]
         self.message_user(request, text % {"count": len(names), "name": "".join(names[:1])}, messages.SUCCESS)
+
+    def _tell_backfilled(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
+        if not runs:
+            self.message_user(request, _("There is nothing left to run in this time."), messages.WARNING)
+            return
+        note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
+        self.log_change(request, schedule, f"{note} {_utc(runs[0].due_at)} – {_utc(runs[-1].due_at)} UTC")
+        text = ngettext("{} run of “{}” is ordered: {}", "{} runs of “{}” are ordered: {}", len(runs))
+        query = f"?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
+        link = format_html('<a href="{}{}">{}</a>', self.address("changelist", model="run"), query, _("see the runs"))
+        self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
+
+
+def _rows(schedule: Schedule, plan: list[Candidate]) -> list[dict[str, Any]]:
+    zone = zone_of(schedule)
+    return [
+        {
+            "local": f"{item.due_at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}",
+            "utc": _utc(item.due_at),
+            "why": _why(item),
+        }
+        for item in plan[:POINTS_SHOWN]
+    ]
+
+
+def _utc(point: datetime) -> str:
+    return f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _why(item: Candidate) -> Html:
+    """Return what the ledger says of a point, or why it is left out although the ledger says nothing."""
+    if item.left_out == BACKFILLED:
+        return format_html("{} {}", _("backfilled before"), status_badge(item.known))
+    if item.left_out == UNDECIDED:
+        return _("the schedule has still to decide it")
+    return status_badge(item.known) if item.known else _("nothing recorded")

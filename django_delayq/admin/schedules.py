@@ -18,9 +18,8 @@ from .. import declared, registry
 from ..models import Origin, Run, Schedule
 from ..redaction import redact_arguments
 from . import display, glance
-from .backfill import ScheduleBackfill
+from .actions import ScheduleActions
 from .base import column
-from .changelist import ScheduleChangeList, ask_health, ask_redis
 from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter
 from .formfields import DurationField, InstantField
@@ -37,7 +36,7 @@ RECURRENCE_FIELDS = (
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleBackfill):
+class ScheduleAdmin(ScheduleActions):
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},
@@ -80,8 +79,8 @@ class ScheduleAdmin(ScheduleBackfill):
 
     # The list
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ScheduleChangeList]:
-        return ScheduleChangeList
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
+        return glance.ScheduleChangeList
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
@@ -171,7 +170,7 @@ class ScheduleAdmin(ScheduleBackfill):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
-        redis, health = ask_redis([schedule]), ask_health(details=details)
+        redis, health = glance.ask_redis([schedule]), glance.ask_health(details=details)
         return {
             "declaration": declared.declaration_of(schedule),
             "overrides": declared.overrides(schedule, duration=format_duration),

@@ -13,8 +13,7 @@ from .. import ledger
 from ..decorators import Declared
 from ..models import Declaration
 from .collect import Collected, collect
-from .rows import Rows
-from .step import NameTaken, Step, plan, plan_gone
+from .step import NameTaken, Rows, Step, plan, plan_gone
 from .values import Values, declared_schedule, values_of
 
 #: Each attempt but the last one ends because somebody else has written the same schedule.
