@@ -13,8 +13,6 @@ from zoneinfo import available_timezones
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
@@ -133,20 +131,10 @@ class InstantField(forms.SplitDateTimeField):
             raise ValidationError(str(error), code="invalid") from None
 
 
-class ZoneInput(forms.TextInput):
-    """A text input that offers the zones this machine knows; the model checks what is typed."""
-
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        attrs = {**(attrs or {}), "list": f"{name}-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
-        field = super().render(name, value, attrs, renderer)
-        options = format_html_join("", '<option value="{}">', _zones())
-        return format_html('{}<datalist id="{}">{}</datalist>', field, f"{name}-zones", options)
-
-
 @cache
-def _zones() -> list[tuple[str]]:
+def zones() -> list[str]:
     """Return the zones to offer; read once, since asking for them reads every file of the machine's time zones."""
-    return [(zone,) for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC"]
+    return [zone for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC"]
 
 
 def task_choices(former: str) -> Choices:

@@ -19,7 +19,7 @@ from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
 from ..timing.zone import get_zone
-from .formfields import ArgumentsField, ZoneInput, backend_choices, queue_choices, task_choices
+from .formfields import ArgumentsField, backend_choices, queue_choices, task_choices
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"task": task_choices, "queue": queue_choices, "backend": backend_choices}
@@ -66,7 +66,9 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:  # the admin says which model and which fields
         widgets = {
-            "timezone": ZoneInput,
+            "timezone": forms.TextInput(
+                attrs={"list": "delayq-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
+            ),
             "description": forms.Textarea(attrs={"rows": 2, "cols": 60, "class": "vLargeTextField"}),
             "cron": forms.TextInput(
                 attrs={"class": "vTextField delayq-cron", "spellcheck": "false", "autocomplete": "off"}

@@ -83,8 +83,6 @@ class RedisJobAdmin(JobActions):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list, or go to the job whose id was typed."""
-        if not self.has_view_or_change_permission(request):
-            raise PermissionDenied
         if request.GET.get("id") and request.method == "GET" and IS_POPUP_VAR not in request.GET:
             wanted = request.GET["id"].strip()
             if parse_id(wanted) is not None:

@@ -14,19 +14,9 @@ from django.utils.translation import gettext_lazy
 from .. import ledger
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
+from . import display
 from .base import BaseAdmin, column
-from .display import (
-    TRACE,
-    Html,
-    attempts_table,
-    block,
-    instant,
-    milliseconds,
-    pretty_json,
-    reason_words,
-    shown_lag,
-    status_badge,
-)  # fmt: skip
+from .display import Html, instant
 from .filters import RecentFilter, ScheduleFilter
 
 #: A person does not page further than this; filters do.
@@ -120,19 +110,20 @@ class RunAdmin(BaseAdmin):
             return points
         return format_html("{}, {} {}", points, _("the last at"), instant(run.last_due_at))
 
-    shown_status = column(gettext_lazy("status"), lambda run: status_badge(run.status))
-    shown_reason = column(gettext_lazy("reason"), reason_words)
+    shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))
+    shown_reason = column(gettext_lazy("reason"), display.reason_words)
     shown_origin = column(gettext_lazy("origin"), Run.get_origin_display)
-    shown_lag = column(gettext_lazy("lag"), shown_lag)
-    shown_duration = column(gettext_lazy("duration"), lambda run: milliseconds(run.duration))
+    shown_lag = column(gettext_lazy("lag"), display.shown_lag)
+    shown_duration = column(gettext_lazy("duration"), lambda run: display.milliseconds(run.duration))
     due = column(gettext_lazy("due"), lambda run: instant(run.due_at, millis=True))
     claimed = column(gettext_lazy("claimed"), lambda run: instant(run.claimed_at, millis=True))
     started = column(gettext_lazy("started"), lambda run: instant(run.started_at, millis=True))
     finished = column(gettext_lazy("finished"), lambda run: instant(run.finished_at, millis=True))
     shown_result = column(
-        gettext_lazy("result"), lambda run: "–" if run.result is None else block(pretty_json(redact(run.result)))
+        gettext_lazy("result"),
+        lambda run: "–" if run.result is None else display.block(display.pretty_json(redact(run.result))),
     )
     shown_attempts = column(
-        gettext_lazy("all attempts"), lambda run: attempts_table(ledger.attempts_of(run), redact_text)
+        gettext_lazy("all attempts"), lambda run: display.attempts_table(ledger.attempts_of(run), redact_text)
     )
-    shown_error = column(gettext_lazy("error"), lambda run: block(redact_text(run.error), TRACE))
+    shown_error = column(gettext_lazy("error"), lambda run: display.block(redact_text(run.error), display.TRACE))

@@ -19,10 +19,10 @@ from ..models import Origin, Run, Schedule
 from ..redaction import redact_arguments
 from . import display, glance
 from .actions import ScheduleActions
-from .base import column
+from .base import Column, column
 from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter
-from .formfields import DurationField, InstantField
+from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
 from .upcoming import render_task, render_upcoming
 
@@ -33,6 +33,10 @@ RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
     "dst_overlap",
 )  # fmt: skip
+
+
+def _in_zone(name: str, label: Any) -> Column:
+    return column(label, lambda schedule: display.instant(getattr(schedule, name), display.zone_of(schedule)))
 
 
 @admin.register(Schedule)
@@ -121,13 +125,9 @@ class ScheduleAdmin(ScheduleActions):
 
     shown_args = column(gettext_lazy("positional arguments"), lambda schedule: _shown_arguments(schedule)[0])
     shown_kwargs = column(gettext_lazy("keyword arguments"), lambda schedule: _shown_arguments(schedule)[1])
-    shown_at = column(gettext_lazy("at"), lambda schedule: display.instant(schedule.at, display.zone_of(schedule)))
-    shown_start_at = column(
-        gettext_lazy("not before"), lambda schedule: display.instant(schedule.start_at, display.zone_of(schedule))
-    )
-    shown_end_at = column(
-        gettext_lazy("not after"), lambda schedule: display.instant(schedule.end_at, display.zone_of(schedule))
-    )
+    shown_at = _in_zone("at", gettext_lazy("at"))
+    shown_start_at = _in_zone("start_at", gettext_lazy("not before"))
+    shown_end_at = _in_zone("end_at", gettext_lazy("not after"))
     about_task = column(
         gettext_lazy("about the task"),
         lambda schedule: format_html('<div id="delayq-task">{}</div>', render_task(schedule.task)),
@@ -164,6 +164,8 @@ class ScheduleAdmin(ScheduleActions):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
+        """Add the zones to choose from, and what stands above the form of a saved schedule."""
+        context["zones"] = zones()
         schedule = context.get("original")
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
