@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -24,11 +25,10 @@ Html = SafeString | str
 MOST_CHARACTERS = 100_000
 #: The classes of a block that shows a traceback.
 TRACE = "delayq-pre delayq-trace"
-_TONES = {
+_TONES: dict[str, str] = {
     Status.SUCCEEDED: "good",
     Status.FAILED: "bad",
     Status.LOST: "bad",
-    Status.SKIPPED: "quiet",
     Status.RUNNING: "busy",
     Status.RETRYING: "warn",
     Status.QUEUED: "busy",
@@ -47,8 +47,8 @@ def breakable(name: str) -> SafeString:
 
 
 def status_badge(status: str) -> SafeString:
-    known = status in Status.values
-    return badge(_TONES[Status(status)] if known else "quiet", Status(status).label if known else status)
+    label = Status(status).label if status in Status.values else status
+    return badge(_TONES.get(status, "quiet"), label)
 
 
 def reason_words(run: Run) -> str:
@@ -75,7 +75,7 @@ def moment(value_ms: int | None) -> datetime | None:
     """Return ms since the epoch as an instant; None also for what lies beyond the calendar: garbage under our keys."""
     try:
         return None if value_ms is None else from_ms(value_ms)
-    except OverflowError:
+    except (OverflowError, ValueError):
         return None
 
 
@@ -136,34 +136,21 @@ def block(text: str, css_class: str = "delayq-pre") -> Html:
     return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)
 
 
-def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) -> SafeString:
+def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) -> str:
     """Return the attempts of a run or a job, oldest first; `redact` hides in errors what is not to be shown."""
-    heads = (_("Number"), _("Start"), _("End"), _("Duration"), _("Worker"), _("Error"))
-    return format_html(
-        '<div class="delayq-scroll"><table class="delayq-table delayq-attempts"><thead><tr>{}</tr></thead>'
-        "<tbody>{}</tbody></table></div>",
-        format_html_join("", '<th scope="col">{}</th>', ((head,) for head in heads)),
-        format_html_join(
-            "",
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td></tr>",
-            (_attempt_cells(attempt, redact) for attempt in bounded(attempts)),
-        ),
-    )
-
-
-def _attempt_cells(attempt: Attempt, redact: Callable[[str], str]) -> tuple[Any, ...]:
-    started, finished = moment(attempt.started), moment(attempt.finished)
-    took = None if started is None or finished is None else finished - started
-    trace: Html = ""
-    if attempt.trace:
-        shown = block(plain(redact(attempt.trace), keep="\n\t"), TRACE)
-        trace = format_html("<details><summary>{}</summary>{}</details>", _("Traceback"), shown)
-    return (
-        attempt.number,
-        instant(started, millis=True),
-        instant(finished, millis=True) if attempt.ended else _("did not end"),
-        milliseconds(took),
-        plain(attempt.worker) or "–",
-        (plain(redact(attempt.title)) or "–") if attempt.ended else _("Its worker did not end it."),
-        trace,
-    )
+    rows = []
+    for attempt in bounded(attempts):
+        started, finished = moment(attempt.started), moment(attempt.finished)
+        rows.append(
+            {
+                "number": attempt.number,
+                "started": instant(started, millis=True),
+                "finished": instant(finished, millis=True),
+                "duration": milliseconds(None if started is None or finished is None else finished - started),
+                "worker": plain(attempt.worker),
+                "ended": attempt.ended,
+                "title": plain(redact(attempt.title)),
+                "trace": attempt.trace and block(plain(redact(attempt.trace), keep="\n\t"), TRACE),
+            }
+        )
+    return render_to_string("admin/django_delayq/attempts.html", {"attempts": rows})

@@ -162,9 +162,9 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         """Leave out what is only a consequence of an error that is there, and show what has no field above the form."""
         if field is None and hasattr(error, "error_dict"):
             placed: dict[str, list[ValidationError]] = {}
-            told = {*self.errors, *(CALL_FIELDS if CALL_FIELDS & self.errors.keys() else ())}
+            known = {*self.errors, *(CALL_FIELDS if CALL_FIELDS & self.errors.keys() else ())}
             for name, found in error.error_dict.items():
-                if name not in told:
+                if name not in known:
                     placed.setdefault(name if name in self.fields else NON_FIELD_ERRORS, []).extend(found)
             if not placed:
                 return

@@ -232,7 +232,7 @@ class JobActions(BaseAdmin):
         )  # fmt: skip
 
     def _do(self, request: HttpRequest, order: Order, chosen: list[str]) -> None:
-        outcomes = {wanted: told for wanted in chosen if (told := order.by_row(wanted)) is not None}
+        outcomes = {wanted: found for wanted in chosen if (found := order.by_row(wanted)) is not None}
         left = [wanted for wanted in chosen if wanted not in outcomes]
 
         def each(broker: Broker) -> None:

@@ -113,7 +113,7 @@ def history(seen: SeenJob) -> list[Attempt]:
     return followed_by(found, seen.at_ms, None, seen.worker, "") if seen.worker else found
 
 
-def all_attempts(seen: SeenJob) -> SafeString:
+def all_attempts(seen: SeenJob) -> Html:
     secrets = _secrets(seen.read()[0])
     return attempts_table(history(seen), lambda text: redact_text(text, secrets))
 
@@ -134,9 +134,9 @@ def result(seen: SeenJob) -> Html:
 def options(seen: SeenJob) -> str:
     """Return what the call says of retries, where its task and its backend do not."""
     call, _record = seen.read()
-    said = {"max_attempts": call.max_attempts, "backoff": call.backoff, "timeout": call.timeout}
+    given = {"max_attempts": call.max_attempts, "backoff": call.backoff, "timeout": call.timeout}
     unique = [_("unique key")] if call.unique else []
-    return ", ".join([*(f"{name} {value:g}" for name, value in said.items() if value is not None), *unique]) or "–"
+    return ", ".join([*(f"{name} {value:g}" for name, value in given.items() if value is not None), *unique]) or "–"
 
 
 def workers(seen: SeenJob) -> Html:
