@@ -10,11 +10,10 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connections, transaction
 
 from .. import ledger
-from ..decorators import Declared
 from ..models import Declaration
-from .collect import Collected, collect
+from .collect import collect
 from .step import NameTaken, Rows, Step, plan, plan_gone
-from .values import Values, declared_schedule, values_of
+from .values import declared_schedule, values_of
 
 #: Each attempt but the last one ends because somebody else has written the same schedule.
 MOST_ATTEMPTS = 5
@@ -55,8 +54,10 @@ def sync(*, dry_run: bool = False) -> Report:
     """
     found, using = collect(), ledger.database()
     report = Report(checked=len(found.declared) + len(found.twice))
-    wanted = _wanted(found, report)
-    rows = Rows.read_all(using, [values["name"] for _declared, values in wanted])
+    report.problems += [
+        f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
+    ]
+    rows = Rows.read_all(using, [each.values["name"] for each in found.declared])
     kept: set[int | None] = set()
 
     def do(key: str, names: list[str], plan_from: Callable[[Rows], Step]) -> None:
@@ -68,13 +69,15 @@ def sync(*, dry_run: bool = False) -> Report:
         report.add(step)
         kept.add(step.schedule.pk if step.schedule is not None else None)
 
-    for declared, values in wanted:
+    for declared in found.declared:
+        name = declared.values["name"]
         try:
-            do(declared.key, [values["name"]], partial(plan, declared, values, found.keys))
+            values = values_of(declared_schedule(declared))
+            do(declared.key, [name], partial(plan, declared, values, found.keys))
         except NameTaken as error:
             report.problems.append(str(error))
         except ValidationError as error:
-            report.problems.append(f"{values['name']}: {said(error)}")
+            report.problems.append(f"{name}: {said(error)}")
     for key, declaration in sorted(rows.declarations.items()):
         if key not in found.keys and declaration.pk not in kept:
             do(key, [], partial(plan_gone, key))
@@ -105,19 +108,6 @@ def said(error: ValidationError) -> str:
     if not hasattr(error, "error_dict"):
         return " ".join(error.messages)
     return " ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())
-
-
-def _wanted(found: Collected, report: Report) -> list[tuple[Declared, Values]]:
-    wanted: list[tuple[Declared, Values]] = []
-    for declared in found.declared:
-        try:
-            wanted.append((declared, values_of(declared_schedule(declared))))
-        except ValidationError as error:
-            report.problems.append(f"{declared.values['name']}: {said(error)}")
-    report.problems += [
-        f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
-    ]
-    return wanted
 
 
 def _write(using: str, key: str, names: list[str], plan_from: Callable[[Rows], Step]) -> Step:
