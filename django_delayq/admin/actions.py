@@ -30,6 +30,7 @@ NAMES_SHOWN = 20
 POINTS_SHOWN = 10
 #: What the inputs of the form of a backfill are called.
 INPUTS = ("start_0", "start_1", "end_0", "end_1")
+Change = Callable[[Schedule], None]
 
 
 class PauseForm(forms.Form):
@@ -141,14 +142,12 @@ class ScheduleActions(BaseAdmin):
                 plan = orders.plan_backfill(schedule, *span)
             except (InvalidBackfill, InvalidRecurrence) as error:
                 form.add_error(None, str(error))
-        wanted = [item for item in plan or () if not item.left_out]
-        left_out = [item for item in plan or () if item.left_out]
         return self.page(
             request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
             timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=plan is not None,
             hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
-            wanted=_rows(schedule, wanted), count=len(wanted), more=len(wanted) - POINTS_SHOWN,
-            left_out=_rows(schedule, left_out), count_out=len(left_out), more_out=len(left_out) - POINTS_SHOWN,
+            wanted=_points(schedule, [item for item in plan or () if not item.left_out]),
+            left_out=_points(schedule, [item for item in plan or () if item.left_out]),
         )  # fmt: skip
 
     def one(self, request: HttpRequest, pk: int) -> Schedule:
@@ -164,14 +163,7 @@ class ScheduleActions(BaseAdmin):
             raise Http404(_("There is no such schedule; it may have been deleted."))
         return schedule
 
-    def _each(
-        self,
-        request: HttpRequest,
-        schedules: Sequence[Schedule],
-        do: Callable[[Schedule], None],
-        logged: str,
-        text: Any,
-    ) -> None:
+    def _each(self, request: HttpRequest, schedules: Sequence[Schedule], do: Change, logged: str, text: Any) -> None:
         for schedule in schedules:
             do(schedule)
             self.log_change(request, schedule, logged)
@@ -190,16 +182,13 @@ class ScheduleActions(BaseAdmin):
         self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
 
 
-def _rows(schedule: Schedule, plan: list[Candidate]) -> list[dict[str, Any]]:
+def _points(schedule: Schedule, points: list[Candidate]) -> dict[str, Any]:
     zone = zone_of(schedule)
-    return [
-        {
-            "local": f"{item.due_at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}",
-            "utc": _utc(item.due_at),
-            "why": _why(item),
-        }
-        for item in plan[:POINTS_SHOWN]
+    rows = [
+        (f"{item.due_at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", _utc(item.due_at), _why(item))
+        for item in points[:POINTS_SHOWN]
     ]
+    return {"rows": rows, "count": len(points), "more": len(points) - POINTS_SHOWN}
 
 
 def _utc(point: datetime) -> str:

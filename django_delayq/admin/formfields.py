@@ -39,12 +39,8 @@ class DurationField(forms.Field):
         return format_duration(value) if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
-        if value is None or isinstance(value, timedelta):
-            return value
-        if not str(value).strip():
-            return None
         try:
-            return parse_duration(str(value))
+            return parse_duration(value) if value and value.strip() else None
         except ValueError as error:
             raise ValidationError(str(error), code="invalid") from None
 
@@ -64,9 +60,7 @@ class ArgumentsField(forms.Field):
 
     def to_python(self, value: Any) -> Any:
         """Return the list or dict; says where the text is no JSON."""
-        if isinstance(value, self.container):
-            return value
-        text = str(value or "").strip()
+        text = (value or "").strip()
         if len(text.encode()) > MAX_TYPED_BYTES:
             message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
             raise ValidationError(message, code="too_long")
