@@ -1,5 +1,6 @@
 """Small pieces of HTML: badges, instants, durations, JSON. Escapes everything that comes from data; decides nothing."""
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -12,19 +13,18 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
+from .. import registry
 from ..handover import REASON as REASON_HANDED_OVER
 from ..history import Attempt, bounded
 from ..models import Run, Schedule, Status
 from ..plain import plain
-from ..redaction import redact_text
+from ..redaction import redact_arguments, redact_text
 from ..timing import from_ms
 from .durations import format_duration
 
 Html = SafeString | str
 #: What a person reads at once; the rest is cut off, and said so.
 MOST_CHARACTERS = 100_000
-#: The classes of a block that shows a traceback.
-TRACE = "delayq-pre delayq-trace"
 _TONES: dict[str, str] = {
     Status.SUCCEEDED: "good",
     Status.FAILED: "bad",
@@ -136,6 +136,23 @@ def block(text: str, css_class: str = "delayq-pre") -> Html:
     return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)
 
 
+def traceback(text: str) -> Html:
+    return block(plain(text, keep="\n\t"), "delayq-pre delayq-trace")
+
+
+def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
+    """Return positional and keyword arguments as they may be shown."""
+    return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
+
+
+def parameters_of(task: str) -> list[inspect.Parameter] | None:
+    """Return a task's parameters; None also where the code cannot even be imported, which the checks report."""
+    try:
+        return registry.parameters_of(task)
+    except Exception:
+        return None
+
+
 def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) -> str:
     """Return the attempts of a run or a job, oldest first; `redact` hides in errors what is not to be shown."""
     rows = []
@@ -150,7 +167,7 @@ def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) ->
                 "worker": plain(attempt.worker),
                 "ended": attempt.ended,
                 "title": plain(redact(attempt.title)),
-                "trace": attempt.trace and block(plain(redact(attempt.trace), keep="\n\t"), TRACE),
+                "trace": attempt.trace and traceback(redact(attempt.trace)),
             }
         )
     return render_to_string("admin/django_delayq/attempts.html", {"attempts": rows})

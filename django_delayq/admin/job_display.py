@@ -1,21 +1,19 @@
 """A job in words and small pieces of HTML, without the secrets that it was called with. Reads nothing."""
 
-import inspect
 from datetime import timedelta
-from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import registry
 from ..backend.listing import Flaw, JobState, SeenJob
 from ..fields import utcnow
 from ..history import Attempt, followed_by
 from ..jobs import Call, attempts_of
 from ..plain import plain
-from ..redaction import redact, redact_arguments, redact_text, secret_texts
-from .display import TRACE, Html, attempts_table, badge, block, breakable, instant, moment, pretty_json, relative
+from ..redaction import redact, redact_text, secret_texts
+from . import display
+from .display import Html, attempts_table, badge, block, instant, moment, pretty_json, relative
 from .job_list import WORDS
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
@@ -55,7 +53,7 @@ def task_name(seen: SeenJob, url: str) -> SafeString:
         name = _flaw(seen)
     else:
         path = plain(seen.call.task)
-        name = format_html('<span title="{}">{}</span>', path, breakable(path.rpartition(".")[2]))
+        name = format_html('<span title="{}">{}</span>', path, display.breakable(path.rpartition(".")[2]))
     linked = format_html('<a href="{}">{}</a>', url, name) if url else name
     return format_html('{}<div class="delayq-note delayq-path">{}</div>', linked, shown_id)
 
@@ -103,7 +101,7 @@ def errors(seen: SeenJob) -> Html:
     call, record = seen.read()
     secrets = _secrets(call)
     newest = record.errors[-1:] if len(history(seen)) > 1 else record.errors[::-1]
-    shown = ((plain(path), block(plain(redact_text(trace, secrets), keep="\n\t"), TRACE)) for path, trace in newest)
+    shown = ((plain(path), display.traceback(redact_text(trace, secrets))) for path, trace in newest)
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
 
 
@@ -118,11 +116,9 @@ def all_attempts(seen: SeenJob) -> Html:
     return attempts_table(history(seen), lambda text: redact_text(text, secrets))
 
 
-def arguments(seen: SeenJob) -> tuple[Html, Html]:
-    """Return positional and keyword arguments as they may be shown."""
+def arguments(seen: SeenJob) -> list[Html]:
     call, _record = seen.read()
-    args, kwargs = redact_arguments(call.args, call.kwargs, _parameters(call.task))
-    return block(pretty_json(args)), block(pretty_json(kwargs))
+    return display.arguments(call.task, call.args, call.kwargs)
 
 
 def result(seen: SeenJob) -> Html:
@@ -153,12 +149,4 @@ def size(seen: SeenJob) -> str:
 
 
 def _secrets(call: Call) -> list[str]:
-    return secret_texts(call.args, call.kwargs, _parameters(call.task))
-
-
-def _parameters(path: Any) -> list[inspect.Parameter] | None:
-    """Return a task's parameters; None also where the code cannot even be imported, which the checks report."""
-    try:
-        return registry.parameters_of(path)
-    except Exception:
-        return None
+    return secret_texts(call.args, call.kwargs, display.parameters_of(call.task))

@@ -126,4 +126,4 @@ class RunAdmin(BaseAdmin):
     shown_attempts = column(
         gettext_lazy("all attempts"), lambda run: display.attempts_table(ledger.attempts_of(run), redact_text)
     )
-    shown_error = column(gettext_lazy("error"), lambda run: display.block(redact_text(run.error), display.TRACE))
+    shown_error = column(gettext_lazy("error"), lambda run: display.traceback(redact_text(run.error)))

@@ -14,9 +14,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from .. import declared, registry
+from .. import declared
 from ..models import Origin, Run, Schedule
-from ..redaction import redact_arguments
 from . import display, glance
 from .actions import ScheduleActions
 from .base import Column, column
@@ -123,8 +122,12 @@ class ScheduleAdmin(ScheduleActions):
             for title, options in fieldsets
         ]
 
-    shown_args = column(gettext_lazy("positional arguments"), lambda schedule: _shown_arguments(schedule)[0])
-    shown_kwargs = column(gettext_lazy("keyword arguments"), lambda schedule: _shown_arguments(schedule)[1])
+    shown_args = column(
+        gettext_lazy("positional arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[0]
+    )
+    shown_kwargs = column(
+        gettext_lazy("keyword arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[1]
+    )
     shown_at = _in_zone("at", gettext_lazy("at"))
     shown_start_at = _in_zone("start_at", gettext_lazy("not before"))
     shown_end_at = _in_zone("end_at", gettext_lazy("not after"))
@@ -211,11 +214,6 @@ def _as_shown(field: Any) -> Any:
     if isinstance(field, tuple):
         return tuple(map(_as_shown, field))
     return f"shown_{field}" if field in SHOWN_OTHERWISE else field
-
-
-def _shown_arguments(schedule: Schedule) -> list[display.Html]:
-    shown = redact_arguments(schedule.args, schedule.kwargs, registry.parameters_of(schedule.task))
-    return [display.block(display.pretty_json(each)) for each in shown]
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:
