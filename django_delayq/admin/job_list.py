@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.contrib.admin.options import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
@@ -20,6 +17,7 @@ from ..broker import Broker
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
+from .filters import ChoiceFilter
 
 #: What the address of the list may have beside filters.
 OWN_PARAMETERS = ("state", "after")
@@ -65,17 +63,16 @@ def failure(error: Exception) -> str:
     return _("Redis answers with an error.")
 
 
-class QueueFilter(admin.SimpleListFilter):
+class QueueFilter(ChoiceFilter):
+    """Offers every queue where there are several; what it narrows is for the list to ask."""
+
     title = gettext_lazy("queue")
     parameter_name = "queue"
+    answers = {}
 
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         queues = conf.get_config().queues
         return [(queue, queue) for queue in queues] if len(queues) > 1 else []
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Leave it to the list."""
-        return queryset
 
 
 class JobChangeList(ChangeList):
