@@ -74,7 +74,7 @@ def ask_health(*, details: bool) -> dict[str, Any] | None:
         "workers": sum(worker.live for worker in redis.workers),
         "entries": sum(shard.members for shard in redis.shards),
         "due": sum(shard.due for shard in redis.shards),
-        "running": redis.leased,
+        "running": sum(shard.leased for shard in redis.shards),
     }
 
 
