@@ -4,9 +4,9 @@ Note [Changing the number of shards]
 A member's shard follows from its name and the number of shards, so another number moves most members. Two workers that
 count differently would look for a member in two shards; so the layout in Redis changes first, and with it each shard's
 epoch: whoever works with the former number finds out at its next claim, or with its next heartbeat, refuses and drains.
-What it still executes it records and settles where it was. Then each member leaves its former place before it enters
+What it still executes it records and settles where it was. Then each member leaves its former shard before it enters
 its new one, as a schedule that is moved to another queue does: while it is leased it stays, so that no point is held in
-two places. Workers with the new number hand back what they find in a former place, for it to be moved
+two of them. Workers with the new number hand back what they find in a former shard, for it to be moved
 (`worker/dispatch.py`). What is due waits for the end of its move, the work of a page.
 The layout keeps the former numbers until all is moved. A move that was interrupted is finished by the next one; until
 then what is on its way is brought back by the next full sweep of any worker, which the beginning of the move makes due,
@@ -15,18 +15,19 @@ and `delayq_status` tells what to do.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 
 from .. import chain, ledger
 from ..broker import Broker, Shard
-from . import rows
-from .build import Build
+from ..models.run import OPEN
 from .compare import compare
-from .ghosts import BEYOND
 from .jobs import move_jobs, move_results
 from .layout import other_shards, store_layout
+from .read import homes_of
+from .rebuild import Build
 from .runs import put_back
 from .turn import TTL_MS, sweep_now
+from .write import remove_whole
 
 #: Between two looks at what is still leased.
 PAUSE_SECONDS = 0.5
@@ -49,11 +50,28 @@ def reshard(
     former = other_shards(broker)
     if not former:
         return {}
+    shards = [Shard(queue, number) for queue, count in former.items() for number in range(count)]
     build = Build(broker, broker.shards(former))  # first: a new worker must not find these shards flushed
-    token = _begin(broker, former)
+    token = MARK + secrets.token_hex(8)
+    broker.note_sweep(None)
+    broker.begin_sweep(token, ttl_ms=TTL_MS)
+    store_layout(broker, former=former)
+    broker.renew_epochs(shards)
+
+    def keep_marks() -> None:
+        build.go_on()
+        if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
+            broker.begin_sweep(token, ttl_ms=TTL_MS)
+
+    moved = dict.fromkeys(former, 0)
     try:
-        moved = _move(broker, former, build, token, say, pause)
-        broker.drop([shard for shard in _shards(former) if not _exists(broker, shard)])
+        while leased := _move_entries(broker, shards, moved, keep_marks) + move_jobs(broker, shards, moved):
+            say(f"{leased} are being executed where they were; waiting for their ends.")
+            pause(PAUSE_SECONDS)
+            keep_marks()
+        move_results(broker, former)
+        build.finish()
+        broker.drop([shard for shard in shards if not _exists(broker, shard)])
         store_layout(broker)
         sweep_now(broker)
     finally:
@@ -70,60 +88,27 @@ def under_way(broker: Broker) -> bool:
     return (broker.sweep_mark() or "").startswith(MARK)
 
 
-def _begin(broker: Broker, former: Mapping[str, int]) -> str:
-    """Change the layout, so that whoever counts differently stops; return the mark that keeps sweeps away."""
-    token = MARK + secrets.token_hex(8)
-    broker.note_sweep(None)
-    broker.begin_sweep(token, ttl_ms=TTL_MS)
-    store_layout(broker, former=former)
-    broker.renew_epochs(_shards(former))
-    return token
-
-
-def _shards(former: Mapping[str, int]) -> list[Shard]:
-    return [Shard(queue, number) for queue, count in former.items() for number in range(count)]
-
-
 def _exists(broker: Broker, shard: Shard) -> bool:
     return shard.number < broker.config.shard_count(shard.queue)
 
 
-def _move(
-    broker: Broker,
-    former: Mapping[str, int],
-    build: Build,
-    token: str,
-    say: Callable[[str], object],
-    pause: Callable[[float], object],
-) -> dict[str, int]:
-    moved = dict.fromkeys(former, 0)
-    while True:
-        leased = 0
-        for shard, members in _misplaced(broker, former):
-            left = _leave(broker, shard, members)
-            _enter(broker, left)
-            moved[shard.queue] += len(left)
-            leased += len(members) - len(left)
-            _keep(broker, build, token)
-        leased += move_jobs(broker, _shards(former), moved)
-        if not leased:
-            move_results(broker, former)
-            build.finish()
-            return moved
-        say(f"{leased} are being executed where they were; waiting for their ends.")
-        pause(PAUSE_SECONDS)
-        _keep(broker, build, token)
+def _move_entries(
+    broker: Broker, shards: Sequence[Shard], moved: dict[str, int], keep_marks: Callable[[], None]
+) -> int:
+    """Move the entries of schedules and runs, and count them in `moved`; return how many stay, being leased."""
+    leased = 0
+    for shard, members in _misplaced(broker, shards):
+        left = remove_whole(broker, shard, members)
+        _enter(broker, left)
+        moved[shard.queue] += len(left)
+        leased += len(members) - len(left)
+        keep_marks()
+    return leased
 
 
-def _keep(broker: Broker, build: Build, token: str) -> None:
-    build.go_on()
-    if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
-        broker.begin_sweep(token, ttl_ms=TTL_MS)
-
-
-def _misplaced(broker: Broker, former: Mapping[str, int]) -> Iterator[tuple[Shard, list[str]]]:
+def _misplaced(broker: Broker, shards: Sequence[Shard]) -> Iterator[tuple[Shard, list[str]]]:
     """Yield the members of schedules and runs that are not where they belong now, page by page."""
-    for shard in _shards(former):
+    for shard in shards:
         known = _exists(broker, shard)
         for page in broker.scan(shard):
             members = [member for member in sorted(page) if chain.parse_member(member) is not None]
@@ -132,15 +117,9 @@ def _misplaced(broker: Broker, former: Mapping[str, int]) -> Iterator[tuple[Shar
                 yield shard, wrong
 
 
-def _leave(broker: Broker, shard: Shard, members: list[str]) -> list[str]:
-    """Take members out of a shard; return those that have left it. What is under a live lease stays."""
-    replies = broker.remove(shard, [(member, BEYOND, "") for member in members], gone=True)
-    return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
-
-
 def _enter(broker: Broker, members: list[str]) -> None:
     """Mirror what these members stand for, where it belongs."""
     parsed = [item for item in map(chain.parse_member, members) if item is not None]
-    compare(broker, rows.load_homes_of([pk for kind, pk in parsed if kind == "s"]))
+    compare(broker, dict(homes_of(pk__in=[pk for kind, pk in parsed if kind == "s"])))
     runs = ledger.load_runs([pk for kind, pk in parsed if kind == "r"])
-    put_back(broker, [run for run in runs.values() if run.status in ("queued", "running", "retrying")])
+    put_back(broker, [run for run in runs.values() if run.status in OPEN])

@@ -62,7 +62,7 @@ def test_without_redis_an_enqueue_waits_once_and_then_not_until_the_breaker_clos
     with pointing_at(NOBODY):
         durable(tasks.add).enqueue(1)
         asked = []
-        monkeypatch.setattr(mirror.durable, "put_jobs", lambda *args: asked.append(args))
+        monkeypatch.setattr(mirror.fast, "put_jobs", lambda *args: asked.append(args))
         durable(tasks.add).enqueue_many(((n,), {}) for n in range(2500))
     assert asked == []
     assert Job.objects.filter(mirrored=False).count() == 2501
