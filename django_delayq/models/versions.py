@@ -20,22 +20,10 @@ from django.db.models.functions import Greatest
 
 from ..fields import UTCDateTimeField, utcnow
 
-TIMING_FIELDS = frozenset(
-    (
-        "kind",
-        "cron",
-        "every",
-        "every_from",
-        "at",
-        "timezone",
-        "dst_gap",
-        "dst_overlap",
-        "start_at",
-        "end_at",
-        "max_runs",
-        "enabled",
-    )
-)
+TIMING_FIELDS = frozenset((
+    "kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at", "max_runs",
+    "enabled",
+))  # fmt: skip
 BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "replaced_from", "updated_at"))
 
 
