@@ -8,14 +8,14 @@ it once more and notes that. For many jobs at once that would be more work than 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
 
 from .. import ledger
-from ..broker import Broker, JobBroker, NewJob, in_parts
+from ..broker import Broker, JobBroker, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
 from ..fields import utcnow
 from ..jobs import encode, result_id
@@ -53,17 +53,33 @@ def put_jobs(broker: Broker, jobs: Sequence[tuple[str, NewJob]]) -> int:
     Raises:
         BrokerError: Some may have been put.
     """
-    own, added = JobBroker(broker), 0
+    own = JobBroker(broker)
     groups = grouped(jobs, lambda item: own.shard_of(item[1].member, item[0]))
-    parts = in_parts({shard: [job for _, job in group] for shard, group in groups.items()})
+    standing = put_in_shards(own, {shard: [job for _, job in group] for shard, group in groups.items()}, again=False)
+    return list(standing.values()).count("")
+
+
+def put_in_shards(own: JobBroker, groups: Mapping[Shard, Sequence[NewJob]], *, again: bool) -> dict[str, str]:
+    """Add jobs, whatever the epochs of their shards are; return what `JobBroker.enqueue_each` says of each member.
+
+    Raises:
+        BrokerError: Some may have been put.
+    """
+    standing: dict[str, str] = {}
+    parts = in_parts(groups)
     for _ in range(MOST_ROUNDS):
         shards = list({shard: None for shard, _ in parts})
-        epochs = [(epoch or "").removeprefix("building:") for epoch in broker.epochs(shards)]
-        replies = own.enqueue_each(parts, dict(zip(shards, epochs, strict=True)), again=False)
-        added += sum(found.count("") for _, found in replies if found is not None)
-        parts = [part for part, (_, found) in zip(parts, replies, strict=True) if found is None]
-        if not parts:
-            return added
+        epochs = [(epoch or "").removeprefix("building:") for epoch in own.broker.epochs(shards)]
+        replies = own.enqueue_each(parts, dict(zip(shards, epochs, strict=True)), again=again)
+        left = []
+        for (shard, group), (_, found) in zip(parts, replies, strict=True):
+            if found is None:
+                left.append((shard, group))
+            else:
+                standing |= {job.member: member for job, member in zip(group, found, strict=True)}
+        if not left:
+            return standing
+        parts = left
     raise BrokerUnavailable("Redis is flushed, or its shards change, all the time, so that nothing can be put there.")
 
 

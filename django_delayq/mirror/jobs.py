@@ -1,19 +1,21 @@
 """Moves jobs to the shards where they belong, while the number of shards changes. See `reshard.py`.
 
 Note [Jobs enter before they leave]
-A job has no row that could bring it back, so it enters its new place before it leaves the former one: a move that is
+A job has no row that could bring it back, so it enters its new shard before it leaves the former one: a move that is
 interrupted leaves it in both, and the next one goes on. It is executed in the new one only: whoever counts as before
-finds out at its claim and hands it back, and so do those who count anew with what they find in a former place. What a
-worker holds stays until that has ended; its result is moved like the others. Where the new place has finished it
+finds out at its claim and hands it back, and so do those who count anew with what they find in a former shard. What a
+worker holds stays until that has ended; its result is moved like the others. Where the new shard has finished it
 meanwhile, its result keeps it from being added once more.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from ..broker import Broker, JobBroker, NewJob, Shard, in_parts
+from ..broker import Broker, JobBroker, NewJob, Shard
 from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import decode, is_member, sign_anew
+from .durable import put_in_shards
+from .pages import grouped
 
 logger = logging.getLogger("django_delayq.mirror")
 
@@ -49,7 +51,7 @@ def move_results(broker: Broker, queues: Iterable[str]) -> None:
 def _move(jobs: JobBroker, shard: Shard, wakes: Mapping[str, int]) -> int:
     """Move jobs to their own shards; return how many have left this one. See Note [Jobs enter before they leave]."""
     views = jobs.views(shard, list(wakes)) if wakes else []
-    entering: dict[Shard, list[NewJob]] = {}
+    entering: list[NewJob] = []
     now_ms, left = jobs.broker.now_ms(), 0
     for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
         if " " in view.holder and (view.waits_until_ms or 0) > now_ms:  # others are marked, and held by nobody
@@ -59,12 +61,9 @@ def _move(jobs: JobBroker, shard: Shard, wakes: Mapping[str, int]) -> int:
             left += jobs.change(shard, member, "leave") in ("OK", "GONE")
             continue
         text = sign_anew(shard.queue, member, view.payload)
-        job = NewJob(member, wake_ms, *_labels(jobs, shard, member, text), text)
-        entering.setdefault(jobs.shard_of(member, shard.queue), []).append(job)
-    for target, group in entering.items():
-        _enter(jobs, target, group)
-        left += sum(jobs.change(shard, job.member, "leave") in ("OK", "GONE") for job in group)
-    return left
+        entering.append(NewJob(member, wake_ms, *_labels(jobs, shard, member, text), text))
+    _enter(jobs, grouped(entering, lambda job: jobs.shard_of(job.member, shard.queue)))
+    return left + sum(jobs.change(shard, job.member, "leave") in ("OK", "GONE") for job in entering)
 
 
 def _labels(jobs: JobBroker, shard: Shard, member: str, payload: str) -> tuple[int, str]:
@@ -76,17 +75,15 @@ def _labels(jobs: JobBroker, shard: Shard, member: str, payload: str) -> tuple[i
     return call.priority, "" if call.durable else call.unique  # a durable one's is guarded by the database
 
 
-def _enter(jobs: JobBroker, shard: Shard, group: list[NewJob]) -> None:
-    """Add jobs, whatever the epoch of the shard is. Where two of one key wait, the first one keeps it."""
-    epoch = (jobs.broker.epochs([shard])[0] or "").removeprefix("building:")
-    replies = jobs.enqueue_each(in_parts({shard: group}), {shard: epoch}, again=True)
-    if any(found is None for _, found in replies):  # it has just been built
-        _enter(jobs, shard, group)
-        return
-    standing = [member for _, found in replies for member in found or ()]
-    refused = [job for job, member in zip(group, standing, strict=True) if member not in ("", job.member)]
-    if refused:
-        _enter(jobs, shard, [job._replace(unique="") for job in refused])
+def _enter(jobs: JobBroker, groups: Mapping[Shard, Sequence[NewJob]]) -> None:
+    """Add jobs to their shards. Where two of one key wait, the first one keeps it."""
+    standing = put_in_shards(jobs, groups, again=True)
+    refused = {
+        shard: [job._replace(unique="") for job in group if standing[job.member] not in ("", job.member)]
+        for shard, group in groups.items()
+    }
+    if any(refused.values()):
+        put_in_shards(jobs, refused, again=True)
 
 
 def _move_dead(jobs: JobBroker, shard: Shard, page: list[tuple[str, int]]) -> int:
