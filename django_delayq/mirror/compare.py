@@ -44,7 +44,7 @@ NOTHING = EntryView(None, None, None, leased=False)
 
 
 def compare(
-    broker: Broker, homes: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False
+    broker: Broker, queues: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False
 ) -> list[tuple[Wanted, Difference]]:
     """Compare the schedules of these keys, which live in these queues; mend what differs, unless in a `dry_run`.
 
@@ -55,15 +55,15 @@ def compare(
         BrokerError: Redis cannot be written; the next sweep does what was not reached.
     """
     now_ms = 0
-    views = dict.fromkeys(homes, NOTHING)
+    views = dict.fromkeys(queues, NOTHING)
     if not flushed:
         now_ms = broker.now_ms()
-        replies = broker.views([(chain.member_of(pk), queue) for pk, queue in homes.items()])
-        views = dict(zip(homes, replies, strict=True))
+        replies = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
+        views = dict(zip(queues, replies, strict=True))
     found: list[tuple[Wanted, Difference]] = []
-    for item in read_wanted(keys_of(homes), note=not dry_run):
+    for item in read_wanted(keys_of(queues), note=not dry_run):
         view = views.get(item.pk)
-        if view is None or homes[item.pk] != item.queue:
+        if view is None or queues[item.pk] != item.queue:
             continue
         difference = find_difference(item, view, now_ms)
         if difference is not None:

@@ -14,7 +14,7 @@ from ..models.versions import moved, next_generation
 from ..rows import ScheduleRow, StateRow
 from ..signals import schedule_parked
 from ..timing import to_ms, wake_at
-from .digest import PastDjango, digest_of, edited_past_django, sum_of_home
+from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ def _definition(pk: int, name: str, jitter: timedelta, generation: int, point: d
     return Definition(chain.member_of(pk), generation, point_ms, wake_ms)
 
 
-def read_settled(homes: Mapping[int, str]) -> list[Wanted]:
+def read_settled(queues: Mapping[int, str]) -> list[Wanted]:
     """Return what is wanted of those of these schedules, by their queues, that need no working out.
 
     They are mirrored and active, nothing of them has begun, and nothing of before an edit is undecided.
     """
-    pks, fields = keys_of(homes), ("pk", "queue", "name", "jitter", "generation", "state__next_due_at")
+    pks, fields = keys_of(queues), ("pk", "queue", "name", "jitter", "generation", "state__next_due_at")
     rows = Schedule._base_manager.using(ledger.database()).filter(
         Q(state__last_due_at=None) | Q(state__last_due_at__lt=F("state__next_due_at")),
         **_among("pk", pks),
@@ -71,11 +71,11 @@ def read_settled(homes: Mapping[int, str]) -> list[Wanted]:
     return [
         Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point), point)
         for pk, queue, name, jitter, generation, point, digest in found
-        if homes.get(pk) == queue and pk not in begun and digest.rpartition(":")[2] == sum_of_home(queue, jitter, name)
+        if queues.get(pk) == queue and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name))
     ]
 
 
-def homes_of(**where: Any) -> "QuerySet[Schedule, Any]":
+def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
     """Return (primary key, queue) of the schedules that this names."""
     return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue", named=True)
 
@@ -203,7 +203,7 @@ def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, P
         written.filter(pk__in=list(free)).update(generation=next_generation())
         # Where they were before is not known: they leave the shards of every other queue before they enter new ones.
         gone = [schedules[pk] for pk, what in free.items() if what.moved]
-        Tombstone.bury(
+        Tombstone.add(
             [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue], using=using
         )
     return locked

@@ -20,7 +20,7 @@ from ..chain import member_of
 from .compare import compare
 from .durable import put_back_jobs, put_jobs, waiting_pages
 from .pages import pages
-from .read import homes_of, read_settled
+from .read import queues_of, read_settled
 from .runs import put_back
 from .write import write_wanted
 
@@ -76,25 +76,25 @@ def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
 def walk(
     broker: Broker, *, flushed: Sequence[Shard] | None = None, dry_run: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Have Redis hold each schedule, run and durable job as the database wants it; removes nothing that stands alone.
+    """Have Redis hold each schedule, run and durable job as the database wants it. Leaves other members as they are.
 
     Yields for each page how many schedules it had, and a line for each change. Everything is compared; or else these
     `flushed` shards are filled, without asking what they hold.
     """
-    queues = None if flushed is None else sorted({shard.queue for shard in flushed})
-    own = None if flushed is None or set(flushed) == set(broker.shards(queues)) else set(flushed)
-    among = {} if queues is None else {"queue__in": queues}
-    for page in pages(homes_of(**among)):
-        homes = {pk: queue for pk, queue in page if own is None or broker.shard_of(member_of(pk), queue) in own}
+    names = None if flushed is None else sorted({shard.queue for shard in flushed})
+    own = None if flushed is None or set(flushed) == set(broker.shards(names)) else set(flushed)
+    among = {} if names is None else {"queue__in": names}
+    for page in pages(queues_of(**among)):
+        queues = {pk: queue for pk, queue in page if own is None or broker.shard_of(member_of(pk), queue) in own}
         if flushed is not None:
-            _fill(broker, homes)
-            yield len(homes), []
+            _fill(broker, queues)
+            yield len(queues), []
         else:
-            yield len(homes), [change.words(item) for item, change in compare(broker, homes, dry_run=dry_run)]
+            yield len(queues), [change.words(item) for item, change in compare(broker, queues, dry_run=dry_run)]
         failpoints.reach("during_rebuild")
     for runs in pages(ledger.open_apart().filter(**among)):
         yield 0, put_back(broker, runs, dry_run=dry_run)
-    for jobs in waiting_pages(queues, calls=flushed is not None):
+    for jobs in waiting_pages(names, calls=flushed is not None):
         if flushed is None:
             yield 0, put_back_jobs(broker, jobs, dry_run=dry_run)
         else:
@@ -103,11 +103,11 @@ def walk(
             yield 0, []
 
 
-def _fill(broker: Broker, homes: Mapping[int, str]) -> None:
+def _fill(broker: Broker, queues: Mapping[int, str]) -> None:
     """Bring back the entries of a page. See Note [What was mirrored goes back as it was]."""
-    settled = read_settled(homes)
+    settled = read_settled(queues)
     write_wanted(broker, settled)
     done = {item.pk for item in settled}
-    rest = {pk: queue for pk, queue in homes.items() if pk not in done}
+    rest = {pk: queue for pk, queue in queues.items() if pk not in done}
     if rest:
         compare(broker, rest, flushed=True)

@@ -23,7 +23,7 @@ from ..models.run import OPEN
 from .compare import compare
 from .jobs import move_jobs, move_results
 from .layout import other_shards, store_layout
-from .read import homes_of
+from .read import queues_of
 from .rebuild import Build
 from .runs import put_back
 from .turn import TTL_MS, sweep_now
@@ -120,6 +120,6 @@ def _misplaced(broker: Broker, shards: Sequence[Shard]) -> Iterator[tuple[Shard,
 def _enter(broker: Broker, members: list[str]) -> None:
     """Mirror what these members stand for, where it belongs."""
     parsed = [item for item in map(chain.parse_member, members) if item is not None]
-    compare(broker, dict(homes_of(pk__in=[pk for kind, pk in parsed if kind == "s"])))
+    compare(broker, dict(queues_of(pk__in=[pk for kind, pk in parsed if kind == "s"])))
     runs = ledger.load_runs([pk for kind, pk in parsed if kind == "r"])
     put_back(broker, [run for run in runs.values() if run.status in OPEN])

@@ -12,7 +12,7 @@ from .compare import compare
 from .durable import load_unmirrored, put_unmirrored
 from .layout import check_layout
 from .pages import PAGE, pages
-from .read import homes_of
+from .read import queues_of
 from .rebuild import Build, walk
 from .runs import close_abandoned, enqueue_runs
 from .write import remove_tombstones, remove_whole, sync
@@ -57,7 +57,7 @@ def delta_sweep(broker: Broker) -> int:
     put_unmirrored(broker, jobs)
     remove_tombstones(broker)
     newer = sync(broker, pks)
-    compare(broker, dict(homes_of(pk__in=newer)))
+    compare(broker, dict(queues_of(pk__in=newer)))
     for runs in pages(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
         enqueue_runs(broker, runs)
     with ledger.writing(using):  # what others have locked stays marked: asking for more at once would not end
@@ -114,7 +114,7 @@ def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Ite
 def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
     parsed = {member: chain.parse_member(member) for member in sorted(page)}
     pks = {kind: [item[1] for item in parsed.values() if item and item[0] == kind] for kind in "sr"}
-    queues = {"s": dict(homes_of(pk__in=pks["s"])), "r": {}}
+    queues = {"s": dict(queues_of(pk__in=pks["s"])), "r": {}}
     if pks["r"]:
         runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"]).open()
         queues["r"] = dict(runs.values_list("pk", "queue"))

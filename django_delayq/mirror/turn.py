@@ -119,7 +119,7 @@ def sweep_now(broker: Broker, *, go_on: Callable[[], bool] = lambda: True) -> Re
 
 
 def adopt(broker: Broker) -> Report:
-    """Take the prefix over for this database, whatever it was before: restored, copied, or moved to another place.
+    """Take the prefix over for this database, whatever it was before: restored, copied, or moved elsewhere.
 
     The layout is written first, then every shard gets another epoch and loses its leases, and the sweep that is under
     way loses its mark: so workers of the other database find at their next claim or sweep, within 30 s in any case,

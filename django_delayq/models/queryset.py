@@ -92,7 +92,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
                 elsewhere.append((pk, old_queue, generation))
             if timing != old_timing:
                 retimed.append(pk)
-        Tombstone.bury(elsewhere, using=self.db)
+        Tombstone.add(elsewhere, using=self.db)
         written.filter(pk__in=retimed).update(**moved())
 
     update.alters_data = True  # type: ignore[attr-defined]

@@ -172,7 +172,7 @@ class Schedule(Recurring, PrimaryModel):
             if any(values.get(name, getattr(old, name)) != getattr(old, name) for name in CHECKED_FIELDS):
                 self.clean()
             if "queue" in values and old.queue != self.queue:
-                Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
+                Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = {"generation": next_generation(), **moved_by(values), "updated_at": utcnow()}
             before = {name: getattr(self, name) for name in version}
             self.__dict__.update(version)

@@ -11,7 +11,7 @@ from .versions import now_generation
 
 
 class Tombstone(PrimaryModel):
-    """The member of a deleted schedule, or of the old place of a moved one, which must leave Redis."""
+    """The member of a deleted schedule, or that of a moved one in its old queue, which must leave Redis."""
 
     member = models.CharField(max_length=64)
     queue = models.CharField(max_length=64)
@@ -27,7 +27,7 @@ class Tombstone(PrimaryModel):
         return f"{self.member} in {self.queue}"
 
     @classmethod
-    def bury(cls, entries: Iterable[tuple[int, str, int]], *, using: str) -> list[Self]:
+    def add(cls, entries: Iterable[tuple[int, str, int]], *, using: str) -> list[Self]:
         """Record (schedule pk, queue, generation) as gone, in the current transaction."""
         return cls._base_manager.using(using).bulk_create(
             [

@@ -163,7 +163,7 @@ def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeyp
     become_a_copy(monkeypatch)
     mirror.adopt(built)
     monkeypatch.undo()
-    Tombstone.bury([(ghost.pk, "default", ghost.generation)], using="default")
+    Tombstone.add([(ghost.pk, "default", ghost.generation)], using="default")
     Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
     before = [view(built, row), view(built, ghost)]
     for call in (mirror.delta_sweep, mirror.sweep_in_turn):

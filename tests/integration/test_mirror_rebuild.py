@@ -235,7 +235,7 @@ def test_another_time_by_sql_is_found_by_the_next_sweep_as_without_a_flush(built
 
 def test_a_row_that_was_deleted_and_brought_back_by_sql_stays_after_a_rebuild(built):
     row = schedule(**YEARLY)
-    Tombstone.bury([(row.pk, row.queue, row.generation)], using="default")
+    Tombstone.add([(row.pk, row.queue, row.generation)], using="default")
     built.purge()
     assert mirror.rebuild(built, built.shards())
     mirror.delta_sweep(built)
