@@ -45,9 +45,5 @@ def _deleted(instance: Schedule, using: str, **kwargs: Any) -> None:
 
 def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
     if conf.get_config().sync_after_migrate and conf.mirrors():
-        quiet = stdout is None or verbosity < 1
-        declared.sync_after_migrate(using, say=_nothing if quiet else stdout.write)
-
-
-def _nothing(line: str) -> None:
-    pass
+        say = stdout.write if stdout is not None and verbosity else lambda line: None
+        declared.sync_after_migrate(using, say=say)

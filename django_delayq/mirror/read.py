@@ -98,7 +98,9 @@ def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
         digests |= {pk: digest_of(row) for pk, row in fresh.items()}
     oldest = _load_oldest_open(pks)
     notes = _Notes()
-    wanted = {pk: _work_out(row, digests[pk], oldest.get(pk), pk in edited, notes) for pk, row in schedules.items()}
+    wanted = {pk: _work_out(row, digests[pk], oldest.get(pk), notes) for pk, row in schedules.items()}
+    for pk in edited:
+        wanted[pk].past_django = True
     for pk in notes.write(locked) if note else ():
         wanted[pk].unnoted = False
     return list(wanted.values())
@@ -109,9 +111,7 @@ def note_parked(pks: Sequence[int]) -> None:
     read_wanted(pks)
 
 
-def _work_out(
-    schedule: ScheduleRow, digest: str, waiting: datetime | None, past_django: bool, notes: "_Notes"
-) -> Wanted:
+def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, notes: "_Notes") -> Wanted:
     """Work out one of them; `waiting` is the oldest point that has a row of the ledger and no outcome."""
     point, undecided = notes.take(schedule, digest)
     if waiting is None:
@@ -128,7 +128,6 @@ def _work_out(
         point,
         unnoted=schedule.synced_generation != schedule.generation,
         awaited=point is not None and point == waiting,
-        past_django=past_django,
     )
 
 
