@@ -121,18 +121,13 @@ def put_back_jobs(broker: Broker, jobs: Sequence[WaitingJob], *, dry_run: bool =
     if missing and not dry_run:
         still = load_waiting(ledger.open_jobs().filter(pk__in=[job.pk for job in missing]))
         put_jobs(broker, [job.as_new() for job in still])
-        kept_out = find_missing(broker, still)  # by what is left of them
-        _clear_away(JobBroker(broker), kept_out)
+        own, kept_out = JobBroker(broker), find_missing(broker, still)  # by what is left of them
+        for job in kept_out:  # it goes, unless a worker has the job by now
+            shard = own.shard_of(job.member, job.queue)
+            if own.change(shard, job.member, "leave") == "DEAD":
+                own.change(shard, job.member, "bury")
         put_jobs(broker, [job.as_new() for job in kept_out])
     return [f"job {result_id(job.queue, job.member)}: put back" for job in missing]
-
-
-def _clear_away(own: JobBroker, jobs: Sequence[WaitingJob]) -> None:
-    """Remove what is left of jobs that nothing stands for, unless a worker has one by now."""
-    for job in jobs:
-        shard = own.shard_of(job.member, job.queue)
-        if own.change(shard, job.member, "leave") == "DEAD":
-            own.change(shard, job.member, "bury")
 
 
 def find_missing(broker: Broker, jobs: Sequence[WaitingJob]) -> list[WaitingJob]:

@@ -54,13 +54,11 @@ def check_layout(broker: Broker, *, adopt: bool = False, claim: bool = True) -> 
             other settings]; says what to do.
     """
     own = {queue: broker.config.shard_count(queue) for queue in broker.config.queues}
-    layout = Layout(fingerprint(), own)
-    standing = _parse(broker.claim_layout(layout.text())) if claim else _parse(broker.layout()) or layout
-    if adopt or standing is None:
-        if claim:
-            store_layout(broker)
+    text = broker.claim_layout(Layout(fingerprint(), own).text()) if claim else broker.layout()
+    if claim and (adopt or _parse(text) is None):
+        store_layout(broker)
         return
-    _check_database(broker, standing)
+    standing = _checked(broker, text)
     for queue, count in own.items():
         known = standing.shards.get(queue, count)
         if known != count:
@@ -82,11 +80,7 @@ def standing_shards(broker: Broker) -> dict[str, int]:
     Raises:
         ForeignLayout: The prefix belongs to another database.
     """
-    standing = _parse(broker.layout())
-    if standing is None:
-        return {}
-    _check_database(broker, standing)
-    return standing.shards
+    return _checked(broker, broker.layout()).shards
 
 
 def store_layout(broker: Broker, *, former: Mapping[str, int] | None = None) -> None:
@@ -111,10 +105,7 @@ def other_shards(broker: Broker) -> dict[str, int]:
     Raises:
         ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings].
     """
-    standing = _parse(broker.layout())
-    if standing is None:
-        return {}
-    _check_database(broker, standing)
+    standing = _checked(broker, broker.layout())
     _check_others(broker, standing)
     return {
         queue: max(standing.shards[queue], standing.former.get(queue, 0))
@@ -130,7 +121,11 @@ def moving(text: str | None) -> list[str]:
     return [] if standing is None else sorted(standing.former)
 
 
-def _check_database(broker: Broker, standing: Layout) -> None:
+def _checked(broker: Broker, text: str | None) -> Layout:
+    """Return a stored layout, an empty one where there is none; refuse that of another database."""
+    standing = _parse(text)
+    if standing is None:
+        return Layout("")
     if standing.database != fingerprint():
         raise ForeignLayout(
             f"The prefix {broker.config.prefix!r} in Redis belongs to another database. Nothing was changed. If this "
@@ -138,6 +133,7 @@ def _check_database(broker: Broker, standing: Layout) -> None:
             "replaces the other (restored or moved), or a test run wrote here, stop all workers and run: "
             "manage.py delayq_sync --adopt"
         )
+    return standing
 
 
 def _check_others(broker: Broker, standing: Layout) -> None:
