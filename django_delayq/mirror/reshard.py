@@ -15,7 +15,7 @@ and `delayq_status` tells what to do.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from .. import chain, ledger
 from ..broker import Broker, Shard
@@ -71,7 +71,7 @@ def reshard(
             keep_marks()
         move_results(broker, former)
         build.finish()
-        broker.drop([shard for shard in shards if not _exists(broker, shard)])
+        broker.drop([shard for shard in shards if shard.number >= broker.config.shard_count(shard.queue)])
         store_layout(broker)
         sweep_now(broker)
     finally:
@@ -88,33 +88,22 @@ def under_way(broker: Broker) -> bool:
     return (broker.sweep_mark() or "").startswith(MARK)
 
 
-def _exists(broker: Broker, shard: Shard) -> bool:
-    return shard.number < broker.config.shard_count(shard.queue)
-
-
 def _move_entries(
     broker: Broker, shards: Sequence[Shard], moved: dict[str, int], keep_marks: Callable[[], None]
 ) -> int:
     """Move the entries of schedules and runs, and count them in `moved`; return how many stay, being leased."""
     leased = 0
-    for shard, members in _misplaced(broker, shards):
-        left = remove_whole(broker, shard, members)
-        _enter(broker, left)
-        moved[shard.queue] += len(left)
-        leased += len(members) - len(left)
-        keep_marks()
-    return leased
-
-
-def _misplaced(broker: Broker, shards: Sequence[Shard]) -> Iterator[tuple[Shard, list[str]]]:
-    """Yield the members of schedules and runs that are not where they belong now, page by page."""
     for shard in shards:
-        known = _exists(broker, shard)
         for page in broker.scan(shard):
             members = [member for member in sorted(page) if chain.parse_member(member) is not None]
-            wrong = [member for member in members if not known or broker.shard_of(member, shard.queue) != shard]
+            wrong = [member for member in members if broker.shard_of(member, shard.queue) != shard]
             if wrong:
-                yield shard, wrong
+                left = remove_whole(broker, shard, wrong)
+                _enter(broker, left)
+                moved[shard.queue] += len(left)
+                leased += len(wrong) - len(left)
+                keep_marks()
+    return leased
 
 
 def _enter(broker: Broker, members: list[str]) -> None:
