@@ -115,9 +115,8 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
     """Work out one of them; `waiting` is the oldest point that has a row of the ledger and no outcome."""
     point, undecided = notes.take(schedule, digest)
     if waiting is None:
-        if undecided and schedule.state.condition != Condition.PARKED:
-            # Its claimer runs or skips it, and explains what else the old definition left.
-            point = schedule.state.next_due_at
+        if undecided is not None and schedule.state.condition != Condition.PARKED:
+            point = undecided  # its claimer runs or skips it, and explains what else the old definition left
     elif schedule.enabled:  # else it is closed by who finds it
         point = waiting if point is None else min(waiting, point)
     return Wanted(
@@ -139,16 +138,16 @@ class _Notes:
         self.mirrored: list[StateRow] = []  # nothing but their digest
         self.parked: list[ScheduleRow] = []
 
-    def take(self, schedule: ScheduleRow, digest: str) -> tuple[datetime | None, bool]:
-        """Return the schedule's next point and whether one of before its last edit is undecided, in memory."""
+    def take(self, schedule: ScheduleRow, digest: str) -> tuple[datetime | None, datetime | None]:
+        """Return the schedule's next point and one of before its last edit that is undecided, in memory."""
         state = schedule.state
         before = state.next_due_at, state.condition, state.condition_reason, state.mirrored_digest
         if not state.stored and schedule.synced_generation:  # its state was lost: what is undecided is not known
             state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
-        undecided, kept = _left_undecided(schedule, state), state.next_due_at
+        undecided = chain.left_undecided(schedule, state)
         point = ledger.settle_state(schedule, state)
-        if undecided:
-            state.next_due_at = kept
+        if undecided is not None:
+            state.next_due_at = undecided
         state.mirrored_digest = digest
         if not state.stored or before[:3] != (state.next_due_at, state.condition, state.condition_reason):
             self.changed.append(state)
@@ -177,17 +176,6 @@ class _Notes:
                 reason = row.state.condition_reason
                 schedule_parked.send_robust(sender=Schedule, schedule=ledger.as_schedule(row), reason=reason)
         return locked
-
-
-def _left_undecided(schedule: ScheduleRow, state: StateRow) -> bool:
-    """Say whether a point of the definition before the last edit had come due by then and is undecided (rule R8)."""
-    due = state.next_due_at
-    return (
-        due is not None
-        and due <= schedule.effective_from
-        and due > schedule.created_at
-        and (state.last_due_at is None or due > state.last_due_at)
-    )
 
 
 def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, PastDjango]) -> set[int]:

@@ -144,8 +144,8 @@ RULES = (
         h.late_after_an_edit, "I1 a due point without a row",
     ),
     mutant(
-        "noowes", "R8 what the mirror owes is remembered", "mirror.read:_left_undecided",
-        "due is not None", "False",
+        "noowes", "R8 what the mirror owes is remembered", "chain:left_undecided",
+        "if due is None or not", "if True or not",
         hl.edited_and_flushed, "I1 a due point without a row",
     ),
     mutant(
@@ -262,7 +262,7 @@ RULES = (
     mutant(
         "disabledowes", "a point that was due when a schedule was switched off survives a flush",
         "mirror.read:_work_out",
-        "if undecided and schedule.state.condition != Condition.PARKED:", "if False:",
+        "if undecided is not None and schedule.state.condition != Condition.PARKED:", "if False:",
         h.disabled_and_moved, "I1 a due point without a row",
     ),
 )  # fmt: skip
