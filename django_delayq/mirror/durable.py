@@ -7,9 +7,8 @@ the fast path writes nothing into the row of a single job, and the first sweep t
 it once more and notes that. For many jobs at once that would be more work than one statement.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
@@ -17,16 +16,11 @@ from django.db.models import QuerySet
 from .. import ledger
 from ..broker import Broker, JobBroker, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
-from ..fields import utcnow
 from ..jobs import encode, result_id
 from ..models import Job
 from ..timing import to_ms
 from .pages import PAGE, grouped, pages
 
-logger = logging.getLogger("django_delayq.mirror")
-
-#: A job younger than this is still on the fast path.
-YOUNG = timedelta(seconds=2)
 #: So often shards may change while jobs are put there.
 MOST_ROUNDS = 5
 
@@ -98,21 +92,6 @@ def load_waiting(rows: QuerySet[Job], *, calls: bool = True) -> list[WaitingJob]
 def _columns(rows: QuerySet[Job], *, calls: bool) -> "QuerySet[Job, Any]":
     names = WaitingJob._fields if calls else WaitingJob._fields[:-1]
     return rows.values_list(*names, named=True)
-
-
-def load_unmirrored() -> list[WaitingJob]:
-    """Return the oldest that no sweep has seen to yet, but for those that are on the fast path at this moment."""
-    now = utcnow()
-    return load_waiting(ledger.unmirrored_jobs().exclude(enqueued_at__range=(now - YOUNG, now + YOUNG)))
-
-
-def put_unmirrored(broker: Broker, jobs: Sequence[WaitingJob]) -> None:
-    """Put these where they are missing, and note that it was seen to."""
-    if jobs:
-        added = put_jobs(broker, [job.as_new() for job in jobs])
-        ledger.note_mirrored([job.member for job in jobs])
-        if added:
-            logger.info("Put %d jobs into Redis that were not there.", added)
 
 
 def put_back_jobs(broker: Broker, jobs: Sequence[WaitingJob], *, dry_run: bool = False) -> list[str]:

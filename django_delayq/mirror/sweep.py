@@ -1,5 +1,6 @@
 """The sweeps that make the mirror true whatever was missed: delta and full."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -9,7 +10,7 @@ from ..broker import Broker, JobBroker, Shard
 from ..fields import utcnow
 from ..models import Run, Schedule, Status, Tombstone
 from .compare import compare
-from .durable import load_unmirrored, put_unmirrored
+from .durable import load_waiting, put_jobs
 from .layout import check_layout
 from .pages import PAGE, pages
 from .read import queues_of
@@ -17,8 +18,12 @@ from .rebuild import Build, walk
 from .runs import close_abandoned, enqueue_runs
 from .write import remove_tombstones, remove_whole, sync
 
-#: An order younger than this is still on the fast path; one older than the second value is left to the full sweep.
-ORDER_YOUNG, ORDER_OLD = timedelta(seconds=2), timedelta(seconds=15)
+logger = logging.getLogger("django_delayq.mirror")
+
+#: An order or a job younger than this is still on the fast path.
+YOUNG = timedelta(seconds=2)
+#: An order older than this is left to the full sweep.
+ORDER_OLD = timedelta(seconds=15)
 
 
 @dataclass(slots=True)
@@ -47,14 +52,17 @@ def delta_sweep(broker: Broker) -> int:
     stones = Tombstone._base_manager.using(using).exists()
     pks = list(Schedule.objects.using(using).unmirrored().order_by().values_list("pk", flat=True)[:PAGE])
     orders = ledger.open_apart().filter(
-        status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - ORDER_YOUNG
+        status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - YOUNG
     )
     ordered = orders.exists()
-    jobs = load_unmirrored()
+    jobs = load_waiting(ledger.unmirrored_jobs().exclude(enqueued_at__range=(now - YOUNG, now + YOUNG)))
     if not (stones or pks or ordered or jobs):
         return 0
     check_layout(broker)
-    put_unmirrored(broker, jobs)
+    if jobs:
+        if added := put_jobs(broker, [job.as_new() for job in jobs]):
+            logger.info("Put %d jobs into Redis that were not there.", added)
+        ledger.note_mirrored([job.member for job in jobs])
     remove_tombstones(broker)
     newer = sync(broker, pks)
     compare(broker, dict(queues_of(pk__in=newer)))
