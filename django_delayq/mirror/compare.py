@@ -35,21 +35,16 @@ class Difference(Enum):
         """True where the entry is to be replaced, not only brought up to date."""
         return self.name in ("TORN", "AHEAD", "EARLIER", "WAKE", "LEASE", "ATTEMPTS")
 
-    def words(self, item: Wanted) -> str:
-        """Return the line of a report."""
-        return f"{item.name}: {self.value.format(point=item.point)}"
-
 
 NOTHING = EntryView(None, None, None, leased=False)
 
 
-def compare(
-    broker: Broker, queues: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False
-) -> list[tuple[Wanted, Difference]]:
+def compare(broker: Broker, queues: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False) -> list[str]:
     """Compare the schedules of these keys, which live in these queues; mend what differs, unless in a `dry_run`.
 
-    Those that moved to another queue this very moment are left to the delta sweep. `flushed`: Redis is not asked, it
-    had nothing a moment ago; what has come there since is found by the scripts, and stays.
+    Return a line for each that differs. Those that moved to another queue this very moment are left to the delta sweep.
+    `flushed`: Redis is not asked, it had nothing a moment ago; what has come there since is found by the scripts, and
+    stays.
 
     Raises:
         BrokerError: Redis cannot be written; the next sweep does what was not reached.
@@ -60,21 +55,23 @@ def compare(
         now_ms = broker.now_ms()
         replies = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
         views = dict(zip(queues, replies, strict=True))
-    found: list[tuple[Wanted, Difference]] = []
+    lines: list[str] = []
+    outdated: list[Wanted] = []
+    damaged: list[Wanted] = []
     for item in read_wanted(keys_of(queues), note=not dry_run):
         view = views.get(item.pk)
         if view is None or queues[item.pk] != item.queue:
             continue
         difference = find_difference(item, view, now_ms)
         if difference is not None:
-            found.append((item, difference))
+            lines.append(f"{item.name}: {difference.value.format(point=item.point)}")
+            (damaged if difference.is_damage else outdated).append(item)
             if view.generation is not None and view.generation > item.definition.generation:
                 item.definition = item.definition._replace(expected=str(view.generation))
-    if not dry_run:
-        for damage in (False, True):
-            if items := [item for item, difference in found if difference.is_damage == damage]:
-                write_wanted(broker, items, reset=damage)
-    return found
+    for items, reset in ((outdated, False), (damaged, True)):
+        if items and not dry_run:
+            write_wanted(broker, items, reset=reset)
+    return lines
 
 
 def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:

@@ -86,11 +86,7 @@ def walk(
     among = {} if names is None else {"queue__in": names}
     for page in pages(queues_of(**among)):
         queues = {pk: queue for pk, queue in page if own is None or broker.shard_of(member_of(pk), queue) in own}
-        if flushed is not None:
-            _fill(broker, queues)
-            yield len(queues), []
-        else:
-            yield len(queues), [change.words(item) for item, change in compare(broker, queues, dry_run=dry_run)]
+        yield len(queues), compare(broker, queues, dry_run=dry_run) if flushed is None else _fill(broker, queues)
         failpoints.reach("during_rebuild")
     for runs in pages(ledger.open_apart().filter(**among)):
         yield 0, put_back(broker, runs, dry_run=dry_run)
@@ -103,11 +99,10 @@ def walk(
             yield 0, []
 
 
-def _fill(broker: Broker, queues: Mapping[int, str]) -> None:
+def _fill(broker: Broker, queues: Mapping[int, str]) -> list[str]:
     """Bring back the entries of a page. See Note [What was mirrored goes back as it was]."""
     settled = read_settled(queues)
     write_wanted(broker, settled)
     done = {item.pk for item in settled}
     rest = {pk: queue for pk, queue in queues.items() if pk not in done}
-    if rest:
-        compare(broker, rest, flushed=True)
+    return compare(broker, rest, flushed=True) if rest else []
