@@ -43,11 +43,10 @@ class Layout:
         return json.dumps(stored | {"former": self.former} if self.former else stored, sort_keys=True)
 
 
-def check_layout(broker: Broker, *, adopt: bool = False, claim: bool = True) -> None:
+def check_layout(broker: Broker, *, claim: bool = True) -> None:
     """Claim the prefix for this database and these shard counts, or find that it is theirs already.
 
-    `adopt` takes the prefix over from another database; without `claim` nothing is written, and a prefix that nobody
-    has claimed passes.
+    Without `claim` nothing is written, and a prefix that nobody has claimed passes.
 
     Raises:
         ForeignLayout: The prefix belongs to another database or another number of shards, or see Note [Queues of
@@ -55,7 +54,7 @@ def check_layout(broker: Broker, *, adopt: bool = False, claim: bool = True) -> 
     """
     own = {queue: broker.config.shard_count(queue) for queue in broker.config.queues}
     text = broker.claim_layout(Layout(fingerprint(), own).text()) if claim else broker.layout()
-    if claim and (adopt or _parse(text) is None):
+    if claim and _parse(text) is None:
         store_layout(broker)
         return
     standing = _checked(broker, text)

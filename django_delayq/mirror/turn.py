@@ -17,7 +17,7 @@ from datetime import datetime
 
 from ..broker import Broker
 from ..timing import from_ms
-from .layout import check_layout, fingerprint
+from .layout import check_layout, fingerprint, store_layout
 from .sweep import Report, full_sweep
 
 #: A definition that SQL edited, or damage, waits for so long at most.
@@ -130,7 +130,7 @@ def adopt(broker: Broker) -> Report:
     Raises:
         BrokerError: Redis failed on the way; run it again.
     """
-    check_layout(broker, adopt=True)
+    store_layout(broker)
     broker.note_sweep(None)
     broker.take_over(broker.shards())
     return sweep_now(broker)
