@@ -141,7 +141,7 @@ class _Notes:
     def take(self, schedule: ScheduleRow, digest: str) -> tuple[datetime | None, datetime | None]:
         """Return the schedule's next point and one of before its last edit that is undecided, in memory."""
         state = schedule.state
-        before = state.next_due_at, state.condition, state.condition_reason, state.mirrored_digest
+        before, seen = (state.next_due_at, state.condition, state.condition_reason), state.mirrored_digest
         if not state.stored and schedule.synced_generation:  # its state was lost: what is undecided is not known
             state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
         undecided = chain.left_undecided(schedule, state)
@@ -149,11 +149,11 @@ class _Notes:
         if undecided is not None:
             state.next_due_at = undecided
         state.mirrored_digest = digest
-        if not state.stored or before[:3] != (state.next_due_at, state.condition, state.condition_reason):
+        if not state.stored or before != (state.next_due_at, state.condition, state.condition_reason):
             self.changed.append(state)
             if state.condition == Condition.PARKED != before[1]:
                 self.parked.append(schedule)
-        elif before[3] != digest:
+        elif seen != digest:
             self.mirrored.append(state)
         return point, undecided
 
