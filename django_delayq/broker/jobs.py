@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 from . import keys
@@ -74,47 +75,37 @@ class JobBroker:
 
     def views_of(self, items: Sequence[tuple[Shard, str]]) -> list[JobView]:
         """Read jobs of any shards, in one round trip; see `view`."""
-        if not items:
-            return []
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            for shard, member in items:  # the payload before the result: one of the two is there at each moment
-                names = self._names(shard)
-                pipe.hget(names["payload"], wire(member))
-                pipe.hget(names["held"], wire(member))
-                pipe.zscore(names["jobs"], wire(member))
-                pipe.zscore(names["dead"], wire(member))
-                pipe.get(self._result(shard, member))
-            replies = pipe.execute()
+        commands = []
+        for shard, member in items:
+            names, name = self._names(shard), wire(member)
+            commands += [
+                methodcaller("hget", names["payload"], name),
+                methodcaller("hget", names["held"], name),
+                methodcaller("zscore", names["jobs"], name),
+                methodcaller("zscore", names["dead"], name),
+                methodcaller("get", self._result(shard, member)),  # after the payload: one of the two is there
+            ]
+        replies = self.broker.ask_all(commands)
         found = []
         for at in range(0, len(replies), 5):
             payload, holder, waits, died, result = replies[at : at + 5]
-            found.append(
-                JobView(text(payload or ""), text(holder or ""), number(waits), number(died), text(result or ""))
-            )
+            times = number(waits), number(died)
+            found.append(JobView(text(payload or ""), text(holder or ""), *times, text(result or "")))
         return found
 
     def present(self, shard: Shard, members: Sequence[str]) -> list[bool]:
         """Say which of these wait or are held. One that is being moved may seem absent."""
         names, wired = self._names(shard), [wire(member) for member in members]
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            pipe.zmscore(names["jobs"], wired)
-            pipe.zmscore(names["ready"], wired)
-            scores = pipe.execute()
+        scores = self.broker.ask_all([methodcaller("zmscore", names[part], wired) for part in ("jobs", "ready")])
         return [waits is not None or turn is not None for waits, turn in zip(*scores, strict=True)]
 
     def labels(self, shard: Shard, member: str) -> tuple[int, str]:
         """Return the priority and the hash of the unique key of a job, as they stand beside its text."""
         names = self._names(shard)
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            pipe.hget(names["priority"], wire(member))
-            pipe.hget(names["unique"], wire(member))
-            priority, unique = pipe.execute()
-        rank = text(priority or "0")
+        commands = [methodcaller("hget", names[part], wire(member)) for part in ("priority", "unique")]
+        rank, unique = (text(value or "") for value in self.broker.ask_all(commands))
         known = rank.removeprefix("-").isdecimal() and len(rank) <= 4 and -100 <= int(rank) <= 100
-        return int(rank) if known else 0, text(unique or "").removeprefix("k")
+        return int(rank) if known else 0, unique.removeprefix("k")
 
     def counts(self, shards: Sequence[Shard]) -> list[JobCounts]:
         """Count the jobs of each shard, in one round trip."""
@@ -149,16 +140,14 @@ class JobBroker:
     def _pages(self, key: str) -> Iterator[list[tuple[str, int]]]:
         cursor = None
         while cursor != 0:
-            with translated():
-                cursor, page = self.broker.client.zscan(key, cursor or 0, count=SCAN_PAGE)
+            cursor, page = self.broker.ask("zscan", key, cursor or 0, count=SCAN_PAGE)
             yield [(text(name), number(max(0.0, score)) or 0) for name, score in page]
 
     def entomb(self, shard: Shard, member: str, died_ms: int, payload: str) -> None:
         """Put a dead job of another shard among those of this one."""
         names = self._names(shard)
-        with translated():
-            self.broker.client.hset(names["payload"], wire(member), wire(payload))
-            self.broker.client.zadd(names["dead"], {wire(member): died_ms})
+        self.broker.ask("hset", names["payload"], wire(member), wire(payload))
+        self.broker.ask("zadd", names["dead"], {wire(member): died_ms})
 
     def results(self, queue: str) -> Iterator[tuple[int, str]]:
         """Yield (shard, member) of the results of a queue that stand in Redis."""
@@ -174,11 +163,10 @@ class JobBroker:
     def move_result(self, member: str, old: Shard, new: Shard) -> None:
         """Give a result another shard, for as long as it would have been kept."""
         source, target = self._result(old, member), self._result(new, member)
-        with translated():
-            value, left = self.broker.client.get(source), self.broker.client.pttl(source)
-            if value is not None and left > 0:
-                self.broker.client.set(target, value, px=left, nx=True)
-                self.broker.client.unlink(source)
+        value, left = self.broker.ask("get", source), self.broker.ask("pttl", source)
+        if value is not None and left > 0:
+            self.broker.ask("set", target, value, px=left, nx=True)
+            self.broker.ask("unlink", source)
 
     # -- what a worker does
 
