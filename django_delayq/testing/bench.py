@@ -31,7 +31,7 @@ from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
 from .lasting import lasting
-from .points import MemoryBroker
+from .points import MemoryPoints
 
 #: No lease of a bench ends: seconds, by the monotonic clock.
 FOREVER = 1e12
@@ -78,11 +78,9 @@ class Under:
 class Bench:
     """One worker for all queues. Used by the test's thread only."""
 
-    def __init__(self, clock: FrozenClock) -> None:
-        self.clock = clock
-        self.points = MemoryBroker(clock)
-        self.jobs = MemoryJobs(self.points)
-        config = self.points.config
+    def __init__(self, clock: FrozenClock, points: MemoryPoints, jobs: MemoryJobs) -> None:
+        self.clock, self.points, self.jobs = clock, points, jobs
+        config = points.config
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
         # A test's connections are its own, and in its transaction: nobody closes them.
         self.timeouts = Timeouts(
@@ -105,12 +103,9 @@ class Bench:
 
     def next_ms(self) -> int | None:
         """Return when there is something to do, which may have passed; None for never."""
-        point, job = self.points.head(), self.jobs.head()
         found = [under.end_ms for under in self.under_way[:1]]
-        if point is not None:
-            found.append(self.points.members[point].wake_ms)
-        if job is not None:
-            found.append(self.jobs.jobs[job].wake_ms)
+        found += [self.points.members[key].wake_ms for key in self.points.free()[:1]]
+        found += [self.jobs.members[key].wake_ms for key in self.jobs.free()[:1]]
         return min(found, default=None)
 
     def step(self) -> None:
@@ -119,12 +114,11 @@ class Bench:
         if self.under_way and self.under_way[0].end_ms <= now_ms:
             self._end(self.under_way.pop(0).held)
             return
-        points, jobs = self.kinds
-        point, job = self.points.head(), self.jobs.head()
-        if point is not None and self.points.members[point].wake_ms <= now_ms:
-            self._begin(points, point[0])
-        elif job is not None and self.jobs.jobs[job].wake_ms <= now_ms:
-            self._begin(jobs, job[0])
+        points, jobs = self.points.free(), self.jobs.free()
+        if points and self.points.members[points[0]].wake_ms <= now_ms:
+            self._begin(self.kinds[0], points[0][0])
+        elif jobs and self.jobs.members[jobs[0]].wake_ms <= now_ms:
+            self._begin(self.kinds[1], jobs[0][0])
         while self.hand.submitted:
             self._call(self.hand.submitted.popleft())
 
@@ -159,7 +153,7 @@ class Bench:
 
     def _check(self, held: Held) -> None:
         standing = self.points.members.get((held.shard, held.member))
-        if standing is not None and standing.fence == held.lease:
+        if standing is not None and standing.holder == held.lease:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."
             )
