@@ -11,11 +11,6 @@ local PATIENCE = 60 * 1000 * 1000
 -- The member of DUE that stands for all jobs, so that whoever looks for the head of the shard sees theirs too.
 local POINTER = 'jobs'
 
-local function server_us()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-
 -- The priorities of these members; only few have one.
 local function priorities(members)
   if redis.call('HLEN', PRIORITY) == 0 then return {} end
