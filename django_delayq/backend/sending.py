@@ -81,19 +81,12 @@ class Sender:
         left = []
         for (shard, jobs), (epoch, names) in zip(parts, replies, strict=True):
             if names is None:
-                self._learn(shard, epoch)
+                self._epochs[shard] = epoch  # see Note [The shards that stand]
+                self._counts = mirror.standing_shards(sent.broker)
                 left += [(shard.queue, job) for job in jobs]
             elif any(names):
                 standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
         return left
-
-    def _shard(self, queue: str, member: str) -> Shard:
-        return self.jobs.shard_of(member, queue, self._counts)
-
-    def _learn(self, shard: Shard, epoch: str) -> None:
-        """See Note [The shards that stand]."""
-        self._counts = mirror.standing_shards(self.jobs.broker)
-        self._epochs[shard] = epoch
 
     # -- one job that is there
 
@@ -103,13 +96,13 @@ class Sender:
         Raises:
             BrokerError: Redis does not answer, or with an error.
         """
-        shard = self._shard(queue, member)
-        view = self.jobs.view(shard, member)
+        jobs = self.jobs
+        shard = jobs.shard_of(member, queue, self._counts)
+        view = jobs.view(shard, member)
         if not (view.payload or view.result):
-            self._counts = mirror.standing_shards(self.jobs.broker)
-            if self._shard(queue, member) != shard:
-                shard = self._shard(queue, member)
-                view = self.jobs.view(shard, member)
+            self._counts = mirror.standing_shards(jobs.broker)
+            if (standing := jobs.shard_of(member, queue, self._counts)) != shard:
+                return standing, jobs.view(standing, member)
         return shard, view
 
 

@@ -70,7 +70,8 @@ def look(broker: "Broker") -> list[Look]:
     """
     with translated():
         targets = primaries(broker.client)
-        shards = {_name(node_of(broker.client, _key(broker, shard))): shard for shard in reversed(broker.shards())}
+        due = {shard: keys.shard_keys(broker.config.prefix, shard)[0] for shard in reversed(broker.shards())}
+        shards = {_name(node_of(broker.client, key)): shard for shard, key in due.items()}
     return [_look(broker, target, shards.get(_name(target))) for target in targets]
 
 
@@ -125,10 +126,6 @@ def _clock(client: Any, target: Mapping[str, Any]) -> tuple[int, tuple[float, fl
     end = time.time()
     clock_us = int(seconds) * 1_000_000 + int(micros)
     return clock_us, (clock_us / 1e6 - end, clock_us / 1e6 - begin)
-
-
-def _key(broker: "Broker", shard: keys.Shard) -> str:
-    return keys.shard_keys(broker.config.prefix, shard)[0]
 
 
 def _name(target: Mapping[str, Any]) -> str:

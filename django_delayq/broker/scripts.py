@@ -86,21 +86,17 @@ class Scripts:
         if len(calls) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
             for call in calls:
-                _queue(pipeline, command, script, call)
+                _run(pipeline, command, script, call)
             return list(pipeline.execute(raise_on_error=False))
-        return [self._execute(command, script, call) for call in calls]
-
-    def _execute(self, command: str, script: str, call: Call) -> Any:
-        """Let the client find out where the script belongs."""
-        try:
-            return _queue(self._client, command, script, call)
-        except errors.NoScriptError as error:
-            return error
+        return [_run(self._client, command, script, call) for call in calls]
 
 
-def _queue(client: Any, command: str, script: str, call: Call) -> Any:
+def _run(client: Any, command: str, script: str, call: Call) -> Any:
     run = client.eval if command == "EVAL" else client.evalsha
-    return run(script, len(call.keys) + len(call.more), *call.keys, *call.more, *call.args)
+    try:
+        return run(script, len(call.keys) + len(call.more), *call.keys, *call.more, *call.args)
+    except errors.NoScriptError as error:
+        return error
 
 
 @lru_cache(maxsize=4096)

@@ -128,7 +128,7 @@ class JobEntry(NamedTuple):
 
 
 class JobClaim(NamedTuple):
-    """The reply to a claim of jobs; see `Claim`. `holder` is what every lease of it is called."""
+    """The reply to a claim of jobs; see `Claim`."""
 
     now_ms: int
     head_ms: int | None

@@ -11,7 +11,6 @@ import queue
 from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -66,15 +65,6 @@ class Loud(Trouble):
         raise error
 
 
-@dataclass(slots=True, order=True)
-class Under:
-    """What was begun and has not ended yet by the frozen clock."""
-
-    end_ms: int
-    number: int
-    held: Held
-
-
 class Bench:
     """One worker for all queues. Used by the test's thread only."""
 
@@ -95,15 +85,15 @@ class Bench:
         self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, agenda, config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
-        #: What has begun and not ended, soonest first.
-        self.under_way: list[Under] = []
+        #: What has begun and not ended by the frozen clock, soonest first: ms of its end, a number, and itself.
+        self.under_way: list[tuple[int, int, Held]] = []
         self._numbers = count()
 
     # -- one step
 
     def next_ms(self) -> int | None:
         """Return when there is something to do, which may have passed; None for never."""
-        found = [under.end_ms for under in self.under_way[:1]]
+        found = [end_ms for end_ms, _, _ in self.under_way[:1]]
         found += [self.points.members[key].wake_ms for key in self.points.free()[:1]]
         found += [self.jobs.members[key].wake_ms for key in self.jobs.free()[:1]]
         return min(found, default=None)
@@ -111,8 +101,8 @@ class Bench:
     def step(self) -> None:
         """Do one thing that is due by the clock: end what ends, or else begin a point, or else a job."""
         now_ms = self.clock.now_ms
-        if self.under_way and self.under_way[0].end_ms <= now_ms:
-            self._end(self.under_way.pop(0).held)
+        if self.under_way and self.under_way[0][0] <= now_ms:
+            self._end(self.under_way.pop(0)[-1])
             return
         points, jobs = self.points.free(), self.jobs.free()
         if points and self.points.members[points[0]].wake_ms <= now_ms:
@@ -142,7 +132,7 @@ class Bench:
         if self.clock.now_ms <= began_ms:
             self._end(held)
             return
-        self.under_way.append(Under(self.clock.now_ms, next(self._numbers), held))
+        self.under_way.append((self.clock.now_ms, next(self._numbers), held))
         self.under_way.sort()
         self.clock.set(began_ms)  # see Note [Side by side]
 

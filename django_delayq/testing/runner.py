@@ -60,9 +60,11 @@ class Runner(Assertions):
             self.bench = Bench(self.clock, points, jobs)
             self.following = Following(points, jobs)
             self._handed_over = len(jobs.added)
-            for connect, disconnect in self._receivers():
-                connect()
-                stack.callback(disconnect)
+            self.following.connect()
+            stack.callback(self.following.disconnect)
+            for signal in (run_finished, run_skipped):
+                signal.connect(self._note)
+                stack.callback(signal.disconnect, self._note)
             self.bench.timeouts.start()
             stack.callback(self.bench.timeouts.stop)
             self._stack = stack.pop_all()
@@ -70,13 +72,6 @@ class Runner(Assertions):
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    def _receivers(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
-        return [
-            (self.following.connect, self.following.disconnect),
-            (lambda: run_finished.connect(self._note), lambda: run_finished.disconnect(self._note)),
-            (lambda: run_skipped.connect(self._note), lambda: run_skipped.disconnect(self._note)),
-        ]
 
     def _note(self, run: Run, **kwargs: Any) -> None:
         self._recorded.append(run)
