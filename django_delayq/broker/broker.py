@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import methodcaller
 from typing import Any
 
@@ -48,12 +49,8 @@ class Broker(Prefix):
 
     def _run_in_parts(self, name: str, shard: Shard, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes."""
-        calls = []
-        for at in range(0, len(items), SCRIPT_PART):
-            args = list(head)
-            for item in items[at : at + SCRIPT_PART]:
-                args += item
-            calls.append((shard, args))
+        starts = range(0, len(items), SCRIPT_PART)
+        calls = [(shard, [*head, *chain.from_iterable(items[at : at + SCRIPT_PART])]) for at in starts]
         return [reply for part in self._run_each(name, calls) for reply in part]
 
     # -- what a worker does
@@ -78,17 +75,11 @@ class Broker(Prefix):
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
-        args: list[Any] = [lease_ms]
-        for member, holder in leases:
-            args += (wire(member), holder)
-        return {text(member) for member in self._run("renew", shard, args)}
+        return {text(member) for member in self._run("renew", shard, [lease_ms, *chain.from_iterable(leases)])}
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
-        args: list[Any] = [self._channel, str(shard)]
-        for member, *how in settlements:
-            args += (wire(member), *how)
-        return settled(self._run("settle", shard, args))
+        return settled(self._run("settle", shard, [self._channel, str(shard), *chain.from_iterable(settlements)]))
 
     # -- what the mirror does
 
@@ -98,16 +89,14 @@ class Broker(Prefix):
         `reset`: the ledger, read after Redis, shows that what stands there is wrong. What is leased stays as it is.
         """
         head = [self._channel, str(shard), "reset" if reset else ""]
-        items = [(wire(definition.member), *definition[1:]) for definition in definitions]
-        return [text(reply) for reply in self._run_in_parts("upsert", shard, head, items)]
+        return [text(reply) for reply in self._run_in_parts("upsert", shard, head, definitions)]
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
         """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua.
 
         `gone`: deleted or moved away, so that nobody has a due point to record any more.
         """
-        items = [(wire(member), generation, expected) for member, generation, expected in members]
-        return [text(reply) for reply in self._run_in_parts("remove", shard, ["gone" if gone else ""], items)]
+        return [text(reply) for reply in self._run_in_parts("remove", shard, ["gone" if gone else ""], members)]
 
     def enqueue(self, shard: Shard, members: Sequence[tuple[str, int, int]]) -> list[bool]:
         """Add (member, point_ms, wake_ms) that are not there yet; say per member whether it was added."""

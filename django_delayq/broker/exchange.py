@@ -51,7 +51,7 @@ def pack(arguments: Iterable[Argument]) -> bytes:
     return b"".join([
         b"$%d\r\n%b\r\n" % (len(value), value)
         for item in arguments
-        for value in (item if type(item) is bytes else str(item).encode(),)
+        for value in (item if type(item) is bytes else str(item).encode("utf-8", "surrogateescape"),)
     ])  # fmt: skip
 
 

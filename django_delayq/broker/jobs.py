@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from operator import methodcaller
 from typing import Any
 
@@ -48,10 +49,10 @@ class JobBroker:
         """
         calls, channel, mode = [], self.broker._channel, "again" if again else ""
         for shard, jobs in parts:
-            args: list[Argument] = [channel, str(shard), wire(epochs.get(shard, "")), mode]
+            args: list[Argument] = [channel, str(shard), epochs.get(shard, ""), mode]
             for member, wake_ms, priority, unique, payload in jobs:
                 how = f"{wake_ms} {priority} {unique}" if wake_ms or priority or unique else ""
-                args += (wire(member), wire(payload), how)
+                args += (member, payload, how)
             more = self._results(shard, [job.member for job in jobs]) if again else ()
             calls.append(Call(self._keys(shard), args, more))
         replies = self.broker.scripts.run_each("job_enqueue", calls)
@@ -62,7 +63,7 @@ class JobBroker:
 
     def change(self, shard: Shard, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
-        args = [self.broker._channel, str(shard), wire(member), what, ms, wire(value), unique.encode()]
+        args = [self.broker._channel, str(shard), member, what, ms, value, unique]
         return text(self._run("job_change", shard, args, self._results(shard, [member])))
 
     def view(self, shard: Shard, member: str) -> JobView:
@@ -189,17 +190,13 @@ class JobBroker:
         `start`: an execution of each begins after somebody else's lease had run out. It is counted; where a result
         stands already, the job is forgotten and counts as not ours.
         """
-        args: list[Any] = [lease_ms, "start" if start else ""]
-        for member, holder in leases:
-            args += (wire(member), holder)
+        args = [lease_ms, "start" if start else "", *chain.from_iterable(leases)]
         more = self._results(shard, [member for member, _ in leases]) if start else ()
         return {text(member) for member in self._run("job_renew", shard, args, more)}
 
     def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         """Give jobs back; per job 1 applied, 0 no longer ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
-        args: list[Any] = [self.broker._channel, str(shard), dead_ms, dead_most]
-        for member, holder, what, ms, value in settlements:
-            args += (wire(member), holder, what, ms, wire(value))
+        args = [self.broker._channel, str(shard), dead_ms, dead_most, *chain.from_iterable(settlements)]
         more = self._results(shard, [item.member for item in settlements])
         return settled(self._run("job_settle", shard, args, more))
 
@@ -208,17 +205,17 @@ class JobBroker:
     def _names(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.broker.config.prefix, shard)
 
-    def _keys(self, shard: Shard, worker: str = "-") -> tuple[bytes, ...]:
-        return keys.job_keys(self.broker.config.prefix, shard, worker)
+    def _keys(self, shard: Shard, worker: str = "-") -> tuple[str, ...]:
+        return keys.shard_keys(self.broker.config.prefix, shard, worker, keys.JOB_PARTS)
 
     def _result(self, shard: Shard, member: str) -> bytes:
         return wire(keys.result_key(self.broker.config.prefix, shard, member))
 
-    def _results(self, shard: Shard, members: Sequence[str]) -> list[bytes]:
-        stem = keys.result_key(self.broker.config.prefix, shard, "").encode()
-        return [stem + wire(member) for member in members]
+    def _results(self, shard: Shard, members: Sequence[str]) -> list[str]:
+        stem = keys.result_key(self.broker.config.prefix, shard, "")
+        return [stem + member for member in members]
 
-    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
+    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[str] = (), *, worker: str = "-") -> Any:
         return self.broker.scripts.run(name, Call(self._keys(shard, worker), args, more))
 
 

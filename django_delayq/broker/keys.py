@@ -45,18 +45,11 @@ def member_shard(member: str, queue: str, count: int) -> Shard:
     return Shard(queue, crc32(name.encode("utf-8", "surrogateescape")) % count)
 
 
-@lru_cache(maxsize=4096)
-def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
-    """Return the constant list of keys that every script on points gets."""
+@lru_cache(maxsize=8192)
+def shard_keys(prefix: str, shard: Shard, worker: str = "-", parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
+    """Return the constant list of keys that every script on points gets; with JOB_PARTS that of scripts on jobs."""
     names = all_keys(prefix, shard, worker)
-    return tuple(names[part] for part in PARTS)
-
-
-@lru_cache(maxsize=4096)
-def job_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[bytes, ...]:
-    """Return the constant list of keys that every script on jobs gets, as they are sent."""
-    names = all_keys(prefix, shard, worker)
-    return tuple(names[part].encode() for part in JOB_PARTS)
+    return tuple(names[part] for part in parts)
 
 
 def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:

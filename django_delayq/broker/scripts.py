@@ -35,9 +35,9 @@ def load(name: str) -> tuple[str, str]:
 class Call(NamedTuple):
     """One run of a script. `keys` are the same for all runs in one shard, `more` stand behind them."""
 
-    keys: tuple[str | bytes, ...]
+    keys: tuple[str, ...]
     args: Sequence[Argument]
-    more: Sequence[str | bytes] = ()
+    more: Sequence[str] = ()
 
 
 class Scripts:
@@ -94,13 +94,14 @@ class Scripts:
 def _run(client: Any, command: str, script: str, call: Call) -> Any:
     run = client.eval if command == "EVAL" else client.evalsha
     try:
-        return run(script, len(call.keys) + len(call.more), *call.keys, *call.more, *call.args)
+        args = [wire(value) if isinstance(value, str) else value for value in (*call.keys, *call.more, *call.args)]
+        return run(script, len(call.keys) + len(call.more), *args)
     except errors.NoScriptError as error:
         return error
 
 
 @lru_cache(maxsize=4096)
-def _head(command: str, script: str, keys: tuple[str | bytes, ...], more: int) -> bytes:
+def _head(command: str, script: str, keys: tuple[str, ...], more: int) -> bytes:
     """Return what is the same for all runs of a script in one place."""
     return pack((command, script, len(keys) + more, *keys))
 
