@@ -26,26 +26,22 @@ MOST_IN_MEMORY = 10_000
 
 
 class NoRedis(Broker):
-    """Stands where a broker is asked for. One shard per queue; whatever else would ask Redis is refused."""
+    """Stands where a broker is asked for. One shard per queue, no layout; whatever else would ask Redis is refused."""
 
     def __init__(self, worker: str = "-") -> None:
         super().__init__(timeout_seconds=0, worker=worker, client=object())
 
     @property
     def client(self) -> Any:
-        """There is none."""
         raise NotImplementedError(f"This asks Redis, and nothing is sent there. {conf.why_no_redis()}.")
 
     def shard_of(self, member: str, queue: str) -> Shard:
-        """Return the one shard of the queue."""
         return Shard(queue, 0)
 
     def now_ms(self) -> int:
-        """Return this process' clock."""
         return to_ms(utcnow())
 
     def layout(self) -> str | None:
-        """There is none: nobody else counts shards."""
         return None
 
 
@@ -74,11 +70,9 @@ class Memory(Generic[S]):
         raise NotImplementedError
 
     def free(self) -> list[Key]:
-        """Return what nobody has, in the order of their turns."""
-        return sorted(
-            (key for key, item in self.members.items() if not item.holder),
-            key=lambda key: self.turn(self.members[key]),
-        )
+        """Return what nobody has, in the order of their turns; of equal ones the one that came first."""
+        found = [key for key, item in self.members.items() if not item.holder]
+        return sorted(found, key=lambda key: self.turn(self.members[key]))
 
     def lease(self, shard: Shard, limit: int, lease_ms: int) -> tuple[str, list[tuple[str, S]]]:
         """Lease up to `limit` members that are due; return their holder, and them."""
@@ -108,12 +102,11 @@ class Memory(Generic[S]):
 
 @dataclass(slots=True, kw_only=True)
 class StandingJob(Standing):
-    """One job. `number` grows with each wait, `died_ms` is set once it is dead."""
+    """One job. `died_ms` is set once it is dead."""
 
     payload: str
     priority: int
     unique: str
-    number: int = 0
     died_ms: int | None = None
 
 
@@ -128,11 +121,9 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         self.waiting_keys: dict[Key, str] = {}
         #: Every job that was ever added.
         self.added: list[tuple[Shard, NewJob]] = []
-        self._number = 0
         self._lock = RLock()
 
     def shard_of(self, member: str, queue: str, counts: object = None) -> Shard:
-        """Return the one shard of the queue."""
         return Shard(queue, 0)
 
     # -- whoever wants something done
@@ -154,9 +145,8 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         return ""
 
     def _await(self, key: Key, wake_ms: int) -> None:
-        self._number += 1
-        job = self.members[key]
-        job.wake_ms, job.number, job.holder = max(wake_ms, self.broker.now_ms()), self._number, ""
+        self.members[key] = job = self.members.pop(key)  # behind all that wait already
+        job.wake_ms, job.holder = max(wake_ms, self.broker.now_ms()), ""
         if job.unique:
             self.waiting_keys.setdefault((key[0], job.unique), key[1])
 
@@ -212,8 +202,8 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
     def turn(self, item: StandingJob) -> tuple[int, ...]:
         """Of what is due the most urgent comes first, else what comes due first, and of that the most urgent."""
         if item.wake_ms <= self.broker.now_ms():
-            return 0, item.wake_ms - item.priority * PATIENCE_MS, 0, item.number
-        return 1, item.wake_ms, -item.priority, item.number
+            return 0, item.wake_ms - item.priority * PATIENCE_MS
+        return 1, item.wake_ms, -item.priority
 
     def free(self) -> list[Key]:
         """See `Memory.free`; the dead are not free."""

@@ -22,9 +22,8 @@ class Prefix:
         """Connect lazily, by the alias of the settings. `worker` names this process' claim journal."""
         self.config = conf.get_config()
         self.worker = worker
-        self._client = client
-        self._scripts = None if client is None else Scripts(client)
-        self._connector = connector(timeout_seconds=timeout_seconds) if client is None else None
+        self._connect = connector(timeout_seconds=timeout_seconds) if client is None else lambda: client
+        self._connected: tuple[Any, Scripts] | None = None
         self._connecting = Lock()
         self._channel = keys.wake_channel(self.config.prefix)
 
@@ -35,35 +34,30 @@ class Prefix:
         Raises:
             BrokerUnavailable: No node of the cluster answers.
         """
-        with self._connecting:
-            self._connect()
-            return self._client
+        return self._both()[0]
 
     @property
     def scripts(self) -> Scripts:
         """What runs scripts on that client's servers; raises what `client` does."""
-        scripts = self._scripts
-        if scripts is None:
-            with self._connecting:
-                self._connect()
-                scripts = self._scripts
-            assert scripts is not None  # noqa: S101 - made with the client
-        return scripts
+        return self._both()[1]
 
-    def _connect(self) -> None:
-        if self._client is None and self._connector is not None:
-            with translated():
-                self._client = self._connector()
-            self._scripts = Scripts(self._client)
+    def _both(self) -> tuple[Any, Scripts]:
+        both = self._connected
+        if both is None:
+            with self._connecting:
+                both = self._connected
+                if both is None:
+                    with translated():
+                        client = self._connect()
+                    self._connected = both = client, Scripts(client)
+        return both
 
     def close(self) -> None:
         """Close the connections. Whoever uses this broker again opens others."""
         with self._connecting:
-            if self._client is None:
-                return
-            close(self._client)
-            if self._connector is not None:
-                self._client = self._scripts = None
+            if self._connected is not None:
+                close(self._connected[0])
+                self._connected = None
 
     # -- plain commands
 
