@@ -89,9 +89,7 @@ class Prefix:
 
     def info(self, section: str) -> list[Mapping[str, Any]]:
         """Return a section of INFO: of the server, or of each primary of a cluster; empty where it is refused."""
-        with translated():
-            targets = primaries(self.client)
-        return [told(self.client, section, target) for target in targets]
+        return [told(self, section, target) for target in primaries(self.client)]
 
     def run_ids(self) -> str:
         """Return what names the servers: another one where one was restarted, or a replica took a primary's place.
