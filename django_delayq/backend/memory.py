@@ -74,6 +74,10 @@ class Memory(Generic[S]):
         found = [key for key, item in self.members.items() if not item.holder]
         return sorted(found, key=lambda key: self.turn(self.members[key]))
 
+    def first(self) -> tuple[int, Shard] | None:
+        """Return when the first one of those comes due, and where."""
+        return next(((self.members[key].wake_ms, key[0]) for key in self.free()), None)
+
     def lease(self, shard: Shard, limit: int, lease_ms: int) -> tuple[str, list[tuple[str, S]]]:
         """Lease up to `limit` members that are due; return their holder, and them."""
         now_ms = self.broker.now_ms()

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import Error
 
-from ..backend.memory import MemoryJobs
+from ..backend.memory import Memory, MemoryJobs
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
 from ..kinds import Held, Jobs, Kind, Points, Timeouts
@@ -76,10 +76,11 @@ class Bench:
         self.timeouts = Timeouts(
             grace_seconds=config.timeout_grace_seconds, overdue=self._given_up.put, forget=lambda: None
         )
-        self.kinds = Points(self.points, self.timeouts), Jobs(self.jobs, self.timeouts)
+        self.indexes: tuple[Memory[Any], ...] = points, jobs
+        self.kinds: tuple[Kind[Any], ...] = Points(points, self.timeouts), Jobs(jobs, self.timeouts)
         self.hand = Hand()
-        trouble = Loud(self.points, [])
-        agenda = Agenda(self.points, [], cap_seconds=FOREVER, alone=True)
+        trouble = Loud(points, [])
+        agenda = Agenda(points, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.kinds, keeper, trouble, agenda)
         self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, agenda, config.max_reclaims)
@@ -94,8 +95,7 @@ class Bench:
     def next_ms(self) -> int | None:
         """Return when there is something to do, which may have passed; None for never."""
         found = [end_ms for end_ms, _, _ in self.under_way[:1]]
-        found += [self.points.members[key].wake_ms for key in self.points.free()[:1]]
-        found += [self.jobs.members[key].wake_ms for key in self.jobs.free()[:1]]
+        found += [first[0] for index in self.indexes if (first := index.first()) is not None]
         return min(found, default=None)
 
     def step(self) -> None:
@@ -104,11 +104,11 @@ class Bench:
         if self.under_way and self.under_way[0][0] <= now_ms:
             self._end(self.under_way.pop(0)[-1])
             return
-        points, jobs = self.points.free(), self.jobs.free()
-        if points and self.points.members[points[0]].wake_ms <= now_ms:
-            self._begin(self.kinds[0], points[0][0])
-        elif jobs and self.jobs.members[jobs[0]].wake_ms <= now_ms:
-            self._begin(self.kinds[1], jobs[0][0])
+        for kind, index in zip(self.kinds, self.indexes, strict=True):
+            first = index.first()
+            if first is not None and first[0] <= now_ms:
+                self._begin(kind, first[1])
+                break
         while self.hand.submitted:
             self._call(self.hand.submitted.popleft())
 
