@@ -1,5 +1,6 @@
 """What the servers tell of themselves, and how they behave: INFO, TIME, a script tried. Facts only; judges nothing."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Look:
 
     name: str
     about: Mapping[str, Any]
-    ahead_seconds: tuple[float, float] | None = None
+    ahead_seconds: tuple[float, float] = (-math.inf, math.inf)
     clock_us: tuple[int, int] = (0, 0)
     trial: Trial | None = None
     refusal: str = ""

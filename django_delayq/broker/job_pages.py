@@ -7,11 +7,13 @@ how many of that score in that shard were shown), which ZCOUNT turns into a rank
 one does. What comes, goes or moves between two pages may be seen twice or not at all.
 """
 
+import heapq
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
+from itertools import islice
+from operator import itemgetter, methodcaller
 from typing import Any, Literal, NamedTuple
 
 from . import keys
@@ -79,27 +81,20 @@ class JobPages:
         if after is not None and after.shard not in order:
             after = None
         starts = self._starts(part, order, after, newest_first)
-        rows: dict[Shard, list[Ranked]] = {shard: [] for shard in shards}
-        pending, count = list(shards), min(size + 1, 4 + 2 * size // len(shards))
-        sign = -1 if newest_first else 1
-        merged: list[tuple[float, int, int]] = []
-        while pending:
-            spans = [(shard, starts[shard] + len(rows[shard]), count) for shard in pending]
-            found = self._ranks(part, spans, newest_first)
-            for shard, more in zip(pending, found, strict=True):
-                rows[shard] += more
-            merged = sorted(
-                (sign * row.score, order[shard], at) for shard in shards for at, row in enumerate(rows[shard])
-            )[: size + 1]
-            pending = [
-                shard
-                for shard, more in zip(pending, found, strict=True)
-                if len(more) == count
-                and (len(merged) <= size or (sign * more[-1].score, order[shard], len(rows[shard])) < merged[-1])
-            ]
-            count = size + 1
-        shown = [rows[shards[index]][at] for _, index, at in merged[:size]]
-        return Page(shown, after_of(shown, after) if len(merged) > size else None)
+        sign, count = -1 if newest_first else 1, min(size + 1, 4 + 2 * size // len(shards))
+        pages = self._ranks(part, [(shard, starts[shard], count) for shard in shards], newest_first)
+
+        def rows(shard: Shard, page: list[Ranked]) -> Iterator[tuple[float, int, Ranked]]:
+            start, wanted = starts[shard], count
+            yield from ((sign * row.score, order[shard], row) for row in page)
+            while len(page) == wanted:
+                start, wanted = start + wanted, size + 1
+                (page,) = self._ranks(part, [(shard, start, wanted)], newest_first)
+                yield from ((sign * row.score, order[shard], row) for row in page)
+
+        merged = heapq.merge(*map(rows, shards, pages), key=itemgetter(0, 1))
+        found = [row for _, _, row in islice(merged, size + 1)]
+        return Page(found[:size], after_of(found[:size], after) if len(found) > size else None)
 
     def held(self, shards: Sequence[Shard], most: int) -> list[tuple[Shard, str, str]]:
         """Return (shard, member, holder) of jobs that workers hold, in no order: all of them, or about `most`."""
