@@ -89,12 +89,10 @@ class Memory(Generic[S]):
         return holder, [(key[1], self.members[key]) for key in due]
 
     def held(self, key: Key, holder: str) -> S | None:
-        """Return a member where this is its holder."""
         item = self.members.get(key)
         return item if item is not None and item.holder and item.holder == holder else None
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
-        """See `Broker.renew`."""
         lost = set()
         for member, holder in leases:
             if (item := self.held((shard, member), holder)) is None:
@@ -190,7 +188,6 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         return "OK"
 
     def views_of(self, items: Sequence[Key]) -> list[JobView]:
-        """See `JobBroker.views_of`."""
         now_ms, found = self.broker.now_ms(), []
         for key in items:
             text, until_ms = self.ended.get(key, ("", 0))
@@ -214,7 +211,6 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         return [key for key in super().free() if self.members[key].died_ms is None]
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
-        """See `JobBroker.claim`; every request is a new one."""
         holder, leased = self.lease(shard, limit, lease_ms)
         for member, _ in leased:
             self._give_up_key((shard, member))
@@ -222,7 +218,6 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         return JobClaim(self.broker.now_ms(), None, "memory", holder, entries)
 
     def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
-        """See job_settle.lua."""
         now_ms, replies = self.broker.now_ms(), [int(self._settle(shard, item)) for item in settlements]
         dead = sorted((job.died_ms, key) for key, job in self.members.items() if key[0] == shard and job.died_ms)
         for left, (died_ms, key) in zip(range(len(dead), 0, -1), dead, strict=True):

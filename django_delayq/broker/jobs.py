@@ -173,16 +173,16 @@ class JobBroker:
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
-        worker = self.broker.worker
-        args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
-        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, worker=worker)
+        args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.broker.worker]
+        now, head, epoch, fence, *rest = self._run("job_claim", shard, args)
         entries = []
         for at in range(0, len(rest), 4):
             member, payload, lapsed, reclaims = rest[at : at + 4]
             former = text(lapsed)
-            holder = former if " " in former else ""
-            entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, holder))
-        return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", tuple(entries))
+            known = former if " " in former else ""
+            entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, known))
+        holder = f"{text(fence)} {self.broker.worker}"
+        return JobClaim(int(now), head_ms(head), text(epoch) or None, holder, tuple(entries))
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Extend these (member, holder); return the members that are no longer ours.
@@ -205,8 +205,8 @@ class JobBroker:
     def _names(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.broker.config.prefix, shard)
 
-    def _keys(self, shard: Shard, worker: str = "-") -> tuple[str, ...]:
-        return keys.shard_keys(self.broker.config.prefix, shard, worker, keys.JOB_PARTS)
+    def _keys(self, shard: Shard) -> tuple[str, ...]:
+        return keys.shard_keys(self.broker.config.prefix, shard, self.broker.worker, keys.JOB_PARTS)
 
     def _result(self, shard: Shard, member: str) -> bytes:
         return wire(keys.result_key(self.broker.config.prefix, shard, member))
@@ -215,8 +215,8 @@ class JobBroker:
         stem = keys.result_key(self.broker.config.prefix, shard, "")
         return [stem + member for member in members]
 
-    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[str] = (), *, worker: str = "-") -> Any:
-        return self.broker.scripts.run(name, Call(self._keys(shard, worker), args, more))
+    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[str] = ()) -> Any:
+        return self.broker.scripts.run(name, Call(self._keys(shard), args, more))
 
 
 def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:

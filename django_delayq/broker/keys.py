@@ -74,7 +74,6 @@ def patterns(prefix: str) -> list[str]:
 
 
 def prefix_key(prefix: str, name: str) -> str:
-    """Return one of the keys that belong to no shard."""
     return f"{prefix}:{name}"
 
 

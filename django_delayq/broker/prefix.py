@@ -62,7 +62,6 @@ class Prefix:
     # -- plain commands
 
     def ask(self, command: str, *args: Any, **options: Any) -> Any:
-        """Carry out a method of the client."""
         with translated():
             return getattr(self.client, command)(*args, **options)
 
@@ -115,7 +114,6 @@ class Prefix:
         return value if standing is None else standing
 
     def write_layout(self, value: str) -> None:
-        """Replace the layout."""
         self.ask("set", self._key("layout"), value)
 
     def heartbeat(self, now_ms: int, details: str | None = None) -> None:
@@ -125,7 +123,6 @@ class Prefix:
         self.ask("zadd", self._key("workers"), {self.worker: now_ms})
 
     def farewell(self) -> None:
-        """Take this worker off the list."""
         self.ask("zrem", self._key("workers"), self.worker)
         self.ask("hdel", self._key("worker-details"), self.worker)
 
@@ -171,11 +168,9 @@ class Prefix:
             self.ask("delete", self._key("sweep"))
 
     def sweep_mark(self) -> str | None:
-        """Return the mark of the sweep that is under way."""
         return self._get("sweep")
 
     def last_sweep(self) -> str | None:
-        """Return what was noted of the last full sweep."""
         return self._get("swept")
 
     def note_sweep(self, value: str | None) -> None:

@@ -33,7 +33,6 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> str:
-        """The letter of the id."""
         return self.id.partition(".")[2][0]
 
     def __str__(self) -> str:

@@ -144,7 +144,6 @@ def held_by(holder: str) -> tuple[str, int | None]:
 
 
 def clock_ms(value: Any) -> int:
-    """Return a reply to TIME as ms since the epoch."""
     seconds, micros = value
     return int(seconds) * 1000 + int(micros) // 1000
 
@@ -162,6 +161,5 @@ def instant_ms(value: Any) -> int | None:
 
 
 def settled(reply: Any) -> Settled:
-    """Return the reply to a settlement."""
     now, head, *replies = reply
     return Settled(int(now), head_ms(head), [int(item) for item in replies])

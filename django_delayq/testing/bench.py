@@ -44,12 +44,10 @@ class Hand(Slots):
         self.submitted: deque[Held] = deque()
 
     def submit(self, items: Sequence[Held]) -> None:
-        """Keep them."""
         self.submitted.extend(items)
 
     @property
     def free(self) -> int:
-        """There is always one."""
         return 1
 
 
@@ -57,11 +55,9 @@ class Loud(Trouble):
     """In a test, what fails shall be seen."""
 
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
-        """Raise it."""
         raise error
 
     def database_failed(self, error: Error, *, writing: bool = False) -> None:
-        """Raise it."""
         raise error
 
 

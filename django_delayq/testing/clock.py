@@ -65,13 +65,11 @@ class FrozenClock:
         return self.now.astimezone(tz) if tz else self.now.astimezone().replace(tzinfo=None)
 
     def set(self, now_ms: int) -> None:
-        """Show another instant."""
         self.now_ms = now_ms
         for follow in self.followers:
             follow(self.now)
 
     def advance(self, duration: timedelta) -> None:
-        """Move on by so much."""
         self.set(self.now_ms + duration // timedelta(milliseconds=1))
 
     def freeze(self) -> None:

@@ -21,12 +21,10 @@ class Following:
         self._changed: set[int] = set()
 
     def connect(self) -> None:
-        """Begin."""
         post_save.connect(self._saved, sender=Schedule)
         definitions_changed.connect(self._written, sender=Schedule)
 
     def disconnect(self) -> None:
-        """End."""
         post_save.disconnect(self._saved, sender=Schedule)
         definitions_changed.disconnect(self._written, sender=Schedule)
 

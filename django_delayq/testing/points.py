@@ -24,13 +24,11 @@ class MemoryPoints(Memory[StandingPoint], NoRedis):
         Memory.__init__(self, self)
 
     def turn(self, item: StandingPoint) -> tuple[int, ...]:
-        """What comes due first, first."""
         return item.wake_ms, item.point_ms
 
     # -- what a worker does
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim:
-        """See `Broker.claim`; every request is a new one."""
         holder, leased = self.lease(shard, limit, lease_ms)
         entries = tuple(
             Entry(member, item.point_ms, item.generation, item.attempts, lapsed=False) for member, item in leased
@@ -38,7 +36,6 @@ class MemoryPoints(Memory[StandingPoint], NoRedis):
         return Claim(self.now_ms(), None, "memory", holder.partition(" ")[0], holder, entries)
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
-        """See settle.lua."""
         return Settled(self.now_ms(), None, [self._settle(shard, item) for item in settlements])
 
     def _settle(self, shard: Shard, item: Settlement) -> int:
@@ -63,7 +60,6 @@ class MemoryPoints(Memory[StandingPoint], NoRedis):
     # -- what the mirror does
 
     def upsert(self, shard: Shard, definitions: Sequence[Definition], *, reset: bool = False) -> list[str]:
-        """See upsert.lua; there is nothing to reset."""
         return [self._upsert(shard, item) for item in definitions]
 
     def _upsert(self, shard: Shard, item: Definition) -> str:
@@ -94,7 +90,6 @@ class MemoryPoints(Memory[StandingPoint], NoRedis):
         return True
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
-        """See remove.lua."""
         return [self._remove(shard, member, generation, gone) for member, generation, _ in members]
 
     def _remove(self, shard: Shard, member: str, generation: int, gone: bool) -> str:
@@ -111,5 +106,4 @@ class MemoryPoints(Memory[StandingPoint], NoRedis):
         return result or "REMOVED"
 
     def enqueue(self, shard: Shard, members: Sequence[tuple[str, int, int]]) -> list[bool]:
-        """See enqueue.lua."""
         return [self._put(shard, *item) for item in members]
