@@ -42,7 +42,7 @@ class Look:
     refusal: str = ""
 
 
-def told(broker: "Prefix", section: str, target: Mapping[str, Any]) -> dict[str, Any]:
+def info_of(broker: "Prefix", section: str, target: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section of one server's INFO; empty where the server refuses to tell.
 
     Raises:
@@ -78,7 +78,7 @@ def look(broker: "Broker") -> list[Look]:
 def keeps_nothing(broker: "Broker") -> bool:
     """Say whether a server is known to have neither an append-only file nor snapshots; where CONFIG is refused, no."""
     for target in primaries(broker.client):
-        if told(broker, "persistence", target).get("aof_enabled") == 0:
+        if info_of(broker, "persistence", target).get("aof_enabled") == 0:
             try:
                 found = broker.ask("config_get", "save", **target)
             except BrokerError as error:
@@ -91,7 +91,7 @@ def keeps_nothing(broker: "Broker") -> bool:
 
 
 def _look(broker: "Broker", target: Mapping[str, Any], shard: keys.Shard | None) -> Look:
-    name, about = _name(target), told(broker, "default", target)
+    name, about = _name(target), info_of(broker, "default", target)
     try:
         before_us, before = _clock(broker, target)
         trial = None if shard is None else broker.probe(shard)

@@ -8,7 +8,7 @@ from .. import conf
 from . import keys
 from .cluster import close, node_of, primaries
 from .connection import connector, translated
-from .engine import run_ids, told
+from .engine import info_of, run_ids
 from .keys import Shard
 from .scripts import Scripts, clock_ms, number, text, wire
 
@@ -88,7 +88,7 @@ class Prefix:
 
     def info(self, section: str) -> list[Mapping[str, Any]]:
         """Return a section of INFO: of the server, or of each primary of a cluster; empty where it is refused."""
-        return [told(self, section, target) for target in primaries(self.client)]
+        return [info_of(self, section, target) for target in primaries(self.client)]
 
     def run_ids(self) -> str:
         """Return what names the servers: another one where one was restarted, or a replica took a primary's place.

@@ -93,7 +93,7 @@ local function forget(members, dead)
 end
 
 -- Forget the oldest dead jobs: those that are too old or too many, up to `limit` of them.
-local function bury(now, ms, most, limit)
+local function forget_dead(now, ms, most, limit)
   local old = redis.call('ZRANGE', DEAD, '-inf', string.format('%.0f', now - ms), 'BYSCORE', 'LIMIT', 0, limit)
   local surplus = math.min(limit, redis.call('ZCARD', DEAD) - most)
   if surplus > #old then old = redis.call('ZRANGE', DEAD, 0, surplus - 1) end

@@ -24,11 +24,11 @@ local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
 local function head() return call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or '' end
 
--- Tell sleeping workers of an earlier head: the message is '<place> <score>', so that they need not ask. Return the head.
-local function hint(before, channel, place)
+-- Tell sleeping workers of an earlier head: the message is '<shard> <score>', so that they need not ask. Return the head.
+local function hint(before, channel, shard)
   local after = head()
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
-    call('PUBLISH', channel, place .. ' ' .. after)
+    call('PUBLISH', channel, shard .. ' ' .. after)
   end
   return after
 end
@@ -94,7 +94,7 @@ local function claim(journal, leases, now, reply, find, tell)
   end
   if fresh then members = find(tonumber(ARGV[1])) end
   if #members == 0 then return members end
-  local told = tell(members)
+  local row = tell(members)
   if fresh then
     fence = drawn(now, epoch)
     lapsed = lease(journal, leases, members, fence, request, worker, ARGV[4])
@@ -103,7 +103,7 @@ local function claim(journal, leases, now, reply, find, tell)
   for i, member in ipairs(members) do
     append(scores, int(now + tonumber(ARGV[2])), member)
     reply[#reply + 1] = member
-    for _, value in ipairs(told(i, lapsed[i])) do reply[#reply + 1] = value end
+    for _, value in ipairs(row(i, lapsed[i])) do reply[#reply + 1] = value end
   end
   return members, scores, fresh
 end

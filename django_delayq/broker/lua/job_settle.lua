@@ -1,6 +1,6 @@
 -- PURPOSE  Give jobs back: done, dead, to be tried again, or unstarted.
 -- KEYS     the constant list of jobs, then each job's result
--- ARGV     channel, place, dead_ms (how long dead jobs are kept), dead_most (how many of them),
+-- ARGV     channel, shard, dead_ms (how long dead jobs are kept), dead_most (how many of them),
 --          then per job: member, holder (fence, space, worker), what, ms, text, where `what` is
 --          'done'    forget it; text, unless empty, is its result, for ms
 --          'dead'    keep text as its payload, among the dead
@@ -45,7 +45,7 @@ if #gone > 0 then forget(gone) end
 if #dead > 0 then
   call('ZADD', DEAD, unpack(died))
   forget(dead, true)
-  bury(now, tonumber(ARGV[3]), tonumber(ARGV[4]), 100 + #dead) -- more than came, so that it ends
+  forget_dead(now, tonumber(ARGV[3]), tonumber(ARGV[4]), 100 + #dead) -- more than came, so that it ends
 end
 if #waiting > 0 then
   await(waiting, wakes, us)

@@ -1,6 +1,6 @@
 -- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
 -- KEYS     the constant list
--- ARGV     channel, place, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
+-- ARGV     channel, shard, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
 --          'next'    its next point is point_ms, and it wakes at ms
 --          'drop'    it has no next point
 --          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted

@@ -1,6 +1,6 @@
 -- PURPOSE  Mirror definitions: their generation, next due point and wake-up. Never disturbs what is leased or due.
 -- KEYS     the constant list
--- ARGV     channel, place, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
+-- ARGV     channel, shard, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
 --          each at most once: member, generation, point_ms, wake_ms,
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down)
 -- RETURNS  per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored;
