@@ -50,17 +50,22 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
     """
     if not conf.get_config().mirror:
         raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.why_no_redis()}.")
-    alias = conf.get_config().redis
+    alias, timeouts = conf.get_config().redis, ("socket_timeout", "socket_connect_timeout")
+    # see Note [A client of our own]
+    own = {**dict.fromkeys(timeouts, timeout_seconds), "retry": Retry(NoBackoff(), 0), "decode_responses": False}
     try:
         cache: Any = caches[alias]
         ours = cache.client
         factory, urls, options = ours.connection_factory, list(ours._server), dict(ours._options)
         if isinstance(factory, ClusterConnectionFactory):
             factory.check(urls)
-            return partial(factory.cluster, urls, **_own(timeout_seconds), **NO_RETRIES)
+            return partial(factory.cluster, urls, **own, **NO_RETRIES)
         if "SENTINELS" in options:  # else a dead sentinel would hold up whoever asks it
-            options["SENTINEL_KWARGS"] = {**_own(timeout_seconds), **(options.get("SENTINEL_KWARGS") or {})}
-        client = _single(type(factory)(options), urls[0], timeout_seconds)
+            options["SENTINEL_KWARGS"] = {**own, **(options.get("SENTINEL_KWARGS") or {})}
+        factory = type(factory)(options)
+        pool = factory.get_connection_pool(factory.make_connection_params(urls[0]))
+        pool.connection_kwargs.update(**own, retry_on_timeout=False, retry_on_error=[])
+        client = factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
         return lambda: client
     except ValueError:  # redis-py reads the address; its message may quote a part of the password
         raise ImproperlyConfigured(
@@ -77,18 +82,6 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
             f"The cache {alias!r} is not a django-redis cache: set its BACKEND to 'django_redis.cache.RedisCache', "
             "or name another alias in DELAYQ['REDIS']."
         ) from None
-
-
-def _own(timeout_seconds: float) -> dict[str, Any]:
-    """Return what our connections have of their own. See Note [A client of our own]."""
-    timeouts = {"socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
-    return {**timeouts, "retry": Retry(NoBackoff(), 0), "decode_responses": False}
-
-
-def _single(factory: Any, url: str, timeout_seconds: float) -> Any:
-    pool = factory.get_connection_pool(factory.make_connection_params(url))
-    pool.connection_kwargs.update(**_own(timeout_seconds), retry_on_timeout=False, retry_on_error=[])
-    return factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
 
 
 class translated:
