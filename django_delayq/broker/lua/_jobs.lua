@@ -25,15 +25,19 @@ end
 
 local function turn(became_due_us, priority) return became_due_us - rank(priority) * PATIENCE end
 
+-- Since when the job whose turn is next is due, in ms; nil where none is ready.
+local function ready_since()
+  local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')
+  if first[1] then return math.max(0, (tonumber(first[2]) + rank(priorities({first[1]})[1]) * PATIENCE) / 1000) end
+end
+
 -- Keep POINTER at the head of the jobs: the first turn's time where something is ready, else the first time of JOBS.
 -- Only a claim moves it back while something is ready: who waits for others to claim would not see that they did not.
 -- Returns its time, if any.
 local function point(claimed, now)
-  local first, waiting = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', JOBS, 0, 0, 'WITHSCORES')
-  local head = tonumber(waiting[2] or '')
-  if first[1] then
-    local became_due = (tonumber(first[2]) + rank(priorities({first[1]})[1]) * PATIENCE) / 1000
-    head = math.min(head or now, math.floor(math.max(0, became_due)), now)
+  local since, head = ready_since(), tonumber(redis.call('ZRANGE', JOBS, 0, 0, 'WITHSCORES')[2] or '')
+  if since then
+    head = math.min(head or now, math.floor(since), now)
     local known = not claimed and tonumber(redis.call('ZSCORE', DUE, POINTER) or '')
     if known and known < head then head = known end
   end
