@@ -57,36 +57,29 @@ class Sender:
             BrokerUnavailable: Redis does not answer. Some may have been added.
             ForeignLayout: The prefix belongs to another database; nothing was added.
         """
-        standing: dict[str, str] = {}
-        left = items
+        sent, left, standing = self.jobs, list(items), dict[str, str]()
         for _ in range(MOST_ROUNDS):
-            left = self._round(left, standing)
+            counts, groups = self._counts, dict[Shard, list[NewJob]]()
+            for queue, job in left:
+                groups.setdefault(sent.shard_of(job.member, queue, counts), []).append(job)
+            parts = in_parts(groups)
+            try:
+                replies = sent.enqueue_each(parts, self._epochs, again=False)
+            except BrokerUnavailable:  # see Note [Sent twice]
+                replies = sent.enqueue_each(parts, self._epochs, again=True)
+            left = []
+            for (shard, jobs), (epoch, names) in zip(parts, replies, strict=True):
+                if names is None:  # see Note [The shards that stand]
+                    self._epochs[shard] = epoch
+                    self._counts = mirror.standing_shards(sent.broker)
+                    left += [(shard.queue, job) for job in jobs]
+                elif any(names):
+                    standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
             if not left:
                 return [standing.get(job.member, "") for _, job in items]
         raise BrokerUnavailable(
             "The shards in Redis change all the time, so that nothing can be added. Try again later."
         )
-
-    def _round(self, items: Sequence[tuple[str, NewJob]], standing: dict[str, str]) -> list[tuple[str, NewJob]]:
-        """Send what can be sent; return what belongs elsewhere by now."""
-        sent, counts = self.jobs, self._counts
-        groups: dict[Shard, list[NewJob]] = {}
-        for queue, job in items:
-            groups.setdefault(sent.shard_of(job.member, queue, counts), []).append(job)
-        parts = in_parts(groups)
-        try:
-            replies = sent.enqueue_each(parts, self._epochs, again=False)
-        except BrokerUnavailable:  # see Note [Sent twice]
-            replies = sent.enqueue_each(parts, self._epochs, again=True)
-        left = []
-        for (shard, jobs), (epoch, names) in zip(parts, replies, strict=True):
-            if names is None:
-                self._epochs[shard] = epoch  # see Note [The shards that stand]
-                self._counts = mirror.standing_shards(sent.broker)
-                left += [(shard.queue, job) for job in jobs]
-            elif any(names):
-                standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
-        return left
 
     # -- one job that is there
 
