@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any, Generic, TypeVar
 
 from .. import conf
-from ..broker import Broker, JobBroker, JobClaim, JobEntry, JobSettlement, JobView, NewJob, Settled, Shard
+from ..broker import Broker, Claim, JobBroker, JobEntry, JobSettlement, JobView, NewJob, Settled, Shard
 from ..broker.job_pages import PATIENCE_MS
 from ..fields import utcnow
 from ..timing import to_ms
@@ -210,12 +210,12 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         """See `Memory.free`; the dead are not free."""
         return [key for key in super().free() if self.members[key].died_ms is None]
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[JobEntry]:
         holder, leased = self.lease(shard, limit, lease_ms)
         for member, _ in leased:
             self._give_up_key((shard, member))
         entries = tuple(JobEntry(member, job.payload, lapsed=False, reclaims=0) for member, job in leased)
-        return JobClaim(self.broker.now_ms(), None, "memory", holder, entries)
+        return Claim(self.broker.now_ms(), None, "memory", holder, entries)
 
     def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         now_ms, replies = self.broker.now_ms(), [int(self._settle(shard, item)) for item in settlements]

@@ -13,7 +13,6 @@ from .types import Claim as Claim
 from .types import Definition as Definition
 from .types import Entry as Entry
 from .types import EntryView as EntryView
-from .types import JobClaim as JobClaim
 from .types import JobCounts as JobCounts
 from .types import JobEntry as JobEntry
 from .types import JobSettlement as JobSettlement

@@ -55,7 +55,7 @@ class Broker(Prefix):
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[Entry]:
         """Lease up to `limit` due members until `lease_ms` from the server's now.
 
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
@@ -69,9 +69,8 @@ class Broker(Prefix):
             before = text(lapsed)
             parts = instant_ms(point), number(generation), number(attempts) or 0, before != "0", claimed_ms(before)
             entries.append(Entry(text(member), *parts))
-        fence, jobs_due = text(fence), text(jobs) == "1"
-        known, holder = text(epoch) or None, f"{fence} {self.worker}"
-        return Claim(int(now), head_ms(head), known, fence, holder, tuple(entries), jobs_due)
+        known, holder, jobs_due = text(epoch) or None, f"{text(fence)} {self.worker}", text(jobs) == "1"
+        return Claim(int(now), head_ms(head), known, holder, tuple(entries), jobs_due)
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""

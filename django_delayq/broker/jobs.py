@@ -13,7 +13,7 @@ from .exchange import Argument
 from .keys import Shard, member_shard
 from .prefix import SCAN_PAGE
 from .scripts import Call, head_ms, number, settled, text, wire
-from .types import JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
+from .types import Claim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
 
 def in_parts(groups: Mapping[Shard, Sequence[NewJob]]) -> list[tuple[Shard, Sequence[NewJob]]]:
@@ -171,7 +171,7 @@ class JobBroker:
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[JobEntry]:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
         args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.broker.worker]
         now, head, epoch, fence, *rest = self._run("job_claim", shard, args)
@@ -182,7 +182,7 @@ class JobBroker:
             known = former if " " in former else ""
             entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, known))
         holder = f"{text(fence)} {self.broker.worker}"
-        return JobClaim(int(now), head_ms(head), text(epoch) or None, holder, tuple(entries))
+        return Claim(int(now), head_ms(head), text(epoch) or None, holder, tuple(entries))
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Extend these (member, holder); return the members that are no longer ours.

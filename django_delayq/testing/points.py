@@ -28,12 +28,12 @@ class MemoryPoints(Memory[StandingPoint], NoRedis):
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[Entry]:
         holder, leased = self.lease(shard, limit, lease_ms)
         entries = tuple(
             Entry(member, item.point_ms, item.generation, item.attempts, lapsed=False) for member, item in leased
         )
-        return Claim(self.now_ms(), None, "memory", holder.partition(" ")[0], holder, entries)
+        return Claim(self.now_ms(), None, "memory", holder, entries)
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         return Settled(self.now_ms(), None, [self._settle(shard, item) for item in settlements])
