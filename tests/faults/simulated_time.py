@@ -16,7 +16,7 @@ from django_delayq.kinds import held_point
 from django_delayq.timing import from_ms
 
 SERVER_LINE = "return tonumber(time[1]) * 1000"
-#: In the scripts on jobs the other clock is one of µs; its line begins like the one of ms.
+#: The scripts read µs; those of older versions, for points, read ms by a line that begins like this one.
 MICROS_LINE = "return tonumber(time[1]) * 1000000"
 
 

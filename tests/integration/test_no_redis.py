@@ -12,7 +12,7 @@ from django.template import Template
 from django.test.utils import instrumented_test_render, setup_test_environment, teardown_test_environment
 
 from django_delayq import conf, mirror
-from django_delayq.backend import sending
+from django_delayq.backend import memory
 from django_delayq.broker import Broker
 from django_delayq.compat import task_backends
 from django_delayq.exceptions import BrokerUnavailable
@@ -130,7 +130,7 @@ def test_jobs_stay_in_memory_and_a_runner_has_them(ordinary):
 
 
 def test_too_many_jobs_in_memory_are_forgotten(ordinary, monkeypatch):
-    monkeypatch.setattr(sending, "MOST_IN_MEMORY", 3)
+    monkeypatch.setattr(memory, "MOST_IN_MEMORY", 3)
     for number in range(4):
         tasks.add.enqueue(number)
     with Runner() as runner:
