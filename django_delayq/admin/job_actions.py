@@ -19,11 +19,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from .. import mirror
 from ..backend import operating
 from ..backend.listing import JobState, SeenJob
 from ..backend.operating import Outcome
 from ..broker import Broker
+from ..broker.web import ask
 from ..exceptions import BrokerError, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
@@ -242,7 +242,7 @@ class JobActions(BaseAdmin):
         error: Exception | None = None
         try:
             if left:
-                mirror.ask(each)
+                ask(each)
         except (BrokerError, ForeignLayout) as failed:
             error = failed
         done = [RedisJob(id=wanted) for wanted, found in outcomes.items() if found == Outcome.DONE]

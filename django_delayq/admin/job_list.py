@@ -10,10 +10,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from .. import conf, mirror
+from .. import conf
 from ..backend import listing
 from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob
 from ..broker import Broker
+from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
@@ -118,7 +119,7 @@ class JobChangeList(ChangeList):
 
         if config.mirror:
             try:
-                self.counts, self.listing = mirror.ask(read)
+                self.counts, self.listing = ask(read)
                 return
             except (BrokerError, ForeignLayout) as error:
                 self.error = failure(error)

@@ -17,8 +17,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf, mirror
+from .. import conf
 from ..backend.listing import JobState, SeenJob, find_job, find_stored
+from ..broker.web import ask
 from ..exceptions import BrokerError, ForeignLayout, UnreadableJob
 from ..jobs import parse_id
 from ..models import RedisJob
@@ -137,7 +138,7 @@ class RedisJobAdmin(JobActions):
         """
         seen = find_stored(object_id)
         if seen is None and conf.get_config().mirror:
-            seen = mirror.ask(lambda broker: find_job(broker, object_id))
+            seen = ask(lambda broker: find_job(broker, object_id))
         return None if seen is None else as_row(seen)
 
     def change_view(

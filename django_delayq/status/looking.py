@@ -10,8 +10,9 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils.translation import gettext as _
 
-from .. import conf, ledger, mirror
+from .. import conf, ledger
 from ..broker import Broker
+from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
 from ..redaction import redact_text
 from .database_side import compare, count_all, reach_database
@@ -60,8 +61,8 @@ def look_quickly() -> Snapshot:
     config = conf.get_config()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     try:
-        snapshot.redis = mirror.ask(partial(read_redis, server=False))
-        snapshot.comparison = mirror.ask(compare)
+        snapshot.redis = ask(partial(read_redis, server=False))
+        snapshot.comparison = ask(compare)
         snapshot.load = ledger.read_load()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))
