@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from ..exceptions import InvalidRecurrence
-from .point import MICROSECOND, as_utc, from_micros, micros
+from .point import MICROSECOND, as_utc
 
 
 class Recurrence(Protocol):
@@ -64,20 +64,25 @@ class Every:
         object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first lattice point strictly after the instant, or None after the year 9999."""
-        step, anchor = self.every // MICROSECOND, micros(self.anchor)
-        return from_micros(anchor + ((micros(instant) - anchor) // step + 1) * step)
+        return self._at(self._number(instant) + 1)
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest lattice point with `floor < point <= instant`, or None."""
-        step, anchor = self.every // MICROSECOND, micros(self.anchor)
-        newest = anchor + (micros(instant) - anchor) // step * step
-        return from_micros(newest) if newest > micros(floor) else None
+        newest, floor = self._at(self._number(instant)), as_utc(floor, "floor")
+        return newest if newest is not None and newest > floor else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many lattice points there are with `first <= point <= last`."""
-        step, anchor = self.every // MICROSECOND, micros(self.anchor)
-        return max(0, (micros(last) - anchor) // step - (micros(first) - 1 - anchor) // step)
+        before_first = -((self.anchor - as_utc(first, "first")) // self.every) - 1
+        return max(0, self._number(last) - before_first)
+
+    def _number(self, instant: datetime) -> int:
+        """Return the n of the newest lattice point up to the instant."""
+        return (as_utc(instant) - self.anchor) // self.every
+
+    def _at(self, number: int) -> datetime | None:
+        try:
+            return self.anchor + number * self.every
+        except OverflowError:  # beyond the years 1 to 9999
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +99,13 @@ class Once:
         object.__setattr__(self, "at", _aware(self.at, "at", "at"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the point if it is strictly after the instant."""
         return self.at if self.at > as_utc(instant) else None
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the point if `floor < point <= instant`."""
         floor, instant = as_utc(floor, "floor"), as_utc(instant)
         return self.at if floor < self.at <= instant else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return 1 if `first <= point <= last`, else 0."""
         first, last = as_utc(first, "first"), as_utc(last, "last")
         return int(first <= self.at <= last)
 
@@ -128,7 +130,6 @@ class Windowed:
             raise InvalidRecurrence(f"The end {self.end} is before the start {self.start}.", field="end_at")
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first point strictly after the instant and inside the window, or None."""
         instant = as_utc(instant)
         if self.start is not None and self.start > instant:
             instant = self.start - MICROSECOND
@@ -138,7 +139,6 @@ class Windowed:
         return point
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest point of the window with `floor < point <= instant`, or None."""
         instant, floor = as_utc(instant), as_utc(floor, "floor")
         if self.end is not None:
             instant = min(instant, self.end)
@@ -147,7 +147,6 @@ class Windowed:
         return self.recurrence.previous_at_or_before(instant, floor)
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many points of the window there are with `first <= point <= last`."""
         first, last = as_utc(first, "first"), as_utc(last, "last")
         if self.start is not None:
             first = max(first, self.start)

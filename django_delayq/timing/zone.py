@@ -2,9 +2,11 @@
 which may exist twice or not at all."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 from ..exceptions import InvalidRecurrence
@@ -36,10 +38,8 @@ class Zone:
 
     def stretch(self, second: int) -> Stretch:
         """Return the stretch of constant offset that holds the second; amortised a dict look-up and a bisection."""
-        block = self._blocks.get(second >> BLOCK_BITS)
-        if block is None:
-            block = self._build(second >> BLOCK_BITS)
-        starts, stretches = block
+        number = second >> BLOCK_BITS
+        starts, stretches = self._blocks.get(number) or self._build(number)
         return stretches[bisect_right(starts, second) - 1]
 
     def offset(self, second: int) -> int:
@@ -50,38 +50,24 @@ class Zone:
 
     def _build(self, number: int) -> tuple[list[int], list[Stretch]]:
         begin, end = number << BLOCK_BITS, (number + 1) << BLOCK_BITS
-        start, offset, before = begin, self.offset(begin - 1), self.offset(begin - 1)
-        stretches: list[Stretch] = []
-        for second, changed in self._transitions(begin - 1, end - 1):
-            if second > start:
-                stretches.append((start, second, offset, before))
-            start, offset, before = second, changed, offset
-        stretches.append((start, end, offset, before))
+        starts = [begin, *(second for second in self._changes(begin - 1, end - 1) if second > begin)]
+        bounds = pairwise([*starts, end])
+        stretches = [(start, stop, self.offset(start), self.offset(start - 1)) for start, stop in bounds]
         if len(self._blocks) >= MAX_BLOCKS:
             self._blocks.clear()
-        built = ([stretch[0] for stretch in stretches], stretches)
-        self._blocks[number] = built
-        return built
+        self._blocks[number] = starts, stretches
+        return starts, stretches
 
-    def _transitions(self, left: int, end: int) -> list[tuple[int, int]]:
-        """Return (second, new offset) of each change in `left < second <= end`. No offset lasts less than a day."""
-        found = []
-        known = self.offset(left)
-        while left < end:
-            right = min(left + DAY, end)
-            target = self.offset(right)
-            while known != target:
-                low, high = left, right
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    if self.offset(middle) == known:
-                        low = middle
-                    else:
-                        high = middle
-                left, known = high, self.offset(high)
-                found.append((left, known))
-            left = right
-        return found
+    def _changes(self, left: int, right: int) -> Iterator[int]:
+        """Yield each second in `left < second <= right` from which on another offset holds, for at least a day."""
+        if right - left <= DAY and self.offset(left) == self.offset(right):
+            return
+        if right - left == 1:
+            yield right
+            return
+        middle = (left + right) // 2
+        yield from self._changes(left, middle)
+        yield from self._changes(middle, right)
 
 
 @lru_cache(maxsize=1024)

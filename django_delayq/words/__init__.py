@@ -38,9 +38,8 @@ def describe(recurrence: Recurrence) -> str:
 
 def _cron(cron: Cron) -> str:
     fields = cron.fields
-    *_times, day, month, weekday = fields.source
     times, is_rhythm = describe_times(fields.seconds, fields.minutes, fields.hours)
-    days = describe_days(day, month, weekday, fields.months)
+    days = describe_days(fields.rule, fields.months)
     if not days:
         return times if is_rhythm else f"{times}, {_('every day')}"
     return f"{times}, {days}"

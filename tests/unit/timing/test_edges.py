@@ -25,7 +25,7 @@ def caches() -> Iterator[tuple[str, "lru_cache"]]:  # type: ignore[type-arg]
 
 def test_compiled_forms_are_cached_and_every_cache_is_bounded() -> None:
     found = dict(caches())
-    assert set(found) == {"cron._prepare", "dialect._compile", "zone.get_zone", "cron.get_zone"}
+    assert set(found) == {"cron._prepare", "zone.get_zone", "cron.get_zone"}
     for cache in found.values():
         bound = cache.cache_parameters()["maxsize"]
         assert bound is not None
