@@ -3,6 +3,7 @@
 from calendar import monthrange
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date
+from functools import lru_cache
 
 DAY = 86_400
 #: `date.toordinal()` of 1970-01-01, the day with the number 0.
@@ -16,6 +17,13 @@ LAST = 6
 def lowest(mask: int) -> int:
     """Return the position of the lowest set bit; the mask is not 0."""
     return (mask & -mask).bit_length() - 1
+
+
+@lru_cache(maxsize=4096)
+def _shape(year: int, month: int) -> tuple[int, int]:
+    """Return the weekday of a month's day 1, with Sunday as 0, and how many days it has."""
+    monday_based, length = monthrange(year, month)
+    return (monday_based + 1) % 7, length
 
 
 @dataclass(slots=True)
@@ -129,15 +137,15 @@ class Fields:
     def _days_of(self, year: int, month: int) -> int:
         if not self.months >> month & 1:
             return 0
-        monday_based, length = monthrange(year, month)
-        return self.day_masks[length - 28][(monday_based + 1) % 7]
+        weekday, length = _shape(year, month)
+        return self.day_masks[length - 28][weekday]
 
     def _count_days(self, first: int, end: int) -> int:
         total = 0
         day, end = max(first, FIRST_DAY), min(end, LAST_DAY + 1)
         while day < end:
             start = date.fromordinal(day + ORDINAL_OF_DAY_ZERO)
-            stop = min(end, day - start.day + monthrange(start.year, start.month)[1] + 1)
+            stop = min(end, day - start.day + _shape(start.year, start.month)[1] + 1)
             ahead = self._days_of(start.year, start.month) >> start.day
             total += (ahead & ((1 << (stop - day)) - 1)).bit_count()
             day = stop

@@ -33,11 +33,7 @@ class Walk:
         searched: int | None = None
         found: int | None = None
         while True:
-            start, end, offset, before = self.zone.stretch(second)
-            begin, extra = second, None
-            if offset != before:
-                begin = max(second, self._begin(start, offset, before))
-                extra = self._after_gap(second, start, offset, before)
+            begin, end, offset, extra = self._stretch(second)
             wall = begin + offset
             # Search again only if the wall clock went back, or went over what was found.
             if searched is None or found is None or not searched <= wall <= found:
@@ -73,29 +69,24 @@ class Walk:
         total = 0
         second = first
         while second <= last:
-            start, end, offset, before = self.zone.stretch(second)
-            begin = second
-            if offset != before:
-                begin = max(second, self._begin(start, offset, before))
-                extra = self._after_gap(second, start, offset, before)
-                if extra is not None and extra <= last and not self.fields.count(extra + offset, extra + offset + 1):
-                    total += 1
+            begin, end, offset, extra = self._stretch(second)
+            if extra is not None and extra <= last and not self.fields.count(extra + offset, extra + offset + 1):
+                total += 1
             total += self.fields.count(begin + offset, min(end, last + 1) + offset)
             second = end
         return total
 
-    def _begin(self, start: int, offset: int, before: int) -> int:
-        """Return where the stretch begins to count: later than its start if local time is repeated and runs once."""
-        if self.once and 0 < before - offset <= LONGEST_SHIFT:
-            return start + before - offset
-        return start
+    def _stretch(self, second: int) -> tuple[int, int, int, int | None]:
+        """Return from where on the stretch that holds the second counts, its end, its offset, and its extra point.
 
-    def _after_gap(self, second: int, start: int, offset: int, before: int) -> int | None:
-        """Return the point that stands for all that matched in the gap before `start`, if it is not before `second`."""
-        if not self.run_after or not 0 < offset - before <= LONGEST_SHIFT:
-            return None
-        point = -(-(start + offset) // 60) * 60 - offset
-        if point < second:
-            return None
-        missing = self.fields.first_at_or_after(start + before)
-        return point if missing is not None and missing < start + offset else None
+        That is the one that stands for all that matched in the gap before the stretch, unless it comes before `second`.
+        """
+        start, end, offset, before = self.zone.stretch(second)
+        if self.once and 0 < before - offset <= LONGEST_SHIFT:
+            return max(second, start + before - offset), end, offset, None
+        if self.run_after and 0 < offset - before <= LONGEST_SHIFT:
+            point = -(-(start + offset) // 60) * 60 - offset
+            missing = self.fields.first_at_or_after(start + before)
+            if point >= second and missing is not None and missing < start + offset:
+                return second, end, offset, point
+        return second, end, offset, None

@@ -50,7 +50,8 @@ class Zone:
 
     def _build(self, number: int) -> tuple[list[int], list[Stretch]]:
         begin, end = number << BLOCK_BITS, (number + 1) << BLOCK_BITS
-        starts = [begin, *(second for second in self._changes(begin - 1, end - 1) if second > begin)]
+        changes = self._changes(begin - 1, end - 1, self.offset(begin - 1), self.offset(end - 1))
+        starts = [begin, *(second for second in changes if second > begin)]
         bounds = pairwise([*starts, end])
         stretches = [(start, stop, self.offset(start), self.offset(start - 1)) for start, stop in bounds]
         if len(self._blocks) >= MAX_BLOCKS:
@@ -58,16 +59,17 @@ class Zone:
         self._blocks[number] = starts, stretches
         return starts, stretches
 
-    def _changes(self, left: int, right: int) -> Iterator[int]:
+    def _changes(self, left: int, right: int, at_left: int, at_right: int) -> Iterator[int]:
         """Yield each second in `left < second <= right` from which on another offset holds, for at least a day."""
-        if right - left <= DAY and self.offset(left) == self.offset(right):
+        if at_left == at_right and right - left <= DAY:
             return
         if right - left == 1:
             yield right
             return
         middle = (left + right) // 2
-        yield from self._changes(left, middle)
-        yield from self._changes(middle, right)
+        at_middle = self.offset(middle)
+        yield from self._changes(left, middle, at_left, at_middle)
+        yield from self._changes(middle, right, at_middle, at_right)
 
 
 @lru_cache(maxsize=1024)
