@@ -28,8 +28,8 @@ MACROS = {
 _LAST_CYCLE = (date(9600, 1, 1) - date(1970, 1, 1)).days * DAY
 
 _WORD = re.compile(r"\S+", re.ASCII)
-_EVERY = re.compile(r"\s*@EVERY\s+(?P<duration>\S+)\s*", re.ASCII)
-_DURATION = re.compile(r"(?P<amount>[0-9]{1,9}(?:\.[0-9]{1,6})?)(?P<unit>MS|D|H|M|S)", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(MS|D|H|M|S)")
+_EVERY = re.compile(rf"\s*@EVERY\s+((?:{_DURATION.pattern})+)\s*", re.ASCII)
 _UNITS = {
     "D": timedelta(days=1),
     "H": timedelta(hours=1),
@@ -44,16 +44,11 @@ def parse_every(text: str) -> timedelta | None:
     match = _EVERY.fullmatch(text.upper()) if len(text) <= MAX_LENGTH else None
     if match is None:
         return None
-    duration, end, total = match["duration"], 0, timedelta(0)
-    for part in _DURATION.finditer(duration):
-        if part.start() != end:
-            return None
-        end = part.end()
-        try:
-            total += float(part["amount"]) * _UNITS[part["unit"]]
-        except OverflowError:
-            return None
-    return total if end == len(duration) and total > timedelta(0) else None
+    try:
+        parts = (float(amount) * _UNITS[unit] for amount, unit in _DURATION.findall(match[1]))
+        return sum(parts, timedelta(0)) or None
+    except OverflowError:
+        return None
 
 
 def compile_cron(expression: str, key: str) -> Fields:
