@@ -12,8 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .options import WorkerOptions
-from .status import LEAVING
+from .options import LEAVING, WorkerOptions
 
 logger = logging.getLogger("django_delayq.worker")
 
