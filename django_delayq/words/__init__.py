@@ -6,10 +6,7 @@ from django.utils.translation import gettext as _
 
 from ..timing import Cron, Every, Once, Recurrence, Windowed
 from .days import describe_days
-from .sets import join
 from .times import describe_times
-
-__all__ = ["describe", "join"]
 
 _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("µs", 1))
 

@@ -3,18 +3,24 @@
 A day runs if either field matches; if one of them begins with `*`, both must (the rule of Vixie and Debian cron).
 """
 
-from collections.abc import Sequence
-
 from django.utils.dates import MONTHS, WEEKDAYS
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from ..timing.fields import LAST, DayRule
-from .sets import join, runs, shown, span, values_of
+from .sets import join, runs, said, shown, values_of
 
 ALL_MONTHS = 0b1111111111110
 ALL_DAYS = 2**32 - 2
 ALL_WEEKDAYS = 0b1111111
+_NTH = {
+    1: gettext_lazy("the first %(weekday)s of the month"),
+    2: gettext_lazy("the second %(weekday)s of the month"),
+    3: gettext_lazy("the third %(weekday)s of the month"),
+    4: gettext_lazy("the fourth %(weekday)s of the month"),
+    5: gettext_lazy("the fifth %(weekday)s of the month"),
+    LAST: gettext_lazy("the last %(weekday)s of the month"),
+}
 
 
 def describe_days(rule: DayRule, months: int) -> str:
@@ -35,10 +41,10 @@ def _days(rule: DayRule) -> list[str]:
         return []
     if any_weekday:
         return [_on_days(rule)]
-    weekdays, special = _on_weekdays(rule)
+    weekdays = _weekdays(rule)
     on_weekdays = _("on %(days)s") % {"days": weekdays}
     if any_day:
-        return [on_weekdays if special else weekdays]
+        return [on_weekdays if rule.nth else weekdays]
     if rule.both:
         return [_("%(weekdays)s, but only %(days)s") % {"weekdays": weekdays, "days": _on_days(rule)}]
     return [_("%(days)s or %(weekdays)s") % {"days": _on_days(rule), "weekdays": on_weekdays}]
@@ -68,35 +74,16 @@ def _on_days(rule: DayRule) -> str:
     return _("on %(days)s") % {"days": join(parts)}
 
 
-def _on_weekdays(rule: DayRule) -> tuple[str, bool]:
-    """Return the words, and whether they are more than names of weekdays."""
-    nth = sorted(((number, (weekday + 6) % 7) for weekday, number in rule.nth))
-    special = [_nth(number) % {"weekday": WEEKDAYS[weekday]} for number, weekday in nth]
-    return join([*_weekdays(values_of(rule.weekdays)), *special]), bool(special)
-
-
-def _nth(number: int) -> str:
-    return {
-        1: _("the first %(weekday)s of the month"),
-        2: _("the second %(weekday)s of the month"),
-        3: _("the third %(weekday)s of the month"),
-        4: _("the fourth %(weekday)s of the month"),
-        5: _("the fifth %(weekday)s of the month"),
-        LAST: _("the last %(weekday)s of the month"),
-    }[number]
-
-
-def _weekdays(numbers: Sequence[int]) -> list[str]:
+def _weekdays(rule: DayRule) -> str:
     """Return weekdays, Monday first; a run over the end of the week is one run: "Friday to Monday"."""
-    order = sorted((number + 6) % 7 for number in numbers)
-    found = runs(order)
+    found = runs(sorted(_from_monday(number) for number in values_of(rule.weekdays)))
     if len(found) > 1 and found[0][0] == 0 and found[-1][-1] == 6 and len(found[0]) + len(found[-1]) > 2:
         found = [*found[1:-1], found[-1] + found[0]]
-    names = []
-    for run in found:
-        names += (
-            [span(str(WEEKDAYS[run[0]]), str(WEEKDAYS[run[-1]]))]
-            if len(run) > 2
-            else [str(WEEKDAYS[number]) for number in run]
-        )
-    return names
+    names = [name for run in found for name in said(run, lambda number: str(WEEKDAYS[number]))]
+    for nth, weekday in sorted((nth, _from_monday(number)) for number, nth in rule.nth):
+        names.append(_NTH[nth] % {"weekday": WEEKDAYS[weekday]})
+    return join(names)
+
+
+def _from_monday(number: int) -> int:
+    return (number + 6) % 7
