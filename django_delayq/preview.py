@@ -13,14 +13,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .timing import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
-from .timing.point import EPOCH, from_micros, micros
+from .timing.point import from_seconds, seconds
 from .timing.walk import LONGEST_SHIFT
 from .timing.zone import get_zone
 
 if TYPE_CHECKING:
     from .models import Schedule
 
-SECOND = 1_000_000
 #: The zone's stretches that are looked at between two points: decades, and an end to the search.
 MOST_STRETCHES = 200
 
@@ -116,46 +115,39 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
 
 def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
     """Yield a note for each gap after `after` and up to the point that holds times of the expression."""
-    zone, second, last = get_zone(cron.timezone), micros(after) // SECOND, micros(point) // SECOND
+    zone, second, last = get_zone(cron.timezone), seconds(after), seconds(point)
     for _number in range(MOST_STRETCHES):
         start, end, offset, before = zone.stretch(second)
         if start > last:
             return
-        if offset > before and start > micros(after) // SECOND:
-            yield from _gap(cron, start + before, start + offset, last + offset)
+        if offset > before and start > seconds(after):
+            note = _gap(cron, start + before, start + offset, last + offset)
+            if note:
+                yield note
         second = end
 
 
-def _gap(cron: Cron, begin: int, end: int, at: int) -> Iterator[str]:
-    """Yield the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point's."""
+def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
+    """Return the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point's."""
     count = cron.fields.count(begin, end)
     is_leap = end - begin <= LONGEST_SHIFT
-    if not count or (is_leap and not cron.fields.fixed):
-        return
-    first = _wall(cron.fields.first_at_or_after(begin) or begin)
-    point = _wall(at)
-    values = {"time": clock(first), "count": count, "runs_at": clock(point), "day": first.date(), "more": count - 1}
+    # The zone of a wall clock's datetime means nothing.
+    first, point = from_seconds(cron.fields.first_at_or_after(begin)), from_seconds(at)
+    if not count or first is None or point is None or (is_leap and not cron.fields.fixed):
+        return ""
+    values = {"time": clock(first), "runs_at": clock(point), "day": first.date(), "more": count - 1}
     if is_leap and cron.dst_gap == "run_after":
-        if count > 1:
-            yield (
-                ngettext(
-                    "%(time)s and %(more)d more time do not exist on this day, runs once at %(runs_at)s",
-                    "%(time)s and %(more)d more times do not exist on this day, runs once at %(runs_at)s",
-                    count - 1,
-                )
-                % values
-            )
-        else:
-            yield _("%(time)s does not exist on this day, runs at %(runs_at)s") % values
-    elif first.date() == point.date() and count == 1:
-        yield _("%(time)s does not exist on this day, skipped") % values
-    else:
-        yield _("%(day)s %(time)s does not exist, skipped") % values
-
-
-def _wall(seconds: int) -> datetime:
-    """Return wall-clock seconds as a datetime whose zone means nothing."""
-    return from_micros(seconds * SECOND) or EPOCH
+        if count == 1:
+            return _("%(time)s does not exist on this day, runs at %(runs_at)s") % values
+        text = ngettext(
+            "%(time)s and %(more)d more time do not exist on this day, runs once at %(runs_at)s",
+            "%(time)s and %(more)d more times do not exist on this day, runs once at %(runs_at)s",
+            count - 1,
+        )
+        return text % values
+    if first.date() == point.date() and count == 1:
+        return _("%(time)s does not exist on this day, skipped") % values
+    return _("%(day)s %(time)s does not exist, skipped") % values
 
 
 def clock(local: datetime) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
 from .fields import Fields
-from .point import from_micros, micros
+from .point import from_seconds, micros, seconds
 from .walk import Walk
 from .zone import get_zone
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
-SECOND = 1_000_000
 
 
 @lru_cache(maxsize=4096)
@@ -68,15 +67,11 @@ class Cron:
         return self._walk.fields
 
     def next_after(self, instant: datetime) -> datetime | None:
-        return _instant(self._walk.first_at_or_after(micros(instant) // SECOND + 1))
+        return from_seconds(self._walk.first_at_or_after(seconds(instant) + 1))
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
         """See `Recurrence`. Costs some 20 to 30 times `next_after`."""
-        return _instant(self._walk.last_at_or_before(micros(instant) // SECOND, micros(floor) // SECOND))
+        return from_seconds(self._walk.last_at_or_before(seconds(instant), seconds(floor)))
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        return self._walk.count(-(-micros(first) // SECOND), micros(last) // SECOND)
-
-
-def _instant(second: int | None) -> datetime | None:
-    return None if second is None else from_micros(second * SECOND)
+        return self._walk.count(-(-micros(first) // 1_000_000), seconds(last))

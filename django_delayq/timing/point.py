@@ -1,4 +1,4 @@
-"""Due points as numbers: microseconds and milliseconds since 1970. Never reads a clock, never rounds a point down."""
+"""Due points as numbers since 1970. Never reads a clock, never rounds a point down to ms."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -39,6 +39,20 @@ def from_micros(value: int) -> datetime | None:
         return EPOCH + timedelta(microseconds=value)
     except OverflowError:
         return None
+
+
+def seconds(instant: datetime) -> int:
+    """Return the whole seconds since 1970, rounded down.
+
+    Raises:
+        ValueError: The instant is naive.
+    """
+    return micros(instant) // 1_000_000
+
+
+def from_seconds(value: int | None) -> datetime | None:
+    """Return the instant in UTC, or None where the years 1 to 9999 do not reach, or where there is none."""
+    return None if value is None else from_micros(value * 1_000_000)
 
 
 def to_ms(instant: datetime) -> int:
