@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
-from zoneinfo import ZoneInfo
 
 from . import registry
 from .compat import AnyTask, Task
@@ -163,7 +162,7 @@ def _instants(fields: ScheduleFields) -> dict[str, Any]:
     naive = {name: value for name, value in given.items() if isinstance(value, datetime) and value.tzinfo is None}
     if not naive or "timezone" not in fields:  # what has no zone is refused with the rule
         return {}
-    zone = ZoneInfo(get_zone(fields["timezone"]).name)
+    zone = get_zone(fields["timezone"])
     return {name: instant_of(value, zone, name) for name, value in naive.items()}
 
 

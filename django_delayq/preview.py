@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -15,7 +14,7 @@ from django.utils.translation import ngettext
 from .timing import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
 from .timing.point import from_seconds, seconds
 from .timing.walk import LONGEST_SHIFT
-from .timing.zone import get_zone
+from .timing.zone import get_zone, stretch
 
 if TYPE_CHECKING:
     from .models import Schedule
@@ -44,19 +43,17 @@ def preview(schedule: "Schedule", n: int, start: datetime) -> list[PreviewPoint]
     """
     state = getattr(schedule, "state", None)
     rule, base = schedule.rule_and_base(state)
-    left = n
-    if schedule.max_runs is not None:
-        left = max(0, schedule.max_runs - (0 if state is None else state.run_count))
-    get_zone(schedule.timezone)
-    found = list(_points(schedule, rule, max(base, start), min(n, left)))
+    left = n if schedule.max_runs is None else max(0, schedule.max_runs - (0 if state is None else state.run_count))
+    last = max(base, start)
+    found = list(_points(schedule, rule, last, min(n, left)))
     if len(found) < n:
-        last = max(base, start) if not found else found[-1].due_at
+        last = found[-1].due_at if found else last
         found += _cut_off(schedule, rule, last, by_count=len(found) == left)
     return found
 
 
 def _points(schedule: "Schedule", rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
-    zone = ZoneInfo(schedule.timezone)
+    zone = get_zone(schedule.timezone)
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     begin = rule.start if isinstance(rule, Windowed) else None
     for _number in range(count):
@@ -100,7 +97,7 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
     Wildcard jobs go on in real time when the clock jumps ahead, so that nothing is said then.
     """
     yield from _gaps(cron, after, point)
-    local = point.astimezone(ZoneInfo(cron.timezone))
+    local = point.astimezone(get_zone(cron.timezone))
     if local.fold:
         yield _("second of two: %(time)s comes twice on this day") % {"time": clock(local)}
         return
@@ -117,7 +114,7 @@ def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
     """Yield a note for each gap after `after` and up to the point that holds times of the expression."""
     zone, second, last = get_zone(cron.timezone), seconds(after), seconds(point)
     for _number in range(MOST_STRETCHES):
-        start, end, offset, before = zone.stretch(second)
+        start, end, offset, before = stretch(zone, second)
         if start > last:
             return
         if offset > before and start > seconds(after):

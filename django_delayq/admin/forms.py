@@ -3,7 +3,6 @@ here its errors are only put where they belong.
 """
 
 from typing import TYPE_CHECKING, Any, cast
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -142,7 +141,7 @@ class ScheduleForm(Base):
     def _read_instants_in(self, zone: str) -> None:
         """Have instants typed and shown in the zone that is typed, or shown; what is wrong with it its field tells."""
         try:
-            info = ZoneInfo(get_zone(zone).name)
+            info = get_zone(zone)
         except InvalidRecurrence:
             return
         for name in INSTANTS:
@@ -153,7 +152,7 @@ class ScheduleForm(Base):
         """Check the zone, whatever the kind: instants are read in it."""
         zone: str = self.cleaned_data["timezone"]
         try:
-            return get_zone(zone).name
+            return get_zone(zone).key
         except InvalidRecurrence as error:
             raise ValidationError(str(error), code="invalid") from None
 

@@ -4,9 +4,10 @@ Never parses, never rounds; all numbers are whole seconds since 1970, in UTC unl
 """
 
 from dataclasses import dataclass
+from datetime import tzinfo
 
 from .fields import DAY, Fields
-from .zone import Zone
+from .zone import stretch
 
 #: A larger jump is a correction of the calendar, not summer time (Debian cron's rule).
 LONGEST_SHIFT = 3 * 3600
@@ -24,7 +25,7 @@ class Walk:
     """
 
     fields: Fields
-    zone: Zone
+    zone: tzinfo
     run_after: bool
     once: bool
 
@@ -81,7 +82,7 @@ class Walk:
 
         That is the one that stands for all that matched in the gap before the stretch, unless it comes before `second`.
         """
-        start, end, offset, before = self.zone.stretch(second)
+        start, end, offset, before = stretch(self.zone, second)
         if self.once and 0 < before - offset <= LONGEST_SHIFT:
             return max(second, start + before - offset), end, offset, None
         if self.run_after and 0 < offset - before <= LONGEST_SHIFT:
