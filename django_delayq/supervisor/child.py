@@ -25,6 +25,7 @@ class Child:
         #: What it has said so far.
         self.spoke = self.working = self.leaving = False
         self.stopping = self.killed = self.hung_up = False
+        self.renew = False  # it is to be replaced although it works
         #: When it has to be gone; None while it may stay.
         self.deadline: float | None = None
         self._channel, theirs = socket.socketpair()

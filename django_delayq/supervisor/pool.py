@@ -16,49 +16,6 @@ logger = logging.getLogger("django_delayq.worker")
 YOUNG_SECONDS = 10.0
 
 
-class _Slot:
-    """One of the N processes: `child` works, `candidate` starts and takes over once it works.
-
-    `renew` is True while the child is to be replaced by order, `over` once nobody is needed here any more.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.child: Child | None = None
-        self.candidate: Child | None = None
-        self.renew = self.over = False
-        self._backoff = Backoff()
-
-    @property
-    def children(self) -> list[Child]:
-        return [child for child in (self.child, self.candidate) if child is not None]
-
-    @property
-    def works(self) -> bool:
-        return self.child is not None and self.child.working
-
-    @property
-    def wants_successor(self) -> bool:
-        return self.child is not None and (self.renew or self.child.leaving)
-
-    @property
-    def closed_until(self) -> float:
-        """The monotonic second before which nobody is to be started here."""
-        return self._backoff.until
-
-    def failed(self, lived_seconds: float) -> float:
-        """Note a death, or a start that was not possible (0 s); return how many seconds to wait before the next."""
-        now = time.monotonic()
-        if lived_seconds >= YOUNG_SECONDS:
-            self._backoff.worked()
-        self._backoff.failed(now)
-        return self._backoff.until - now
-
-    def hand_over(self) -> None:
-        """Put the candidate, or nobody, in the child's place."""
-        self.child, self.candidate, self.renew = self.candidate, None, False
-
-
 class Pool:
     """`clean` while every child that was to end left nothing behind; `failure` says why it gave up, '' until then.
 
@@ -72,26 +29,26 @@ class Pool:
     """
 
     def __init__(self, processes: int, command: Sequence[str], *, drain_seconds: float, burst: bool) -> None:
-        self.processes = processes
         self._command = command
         self._drain_seconds = drain_seconds
         self._burst = burst
-        self._slots = [_Slot(number) for number in range(1, processes + 1)]
-        self._replaced: list[Child] = []  # and still draining
+        #: All that live, the ones that only drain included, in the order of their starts.
+        self.children: list[Child] = []
+        self._backoffs = {number: Backoff() for number in range(1, processes + 1)}
+        self._over: set[int] = set()  # the numbers as which nobody is needed any more
         self._proven = False
         self.stopping = False
         self.clean = True
         self.failure = ""
 
     @property
-    def children(self) -> list[Child]:
-        """All that live, the ones that only drain included."""
-        return [*self._replaced, *(child for slot in self._slots for child in slot.children)]
-
-    @property
     def done(self) -> bool:
         """True once nobody lives, and nobody is to be started."""
-        return not self.children and (self.stopping or all(slot.over for slot in self._slots))
+        return not self.children and (self.stopping or len(self._over) == len(self._backoffs))
+
+    def _at(self, number: int) -> list[Child]:
+        """Return who has this number, and then who is to succeed it; not who only drains."""
+        return [child for child in self.children if child.number == number and not child.stopping]
 
     # -- orders
 
@@ -113,57 +70,61 @@ class Pool:
         if self.stopping:
             return
         logger.info("Replacing all processes, one after the other.", extra=_event("renewing"))
-        for slot in self._slots:
-            slot.renew = slot.child is not None
+        for number in self._backoffs:
+            for child in self._at(number)[:1]:
+                child.renew = True
 
     # -- starts
 
     def start_missing(self) -> list[Child]:
         """Start whoever is missing and may be started now; return them."""
         now = time.monotonic()
-        tried = [self._start(slot) for slot in self._open_slots() if slot.closed_until <= now]
-        return [child for child in tried if child is not None]
+        due = [number for number in self._missing() if self._backoffs[number].until <= now]
+        return [child for number in due if (child := self._start(number)) is not None]
 
     def next_start(self) -> float | None:
         """Return the monotonic second from which on somebody may be started; None where nobody is missing."""
-        return min((slot.closed_until for slot in self._open_slots()), default=None)
+        return min((self._backoffs[number].until for number in self._missing()), default=None)
 
-    def _open_slots(self) -> list[_Slot]:
+    def _missing(self) -> list[int]:
         if self.stopping:
             return []
-        empty = [slot for slot in self._slots if not slot.children and not slot.over]
+        at = {number: self._at(number) for number in self._backoffs if number not in self._over}
+        empty = [number for number, children in at.items() if not children]
         if not self._proven:  # Note [First one]
             return empty[:1] if not self.children else []
-        if any(slot.candidate for slot in self._slots):
+        if any(len(children) > 1 for children in at.values()):  # one after the other
             return empty
-        return empty + [slot for slot in self._slots if slot.wants_successor][:1]
+        return empty + [number for number in at if any(child.renew or child.leaving for child in at[number])][:1]
 
-    def _start(self, slot: _Slot) -> Child | None:
+    def _start(self, number: int) -> Child | None:
         try:
-            child = Child(slot.number, self._command)
+            child = Child(number, self._command)
         except OSError as error:
-            wait = slot.failed(0.0)
-            logger.error("Process %d cannot be started: %s; trying again in %.1f s.", slot.number, error, wait)
+            wait = self._failed(number, 0.0)
+            logger.error("Process %d cannot be started: %s; trying again in %.1f s.", number, error, wait)
             return None
-        if slot.child is None:
-            slot.child = child
-        else:
-            slot.candidate = child
-        logger.info("Process %d started, pid %d.", child.number, child.pid, extra=_event("process_started", child))
+        self.children.append(child)
+        logger.info("Process %d started, pid %d.", number, child.pid, extra=_event("process_started", child))
         return child
 
+    def _failed(self, number: int, lived_seconds: float) -> float:
+        """Note a death, or a start that was not possible (0 s); return how many seconds to wait before the next."""
+        now, backoff = time.monotonic(), self._backoffs[number]
+        if lived_seconds >= YOUNG_SECONDS:
+            backoff.worked()
+        backoff.failed(now)
+        return backoff.until - now
+
     def hear(self, child: Child) -> None:
-        """Take notice of what a child says: a candidate that works replaces who was there before."""
+        """Take notice of what a child says: a successor that works replaces who was there before."""
         child.listen()
         self._proven = self._proven or child.working
-        for slot in self._slots:
-            if child is slot.candidate and child.working and slot.child is not None:
-                former = slot.child
-                text = "%s is replaced by pid %d and drains."
-                logger.info(text, former, child.pid, extra=_event("process_replaced", former))
-                former.stop(self._drain_seconds + MARGIN_SECONDS)
-                self._replaced.append(former)
-                slot.hand_over()
+        at = self._at(child.number)
+        if child.working and child in at[1:]:
+            text = "%s is replaced by pid %d and drains."
+            logger.info(text, at[0], child.pid, extra=_event("process_replaced", at[0]))
+            at[0].stop(self._drain_seconds + MARGIN_SECONDS)
 
     # -- ends
 
@@ -174,34 +135,32 @@ class Pool:
             self.hear(child)
             if self.stopping or self._burst:
                 self.clean = self.clean and child.drained
-            if child in self._replaced:
-                self._replaced.remove(child)
+            is_successor = child in self._at(child.number)[1:]
+            self.children.remove(child)
+            if child.stopping:
                 self._log_end(child)
-                continue
-            (slot,) = (slot for slot in self._slots if child in slot.children)
-            if child is slot.candidate:
-                self._candidate_ended(slot, child)
+            elif is_successor:
+                self._successor_ended(child)
             else:
-                self._child_ended(slot, child)
+                self._ended(child)
         return ended
 
-    def _candidate_ended(self, slot: _Slot, child: Child) -> None:
-        slot.candidate = None
-        slot.failed(child.lived_seconds)
+    def _successor_ended(self, child: Child) -> None:
+        self._failed(child.number, child.lived_seconds)
         self._log_end(child, "before it worked; the process that it should replace goes on")
-        for other in self._slots:  # who asked for a successor itself still needs one, after a while
+        for other in self.children:  # who asked for a successor itself still needs one, after a while
             other.renew = False
 
-    def _child_ended(self, slot: _Slot, child: Child) -> None:
-        slot.hand_over()
-        if self.stopping or child.status == RECYCLE:
+    def _ended(self, child: Child) -> None:
+        if child.status == RECYCLE:
             self._log_end(child)
         elif child.status == OK and self._burst:
-            slot.over = True
+            self._over.add(child.number)
             self._log_end(child)
         else:
-            wait = slot.failed(child.lived_seconds)
-            if not child.working and (child.status or 0) > 0 and not any(other.works for other in self._slots):
+            wait = self._failed(child.number, child.lived_seconds)
+            others_work = any(other.working and not other.stopping for other in self.children)
+            if not child.working and (child.status or 0) > 0 and not others_work:
                 self.failure = (
                     f"Process {child.number} {child.how_it_ended()} before it could work, and no other works. "
                     "What it said stands above; correct that and start the command again."

@@ -37,6 +37,7 @@ class Supervisor:
 
     def __init__(self, processes: int, *, burst: bool) -> None:
         config = conf.get_config()
+        self._processes = processes
         self.pool = Pool(processes, command_line(), drain_seconds=config.drain_seconds, burst=burst)
         self._signals = SupervisorSignals()
         self._selector = selectors.DefaultSelector()
@@ -48,7 +49,7 @@ class Supervisor:
         Returns the exit status: OK if all drained.
         """
         with self._signals, self._selector:
-            logger.info("Supervisor of %d processes, pid %d.", self.pool.processes, os.getpid())
+            logger.info("Supervisor of %d processes, pid %d.", self._processes, os.getpid())
             self._selector.register(self._signals, selectors.EVENT_READ)
             while True:
                 self._obey()

@@ -24,6 +24,13 @@ MACROS = {
     "@MIDNIGHT": "0 0 * * *",
     "@HOURLY": "0 * * * *",
 }
+REFUSED_MACROS = {
+    "@EVERY": "@every is an interval, not a cron expression. Use the kind 'every' and write the interval there.",
+    "@REBOOT": (
+        "@reboot is not supported: workers restart at any time, and there are many. "
+        "Write a time, or use the kind 'once'."
+    ),
+}
 #: The wall-clock second at which the year 9600 begins. The calendar comes again every 400 years, and ends with 9999.
 _LAST_CYCLE = (date(9600, 1, 1) - date(1970, 1, 1)).days * DAY
 
@@ -105,17 +112,9 @@ def _split(text: str) -> list[str]:
 def _macro(words: list[str]) -> list[str]:
     if len(words) == 1 and words[0] in MACROS:
         return MACROS[words[0]].split()
-    if words[0] == "@EVERY":
-        raise InvalidRecurrence(
-            "@every is an interval, not a cron expression. Use the kind 'every' and write the interval there."
-        )
-    if words[0] == "@REBOOT":
-        raise InvalidRecurrence(
-            "@reboot is not supported: workers restart at any time, and there are many. "
-            "Write a time, or use the kind 'once'."
-        )
     known = ", ".join(name.lower() for name in MACROS)
-    raise InvalidRecurrence(f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own.")
+    unknown = f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own."
+    raise InvalidRecurrence(REFUSED_MACROS.get(words[0], unknown))
 
 
 def _expand(text: str, plain: Sequence[Sequence[str]]) -> list[int]:

@@ -45,15 +45,13 @@ class Recycling:
         Costs nothing without limits. Looks at the memory every 5 s, so a task that takes all of it at once is not
         stopped. Under a supervisor always ''. See Note [Successor first].
         """
-        if self._told:
-            return ""
-        reason = self._reason(runs)
-        if reason and self._tell is not None:
-            self._told = True
-            logger.info("Wants a successor: %s.", reason)
-            self._tell(LEAVING)
-            return ""
-        return reason
+        reason = "" if self._told else self._reason(runs)
+        if not reason or self._tell is None:
+            return reason
+        self._told = True
+        logger.info("Wants a successor: %s.", reason)
+        self._tell(LEAVING)
+        return ""
 
     def _reason(self, runs: int) -> str:
         if self._max_runs is not None and runs >= self._max_runs:
