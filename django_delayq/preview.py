@@ -13,8 +13,7 @@ from django.utils.translation import ngettext
 
 from .timing import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
 from .timing.point import from_seconds, seconds
-from .timing.walk import LONGEST_SHIFT
-from .timing.zone import get_zone, stretch
+from .timing.zone import LONGEST_SHIFT, get_zone, stretch
 
 if TYPE_CHECKING:
     from .models import Schedule
@@ -117,7 +116,7 @@ def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
         start, end, offset, before = stretch(zone, second)
         if start > last:
             return
-        if offset > before and start > seconds(after):
+        if offset > before and start >= second and start > seconds(after):
             note = _gap(cron, start + before, start + offset, last + offset)
             if note:
                 yield note

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from .fields import DAY, Fields
-from .zone import stretch
-
-#: A larger jump is a correction of the calendar, not summer time (Debian cron's rule).
-LONGEST_SHIFT = 3 * 3600
+from .zone import LONGEST_SHIFT, stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +28,10 @@ class Walk:
 
     def first_at_or_after(self, second: int) -> int | None:
         """Return the first due point from `second` on, or None after the year 9999."""
-        searched: int | None = None
-        found: int | None = None
         while True:
             begin, end, offset, extra = self._stretch(second)
             wall = begin + offset
-            # Search again only if the wall clock went back, or went over what was found.
-            if searched is None or found is None or not searched <= wall <= found:
-                searched, found = wall, self.fields.first_at_or_after(wall)
+            found = self.fields.first_at_or_after(wall)
             if extra is not None and (found is None or extra < found - offset):
                 return extra
             if found is None:
@@ -46,8 +39,8 @@ class Walk:
             if found - offset < end:
                 return found - offset
             second = end
-            if end + offset - searched > DAY:
-                # No jump back leads from here to before `searched`, and nothing matches between that and `found`.
+            if end + offset - wall > DAY:
+                # No jump back leads from here to before `wall`, and nothing matches between that and `found`.
                 second = max(end, found - offset - 2 * DAY)
 
     def last_at_or_before(self, second: int, floor: int) -> int | None:

@@ -20,6 +20,10 @@ _LATEST = int((datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH).total_seconds())
 #: Files beside the zones that mean another zone on another machine, or count leap seconds.
 _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
+#: A larger jump is a correction of the calendar, not summer time (Debian cron's rule). A block begins so much earlier
+#: than it is asked for: what is special after a change does not end with the block in which the change lies.
+LONGEST_SHIFT = 3 * 3600
+
 #: (first second, second after the last, offset in s, offset before the first second). All in UTC seconds since 1970.
 #: Neighbours may have equal offsets: a block begins there, and nothing happens.
 Stretch = tuple[int, int, int, int]
@@ -40,7 +44,7 @@ def offset(zone: tzinfo, second: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _block(zone: tzinfo, number: int) -> tuple[list[int], list[Stretch]]:
-    begin, end = number << BLOCK_BITS, (number + 1) << BLOCK_BITS
+    begin, end = (number << BLOCK_BITS) - LONGEST_SHIFT, (number + 1) << BLOCK_BITS
     changes = _changes(zone, begin - 1, end - 1, offset(zone, begin - 1), offset(zone, end - 1))
     starts = [begin, *(second for second in changes if second > begin)]
     bounds = pairwise([*starts, end])

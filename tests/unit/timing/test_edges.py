@@ -10,7 +10,7 @@ from croniter import CroniterError, croniter
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron, Every, Windowed, cron, dialect, zone
 from django_delayq.timing.fields import DAY
-from django_delayq.timing.zone import BLOCK_BITS, offset, stretch
+from django_delayq.timing.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
 
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -72,7 +72,7 @@ def test_a_change_at_the_very_beginning_of_a_block_is_seen() -> None:
     assert stretch(stepped, begin) == (begin, begin + (1 << BLOCK_BITS), 3600, 0)
     assert stretch(stepped, begin - 1)[2:] == (0, 0)
     later = Stepped(begin + 1)
-    assert stretch(later, begin) == (begin, begin + 1, 0, 0)
+    assert stretch(later, begin) == (begin - LONGEST_SHIFT, begin + 1, 0, 0)
     assert stretch(later, begin + 1)[2:] == (3600, 0)
 
 
@@ -107,6 +107,16 @@ def test_a_span_inside_a_repeated_hour_has_no_points_of_a_job_that_ran() -> None
     assert daily.count_between(again, again + HOUR) == 0
     assert daily.count_between(again - HOUR, again + HOUR) == 1
     assert Cron("30 3 * * *", "Europe/Riga", dst_overlap="twice").count_between(again, again + HOUR / 2) == 1
+
+
+def test_a_repeated_hour_in_which_a_block_ends_runs_once() -> None:
+    # At 16:30 UTC the clock goes back from 03:00 to 02:00. A block ends at 17:23:12.
+    daily = Cron("55 2 * * *", "Australia/Adelaide")
+    change = datetime(2016, 4, 2, 16, 30, tzinfo=UTC)
+    first = daily.next_after(change - HOUR)
+    assert first == change - HOUR / 12
+    assert daily.next_after(first) == daily.next_after(change + HOUR / 6) == first + 25 * HOUR
+    assert daily.count_between(change - HOUR, change + 2 * HOUR) == 1
 
 
 def test_a_window_may_be_open_on_either_side() -> None:
