@@ -31,13 +31,8 @@ class Channel:
     """A worker's end. `number` is that of its process among those of the supervisor, from 1."""
 
     def __init__(self, descriptor: int, number: int) -> None:
-        """Take over the descriptor.
-
-        Raises:
-            OSError: It is no socket.
-        """
         self.number = number
-        self._socket = socket.socket(fileno=descriptor)
+        self._socket = socket.socket(fileno=descriptor)  # an OSError where it is none
         self._socket.set_inheritable(False)
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Due points as numbers since 1970. Never reads a clock, never rounds a point down to ms."""
+"""Due points as numbers since 1970. Never reads a clock, never rounds a point down to ms.
+
+What takes an instant raises ValueError for a naive one.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,11 +27,7 @@ def as_utc(instant: datetime, name: str = "instant") -> datetime:
 
 
 def micros(instant: datetime) -> int:
-    """Return the whole microseconds since 1970, exactly.
-
-    Raises:
-        ValueError: The instant is naive.
-    """
+    """Return the whole microseconds since 1970, exactly."""
     delta = as_utc(instant) - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
@@ -42,11 +41,7 @@ def from_micros(value: int) -> datetime | None:
 
 
 def seconds(instant: datetime) -> int:
-    """Return the whole seconds since 1970, rounded down.
-
-    Raises:
-        ValueError: The instant is naive.
-    """
+    """Return the whole seconds since 1970, rounded down."""
     return micros(instant) // 1_000_000
 
 
@@ -56,11 +51,7 @@ def from_seconds(value: int | None) -> datetime | None:
 
 
 def to_ms(instant: datetime) -> int:
-    """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early.
-
-    Raises:
-        ValueError: The instant is naive.
-    """
+    """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early."""
     return -(-micros(instant) // 1000)
 
 

@@ -9,33 +9,20 @@ from .point import MICROSECOND, as_utc
 
 
 class Recurrence(Protocol):
-    """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock."""
+    """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock.
+
+    Raises:
+        ValueError: An instant is naive.
+    """
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first point strictly after the instant, or None if there is none.
-
-        Raises:
-            ValueError: The instant is naive.
-        """
-        ...
+        """Return the first point strictly after the instant, or None if there is none up to the year 9999."""
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest point with `floor < point <= instant`, or None.
-
-        The cost does not grow with the number of points between.
-
-        Raises:
-            ValueError: An instant is naive.
-        """
-        ...
+        """Return the newest point with `floor < point <= instant`, or None. Costs the same for any number between."""
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many points there are with `first <= point <= last`. The cost does not grow with that number.
-
-        Raises:
-            ValueError: An instant is naive.
-        """
-        ...
+        """Return how many points there are with `first <= point <= last`. Costs the same for any number of them."""
 
 
 def _aware(instant: object, name: str, field: str) -> datetime:

@@ -141,15 +141,10 @@ class Command(BaseCommand):
             os._exit(RELOAD)
 
     def _worker(self, worker_options: WorkerOptions) -> Worker:
-        tasks = len(registry.get_tasks())
+        tasks, queues = len(registry.get_tasks()), ", ".join(worker_options.queues)
         worker = Worker(worker_options)
-        logger.info(
-            "Worker %s: queues %s, %d threads, %d tasks known.",
-            worker_options.name,
-            ", ".join(worker_options.queues),
-            worker_options.threads,
-            tasks,
-        )
+        text = "Worker %s: queues %s, %d threads, %d tasks known."
+        logger.info(text, worker_options.name, queues, worker_options.threads, tasks)
         return worker
 
     def _work(self, worker: Worker) -> int:
