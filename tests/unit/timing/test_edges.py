@@ -30,7 +30,7 @@ def test_compiled_forms_are_cached_and_every_cache_is_bounded() -> None:
         bound = cache.cache_parameters()["maxsize"]
         assert bound is not None
         assert 0 < bound <= 4096
-    assert Cron("7 * * * *", "Europe/Riga")._walk is Cron("7 * * * *", "Europe/Riga")._walk
+    assert Cron("7 * * * *", "Europe/Riga").fields is Cron("7 * * * *", "Europe/Riga").fields
 
 
 def test_thousands_of_expressions_do_not_fill_the_memory() -> None:
