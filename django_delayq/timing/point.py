@@ -32,14 +32,6 @@ def micros(instant: datetime) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
-def from_micros(value: int) -> datetime | None:
-    """Return the instant in UTC, or None where the years 1 to 9999 do not reach."""
-    try:
-        return EPOCH + timedelta(microseconds=value)
-    except OverflowError:
-        return None
-
-
 def seconds(instant: datetime) -> int:
     """Return the whole seconds since 1970, rounded down."""
     return micros(instant) // 1_000_000
@@ -47,7 +39,10 @@ def seconds(instant: datetime) -> int:
 
 def from_seconds(value: int | None) -> datetime | None:
     """Return the instant in UTC, or None where the years 1 to 9999 do not reach, or where there is none."""
-    return None if value is None else from_micros(value * 1_000_000)
+    try:
+        return None if value is None else EPOCH + timedelta(seconds=value)
+    except OverflowError:
+        return None
 
 
 def to_ms(instant: datetime) -> int:

@@ -121,9 +121,7 @@ class Windowed:
         if self.start is not None and self.start > instant:
             instant = self.start - MICROSECOND
         point = self.recurrence.next_after(instant)
-        if point is None or (self.end is not None and point > self.end):
-            return None
-        return point
+        return None if point is None or (self.end is not None and point > self.end) else point
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
         instant, floor = as_utc(instant), as_utc(floor, "floor")
