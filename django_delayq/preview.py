@@ -45,10 +45,19 @@ def preview(schedule: "Schedule", n: int, start: datetime) -> list[PreviewPoint]
     left = n if schedule.max_runs is None else max(0, schedule.max_runs - (0 if state is None else state.run_count))
     last = max(base, start)
     found = list(_points(schedule, rule, last, min(n, left)))
-    if len(found) < n:
-        last = found[-1].due_at if found else last
-        found += _cut_off(schedule, rule, last, by_count=len(found) == left)
-    return found
+    if len(found) == n:
+        return found
+    if len(found) == left:
+        note = ngettext(
+            "skipped: end reached, it runs %(count)d time", "skipped: end reached, it runs %(count)d times",
+            schedule.max_runs or 0,
+        ) % {"count": schedule.max_runs or 0}  # fmt: skip
+    elif isinstance(rule, Windowed) and rule.end is not None:
+        rule, note = replace(rule, end=None), _("skipped: end reached")
+    else:
+        return found
+    cut_off = _points(schedule, rule, found[-1].due_at if found else last, 1)
+    return found + [replace(point, annotations=(note,), runs=False) for point in cut_off]
 
 
 def _points(schedule: "Schedule", rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
@@ -73,21 +82,6 @@ def _points(schedule: "Schedule", rule: Recurrence, after: datetime, count: int)
             notes.append(_("starts at %(time)s (jitter)") % {"time": time})
         yield PreviewPoint(due_at, local, wake, tuple(notes))
         after = point
-
-
-def _cut_off(schedule: "Schedule", rule: Recurrence, last: datetime, *, by_count: bool) -> list[PreviewPoint]:
-    """Return the point that would follow if there were no end."""
-    if by_count:
-        note = ngettext(
-            "skipped: end reached, it runs %(count)d time", "skipped: end reached, it runs %(count)d times",
-            schedule.max_runs or 0,
-        ) % {"count": schedule.max_runs or 0}  # fmt: skip
-    elif isinstance(rule, Windowed) and rule.end is not None:
-        rule = replace(rule, end=None)
-        note = _("skipped: end reached")
-    else:
-        return []
-    return [replace(point, annotations=(note,), runs=False) for point in _points(schedule, rule, last, 1)]
 
 
 def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:

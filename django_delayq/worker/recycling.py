@@ -60,7 +60,7 @@ class Recycling:
             self._check_at = time.monotonic() + CHECK_SECONDS
             try:
                 used = resident_mb()
-            except (OSError, subprocess.SubprocessError) as error:  # it could be told at the start: next time
+            except OSError as error:  # it could be told at the start: next time
                 logger.debug("The memory of this process is not known: %s", error)
                 return ""
             if used > self._max_memory_mb:
@@ -83,7 +83,10 @@ def resident_mb() -> float:
 
 def _asked_of_ps() -> float:
     command = ["ps", "-o", "rss=", "-p", str(os.getpid())]  # the answer is in KiB
-    answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
     if not answer.stdout.strip().isdigit():
         raise OSError(f"ps does not tell the memory of a process: {(answer.stderr or answer.stdout).decode()!r}")
     return int(answer.stdout) / 1024

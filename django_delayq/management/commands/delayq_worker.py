@@ -2,7 +2,6 @@
 
 import logging
 import os
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser
@@ -215,7 +214,7 @@ def _check_memory(max_mb: int | None) -> None:
         return
     try:
         used = resident_mb()
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         raise CommandError(f"--max-memory-per-process cannot be used here: {error}") from error
     if used >= max_mb:
         raise CommandError(
