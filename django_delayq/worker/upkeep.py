@@ -36,15 +36,10 @@ class Upkeep:
         hinted: Callable[[tuple[Shard, int]], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self.broker = broker
-        self.shards = shards
-        self._wake = wake
-        self._hinted = hinted
-        self.fail = fail
-        self._stop = threading.Event()
-        self._nudge = threading.Event()
-        self._rebuild = threading.Event()
-        self._check_layout = threading.Event()
+        self.broker, self.shards = broker, shards
+        self._wake, self._hinted, self.fail = wake, hinted, fail
+        self._stop, self._nudge = threading.Event(), threading.Event()
+        self._rebuild, self._check_layout = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat"), 0.0)  # monotonic seconds
         self._started = round(time.time())
