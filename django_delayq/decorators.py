@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
-from zoneinfo import ZoneInfo
 
 from . import registry
 from .compat import AnyTask, Task
@@ -153,7 +152,7 @@ def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
     for name in ("at", "start_at", "end_at"):
         value = values.get(name)
         if isinstance(value, datetime) and value.tzinfo is None and "timezone" in values:  # else it is refused
-            values[name] = instant_of(value, ZoneInfo(get_zone(values["timezone"]).name), name)
+            values[name] = instant_of(value, get_zone(values["timezone"]), name)
     return values
 
 

@@ -5,7 +5,6 @@ where they belong.
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -121,14 +120,14 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         if "timezone" in fields:
             fields["timezone"].show_hidden_initial = False  # Django wants it where a default is computed
             with suppress(InvalidRecurrence):  # which its field tells
-                zone = ZoneInfo(get_zone(str(self["timezone"].value())).name)
+                zone = get_zone(str(self["timezone"].value()))
                 for name in fields.keys() & INSTANTS:  # typed and shown in the zone that is typed, or shown
                     fields[name].zone = zone
 
     def clean_timezone(self) -> str:
         """Check the zone, whatever the kind: instants are read in it."""
         try:
-            return get_zone(self.cleaned_data["timezone"]).name
+            return get_zone(self.cleaned_data["timezone"]).key
         except InvalidRecurrence as error:
             raise ValidationError(str(error), code="invalid") from None
 
