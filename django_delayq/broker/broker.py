@@ -6,6 +6,7 @@ from itertools import chain
 from operator import methodcaller
 from typing import Any
 
+from ..grouping import grouped
 from . import keys
 from .cluster import node_of
 from .keys import Shard
@@ -175,9 +176,7 @@ class Broker(Prefix):
 
     def views(self, members: Sequence[tuple[str, str]]) -> list[EntryView]:
         """Return what Redis holds of each (member, queue), in one round trip for all of them."""
-        by_shard: dict[Shard, list[int]] = {}
-        for index, (member, queue) in enumerate(members):
-            by_shard.setdefault(self.shard_of(member, queue), []).append(index)
+        by_shard = grouped(range(len(members)), lambda index: self.shard_of(*members[index]))
         commands = []
         for shard, indexes in by_shard.items():
             names, parts = [wire(members[index][0]) for index in indexes], self._keys(shard)

@@ -9,6 +9,7 @@ from .. import conf
 from ..broker import JobBroker, Shard
 from ..compat import AnyTask, task_backends
 from ..exceptions import ForgedJob, JobLost, UnknownTask
+from ..grouping import grouped
 from ..jobs import Call, Options, Retries, decode
 from ..jobs.aliases import keepers_of
 from ..jobs.task import retries_of
@@ -126,7 +127,7 @@ class Jobs(JobCalls):
             else:
                 starting.append(job)
         kept = []
-        for shard, jobs in by_shard(starting).items():
+        for shard, jobs in grouped(starting, lambda job: job.shard).items():
             deadline = time.monotonic() + self._lease_seconds
             lost = self._renew(shard, jobs, start=True)
             for job in jobs:
@@ -165,14 +166,6 @@ class Jobs(JobCalls):
             if not applied and job.settled.what != "release":
                 logger.warning("%s was finished by another worker.", job.title)
         return [Due(shard, settled.head_ms, settled.now_ms)]
-
-
-def by_shard(jobs: Sequence[HeldJob]) -> dict[Shard, list[HeldJob]]:
-    """Return jobs by where they are."""
-    shards: dict[Shard, list[HeldJob]] = {}
-    for job in jobs:
-        shards.setdefault(job.shard, []).append(job)
-    return shards
 
 
 def _backend_of(alias: str) -> Any:

@@ -16,10 +16,11 @@ from django.db.models import QuerySet
 from .. import ledger
 from ..broker import Broker, JobBroker, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
+from ..grouping import grouped
 from ..jobs import encode, result_id
 from ..models import Job
 from ..timing import to_ms
-from .pages import PAGE, grouped, pages
+from .pages import PAGE, pages
 
 #: So often shards may change while jobs are put there.
 MOST_ROUNDS = 5

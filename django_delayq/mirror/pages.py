@@ -1,6 +1,6 @@
-"""Rows page by page, and items by what they have in common."""
+"""Rows page by page."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
@@ -9,7 +9,6 @@ from django.db.models import QuerySet
 PAGE = 1000
 
 Item = TypeVar("Item")
-Key = TypeVar("Key")
 
 
 def pages(rows: "QuerySet[Any, Item]") -> Iterator[list[Item]]:
@@ -18,11 +17,3 @@ def pages(rows: "QuerySet[Any, Item]") -> Iterator[list[Item]]:
     while page := list(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
         yield page
         last = page[-1].pk  # type: ignore[attr-defined]
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return the items of each key, in their order."""
-    groups: dict[Key, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups

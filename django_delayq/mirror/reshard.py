@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from .. import chain, ledger
 from ..broker import Broker, JobBroker, NewJob, Shard
 from ..exceptions import ForgedJob, UnreadableJob
+from ..grouping import grouped
 from ..jobs import decode, is_member, sign_anew
 from ..models.run import OPEN
 from .compare import compare
 from .durable import put_in_shards
 from .layout import other_shards, store_layout
-from .pages import grouped
 from .read import queues_of
 from .rebuild import Build
 from .runs import put_back

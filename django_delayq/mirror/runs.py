@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from .. import chain, ledger
 from ..broker import Broker, Definition
+from ..grouping import grouped
 from ..models import Origin
 from ..rows import AnyRun
 from ..timing import to_ms
 from .compare import LONGEST_WAIT_MS
-from .pages import grouped
 
 
 def enqueue_runs(broker: Broker, runs: Sequence[AnyRun]) -> int:

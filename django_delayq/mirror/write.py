@@ -6,8 +6,9 @@ from django.db.models import F
 
 from .. import ledger
 from ..broker import Broker, Shard
+from ..grouping import grouped
 from ..models import Schedule, Tombstone
-from .pages import PAGE, grouped
+from .pages import PAGE
 from .read import Wanted, read_wanted
 
 #: Greater than any generation in ms: removes whatever stands there.
