@@ -12,6 +12,7 @@ Between `enqueue` and the ledger lies what no order of the two can close: a proc
 other queue and no outcome, and the point is handed over once more. The other way round it would be lost.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +31,7 @@ from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
 from ..timing import Skip, from_ms, to_ms
 from .announcing import send
-from .base import Held
+from .base import AGAIN_MS, Held, Verdicts
 from .execution import Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
 
@@ -111,6 +112,24 @@ class HeldPoint(Held):
         """Have it be settled as one that comes due again after so long: see settle.lua."""
         self.settlement = Settlement(self.member, self.lease, what, delay_ms)
         return self
+
+
+@dataclass(slots=True)
+class PointVerdicts(Verdicts[HeldPoint]):
+    """The batch, sorted by what happens next, with what `Points` writes before that."""
+
+    #: Stretches left by edits, to be recorded before anything else.
+    stretches: list[Outcome] = field(default_factory=list)
+    #: Open runs of schedules that are gone: close them.
+    orphans: list[RunRow] = field(default_factory=list)
+    #: The next point cannot be computed: park.
+    park: list[HeldPoint] = field(default_factory=list)
+
+    def put_back(self, members: Collection[str]) -> None:
+        """Have these be handed back, instead of what was found before."""
+        Verdicts.put_back(self, members)
+        self.back += [(held, AGAIN_MS) for held in self.park if held.member in members]
+        self.park = [held for held in self.park if held.member not in members]
 
 
 #: The reason of a run whose task did not react to its timeout.

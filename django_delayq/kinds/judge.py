@@ -41,8 +41,8 @@ unknown length. `ScheduleState.next_due_at`, written with the edit, says whether
 """
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError
@@ -55,28 +55,10 @@ from ..models import Origin, Schedule, Status
 from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from .base import AGAIN_MS, MOVING_MS, Verdicts
-from .held_point import HeldPoint
+from .base import MOVING_MS
+from .held_point import HeldPoint, PointVerdicts
 
 logger = logging.getLogger("django_delayq.worker")
-
-
-@dataclass(slots=True)
-class PointVerdicts(Verdicts[HeldPoint]):
-    """The batch, sorted by what happens next, with what `Points` writes before that."""
-
-    #: Stretches left by edits, to be recorded before anything else.
-    stretches: list[Outcome] = field(default_factory=list)
-    #: Open runs of schedules that are gone: close them.
-    orphans: list[RunRow] = field(default_factory=list)
-    #: The next point cannot be computed: park.
-    park: list[HeldPoint] = field(default_factory=list)
-
-    def put_back(self, members: Collection[str]) -> None:
-        """Have these be handed back, instead of what was found before."""
-        Verdicts.put_back(self, members)
-        self.back += [(held, AGAIN_MS) for held in self.park if held.member in members]
-        self.park = [held for held in self.park if held.member not in members]
 
 
 def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:

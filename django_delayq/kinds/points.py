@@ -28,8 +28,8 @@ from ..rows import RunRow
 from ..timing import from_ms, to_ms
 from .announcing import announce
 from .base import AGAIN_MS, Claimed, Due, Verdicts
-from .held_point import HeldPoint, PointCalls
-from .judge import PointVerdicts, judge
+from .held_point import HeldPoint, PointCalls, PointVerdicts
+from .judge import judge
 from .starting import show, take_over, write_running
 from .timeouts import Timeouts
 
