@@ -1,7 +1,5 @@
 """What to do with each claimed member: rules R1, R2, R7, R8 and the policies. Reads the ledger, writes nothing.
 
-Every function returns through a `PointVerdicts`.
-
 Note [Read after the claim]
 Rule R1. Redis holds ids and times, the database holds definitions. Between a save and its mirror, and after any loss on
 either side, the two differ. So the definition, its state and the open rows are read *after* the claim, for the whole
@@ -163,11 +161,11 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
 
 
 def _judge_owed(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, verdicts: PointVerdicts) -> None:
-    if row is not None:
-        held.outcome = Outcome(row, schedule, version_of(row))
-        _judge_again(held, verdicts)
-    else:
+    if row is None:
         _judge_new(held, schedule, verdicts)
+        return
+    held.outcome = Outcome(row, schedule, version_of(row))
+    _judge_again(held, verdicts)
 
 
 def _before(point: datetime, schedule: ScheduleRow, rows: list[RunRow], owed: datetime | None) -> datetime | None:

@@ -187,7 +187,8 @@ RULES = (
     mutant(
         "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
         "kinds.judge:_judge_disabled",
-        "verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))", "verdicts.settle.append(held.drop())",
+        "verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))",
+        "verdicts.settle.append(held.drop())",
         h.disabled_before_it_was_settled, "I1 a due point without a row",
     ),
     mutant(
