@@ -2,6 +2,7 @@
 
 from .broker import Broker
 from .connection import ClusterConnectionFactory, connector
+from .counts import MinuteCounts
 from .jobs import JobBroker, in_parts
 from .keys import Shard, member_shard
 from .scripts import claimed_ms, held_by
@@ -36,6 +37,7 @@ __all__ = [
     "JobSettlement",
     "JobStats",
     "JobView",
+    "MinuteCounts",
     "NewJob",
     "Settled",
     "Settlement",

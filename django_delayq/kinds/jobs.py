@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import conf
-from ..broker import JobBroker, Shard
+from ..broker import JobBroker, Shard, claimed_ms
 from ..compat import AnyTask, task_backends
+from ..counters import Counts
 from ..exceptions import ForgedJob, JobLost, UnknownTask
 from ..jobs import Call, Options, Retries, decode
 from ..jobs.aliases import keepers_of
@@ -33,7 +34,7 @@ class Jobs(JobCalls):
     tables = (Job,)
 
     def __init__(self, jobs: JobBroker, timeouts: Timeouts) -> None:
-        self.jobs, self.timeouts, self.worker = jobs, timeouts, jobs.broker.worker
+        self.jobs, self.timeouts, self.worker, self.counted = jobs, timeouts, jobs.broker.worker, Counts()
         self._lease_seconds = jobs.broker.config.lease_seconds
         self._lease_ms = int(self._lease_seconds * 1000)
         self._unverified = Unverified()
@@ -164,7 +165,24 @@ class Jobs(JobCalls):
         for job, applied in zip(batch, settled.replies, strict=True):
             if not applied and job.settled.what != "release":
                 logger.warning("%s was finished by another worker.", job.title)
+            if applied or job.row is not None:  # what has a row was won there
+                _count(job, self.counted)
         return [Due(shard, settled.head_ms, settled.now_ms)]
+
+
+def _count(job: HeldJob, counted: Counts) -> None:
+    """Count what has become of a job; what was not executed has an outcome only where it was lost."""
+    if job.call is None or not (job.executed or job.state.status == "FAILED"):
+        return
+    key = "jobs", job.shard.queue, job.call.task
+    if not job.executed:
+        counted.add(key, "lost")
+        return
+    outcome = {"SUCCESSFUL": "succeeded", "FAILED": "failed"}.get(job.state.status, "retried")
+    lag = None
+    if len(job.state.workers) == 1 and not job.state.earlier:
+        lag = max(0, (claimed_ms(job.lease) or 0) - max(job.call.enqueued, job.call.run_after or 0)) / 1000
+    counted.add(key, outcome, lag=lag, ran=job.seconds)
 
 
 def by_shard(jobs: Sequence[HeldJob]) -> dict[Shard, list[HeldJob]]:

@@ -4,6 +4,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from .counts import read_counts, roll_up
 from .drift import Drift, drift
 from .durable import put_after_commit
 from .fast import ask, enqueue_after_commit, enqueue_runs, mirror_after_commit, read_entries, sweep_after_commit
@@ -34,9 +35,11 @@ __all__ = [
     "moving",
     "note_parked",
     "put_after_commit",
+    "read_counts",
     "read_entries",
     "rebuild",
     "reshard",
+    "roll_up",
     "standing_shards",
     "sweep_after_commit",
     "sweep_in_turn",

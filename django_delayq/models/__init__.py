@@ -1,12 +1,13 @@
 """The rows people edit (`Schedule`), what the workers know of them (`ScheduleState`), what the code declares of them
-(`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), and jobs that stand in the database
-(`Job`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
+(`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), jobs that stand in the database
+(`Job`), and what was counted (`Rollup`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
 """
 
 from .declaration import Declaration
 from .job import OPEN_JOBS, Job, JobStatus
 from .queryset import ScheduleQuerySet
 from .redis_job import RedisJob
+from .rollup import Rollup
 from .run import Origin, Run, RunQuerySet, Status
 from .schedule import Schedule
 from .state import Condition, ScheduleState
@@ -20,6 +21,7 @@ __all__ = [
     "JobStatus",
     "Origin",
     "RedisJob",
+    "Rollup",
     "Run",
     "RunQuerySet",
     "Schedule",
