@@ -106,14 +106,24 @@ def encode(tally: Tally) -> str:
 
 
 def decode(queue: str, fields: Mapping[str, str]) -> Counts:
-    """Return what a hash holds, without what is garbage there."""
+    """Return what a hash holds, without what is garbage there: what is returned any database can store."""
     counts = Counts()
     for field, text in fields.items():
         kind, _, task = field.partition(" ")
         try:
-            tally = {name: int(number) for name, number in json.loads(text).items() if 0 < number < 2**53}
+            known = {name: int(number) for name, number in json.loads(text).items() if 0 < number < 2**53}
         except (ValueError, TypeError, AttributeError, RecursionError):
             continue
-        if kind in ("points", "jobs") and len(task) <= 255:
-            counts[kind, queue, task] = tally
+        tally = {name: number for name, number in known.items() if _is_sound(name, MOST_NAME)}
+        if kind in ("points", "jobs") and _is_sound(task, MOST_TASK) and tally:
+            counts.merge([((kind, queue, task), tally)])
     return counts
+
+
+#: The longest name of an outcome, and path of a task.
+MOST_NAME, MOST_TASK = 64, 255
+
+
+def _is_sound(text: str, most: int) -> bool:
+    """Say whether a text is none that somebody else wrote to do harm: PostgreSQL refuses NUL and halves of pairs."""
+    return len(text) <= most and text.isprintable()

@@ -51,7 +51,7 @@ class MinuteCounts:
                 found = self.broker.client.zrangebyscore(name, first, last)
         except DamagedKeys:
             return []  # the next `add` mends it
-        return [minute for each in found if (minute := number(text(each))) is not None]
+        return [minute for each in found if (minute := number(text(each))) is not None and first <= minute <= last]
 
     def read(self, queue: str, minute: int) -> Counts:
         """Return what was counted in a minute."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Shard, probe
@@ -201,7 +201,7 @@ class Upkeep:
         """Counts hold up nothing else: what cannot be moved now is moved in a later turn, or gone after two days."""
         try:
             mirror.roll_up(self.broker, now_ms)
-        except (BrokerError, DatabaseError) as error:
+        except (BrokerError, Error) as error:
             logger.warning("What was counted could not be moved into the database: %s", str(error).strip())
 
     def _tell_overload(self) -> None:

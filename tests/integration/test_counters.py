@@ -171,6 +171,17 @@ def test_purging_takes_the_counts_too(broker):
     assert (count_keys(broker), broker.client.exists(name(broker, number(NOW)), name(broker, "minutes"))) == (0, 0)
 
 
+def test_what_somebody_else_wrote_there_hinders_no_move(broker):
+    at = NOW - 9 * MINUTE
+    put(broker, at, {"failed": 1})
+    hostile = {b"points \x00": '{"x":1}', b"points \xff": '{"x":1}', "jobs a": '{"\\u0000":1,"\\ud800":2}', "": ""}
+    broker.client.hset(name(broker, number(at)), mapping=hostile)
+    broker.client.zadd(name(broker, "minutes"), {"99999999999999": 5, "x": 6, "-1": 7, "7.0": 8, b"\xff": number(at)})
+    roll_up(broker)
+    assert [row[2:] for row in rows()] == [("points", "app.one", {"failed": 1})]
+    assert counted(broker, NOW - timedelta(hours=1)) == {KEY: {"failed": 1}}
+
+
 # -- in the table
 
 

@@ -80,6 +80,8 @@ def test_what_redis_holds_is_read_back_and_garbage_is_left_out() -> None:
         "points c": '{"x":"y"}',
         "jobs d": "[" * 9999,
     }
+    garbage |= {"points \0": '{"x":1}', "points \udc80": '{"x":1}', "points f": '{"\\u0000":1,"\\ud800":1,"y":1}'}
+    garbage["points g"] = '{"' + "x" * 65 + '":1}'
     found = decode("default", {**fields, **garbage, "points " + "x" * 256: "{}", "points e": '{"x":NaN,"y":Infinity}'})
-    assert found == {KEY: tally, ("jobs", "default", ""): {"lost": 1000}, ("points", "default", "e"): {}}
+    assert found == {KEY: tally, ("jobs", "default", ""): {"lost": 1000}, ("points", "default", "f"): {"y": 1}}
     assert json.loads(encode(tally)) == tally
