@@ -115,6 +115,16 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
     assert worker.counting.again == float("inf")
 
 
+def test_the_loop_wakes_for_what_is_still_to_be_brought(worker, monkeypatch):
+    worker.tick()
+    monkeypatch.setattr(worker.timers, "until", lambda now: 60.0)
+    assert worker._until_next(counting.time.monotonic()) == 60.0
+    for _ in range(2):  # the second time it is too early to write
+        worker.kinds[0].counted.add(KEY, "succeeded")
+        worker.counting.write()
+    assert 0 < worker._until_next(counting.time.monotonic()) <= counting.EVERY_SECONDS
+
+
 def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
     points, jobs = (kind.counted for kind in worker.kinds)
     points.add(KEY, "succeeded")
@@ -143,6 +153,7 @@ def test_a_minute_tells_so_many_tasks_apart_and_goes_after_two_days(broker, monk
         ("points", "default", "b"): {"succeeded": 2, "lag:1": 1},
         ("points", "default", ""): {"succeeded": 4, "lag:1": 2},
     }
+    assert broker.client.hlen(name(broker, number(NOW))) == 3
     for what in (number(NOW), "minutes"):
         assert 47 * 3_600_000 < broker.client.pttl(name(broker, what)) <= 48 * 3_600_000
 
@@ -176,7 +187,9 @@ def test_what_somebody_else_wrote_there_hinders_no_move(broker):
     put(broker, at, {"failed": 1})
     hostile = {b"points \x00": '{"x":1}', b"points \xff": '{"x":1}', "jobs a": '{"\\u0000":1,"\\ud800":2}', "": ""}
     broker.client.hset(name(broker, number(at)), mapping=hostile)
-    broker.client.zadd(name(broker, "minutes"), {"99999999999999": 5, "x": 6, "-1": 7, "7.0": 8, b"\xff": number(at)})
+    broker.client.zadd(
+        name(broker, "minutes"), {"99999999999999": number(at), "x": 6, "-1": 7, "7.0": 8, b"\xff": number(at)}
+    )
     roll_up(broker)
     assert [row[2:] for row in rows()] == [("points", "app.one", {"failed": 1})]
     assert counted(broker, NOW - timedelta(hours=1)) == {KEY: {"failed": 1}}
