@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import conf
-from ..broker import JobBroker, Shard, claimed_ms
+from ..broker import JobBroker, Shard
 from ..compat import AnyTask, task_backends
 from ..counters import Counts
 from ..exceptions import ForgedJob, JobLost, UnknownTask
@@ -171,18 +171,25 @@ class Jobs(JobCalls):
 
 
 def _count(job: HeldJob, counted: Counts) -> None:
-    """Count what has become of a job; what was not executed has an outcome only where it was lost."""
-    if job.call is None or not (job.executed or job.state.status == "FAILED"):
+    """Count what has become of a job; what was not executed has an outcome only where it was lost.
+
+    A job waits once: until its first attempt.
+    """
+    call, state = job.call, job.state
+    if call is None or not (job.executed or state.status == "FAILED"):
         return
-    key = "jobs", job.shard.queue, job.call.task
+    key = "jobs", job.shard.queue, call.task
     if not job.executed:
         counted.add(key, "lost")
         return
-    outcome = {"SUCCESSFUL": "succeeded", "FAILED": "failed"}.get(job.state.status, "retried")
     lag = None
-    if len(job.state.workers) == 1 and not job.state.earlier:
-        lag = max(0, (claimed_ms(job.lease) or 0) - max(job.call.enqueued, job.call.run_after or 0)) / 1000
-    counted.add(key, outcome, lag=lag, ran=job.seconds)
+    if state.attempted is not None and len(state.workers) == 1 and not state.earlier:
+        lag = max(0, state.attempted - (call.run_after or call.enqueued)) / 1000
+    counted.add(key, OUTCOMES.get(state.status, "retried"), lag=lag, ran=job.seconds)
+
+
+#: Of a job that has ended, by its state's status.
+OUTCOMES = {"SUCCESSFUL": "succeeded", "FAILED": "failed"}
 
 
 def by_shard(jobs: Sequence[HeldJob]) -> dict[Shard, list[HeldJob]]:

@@ -190,6 +190,7 @@ def test_what_somebody_else_wrote_there_hinders_no_move(broker):
     broker.client.zadd(
         name(broker, "minutes"), {"99999999999999": number(at), "x": 6, "-1": 7, "7.0": 8, b"\xff": number(at)}
     )
+    assert counted(broker, NOW - timedelta(hours=1)) == {KEY: {"failed": 1}}
     roll_up(broker)
     assert [row[2:] for row in rows()] == [("points", "app.one", {"failed": 1})]
     assert counted(broker, NOW - timedelta(hours=1)) == {KEY: {"failed": 1}}
