@@ -67,6 +67,14 @@ def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
     return point
 
 
+def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
+    """Return the first undecided point of the definitions before the last edit, as the edit noted it (rule R8)."""
+    due = state.next_due_at
+    if due is None or not schedule.created_at < due <= schedule.effective_from:
+        return None
+    return due if state.last_due_at is None or due > state.last_due_at else None
+
+
 def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
     """Say in words why there is no further point."""
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
-from zoneinfo import ZoneInfo
 
 from . import registry
 from .compat import AnyTask, Task
@@ -94,11 +93,11 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     """
     if not isinstance(cron, str):
         raise TypeError('@periodic needs to be told when: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
-    if strangers := sorted(fields.keys() - ScheduleFields.__annotations__.keys()):
-        near = difflib.get_close_matches(strangers[0], ScheduleFields.__annotations__, n=1)
+    if unknown := sorted(fields.keys() - ScheduleFields.__annotations__.keys()):
+        near = difflib.get_close_matches(unknown[0], ScheduleFields.__annotations__, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"periodic() has no argument {strangers[0]!r}.{hint}")
-    values: dict[str, Any] = {**_recurrence(cron, fields), **_rest(fields), **_instants(fields)}
+        raise TypeError(f"periodic() has no argument {unknown[0]!r}.{hint}")
+    values = _values(cron, fields)
 
     def declare(task: T) -> T:
         if not isinstance(task, Task):
@@ -135,36 +134,26 @@ def _declare(task: AnyTask, module: str, values: Mapping[str, Any], key: str | N
     _made[module, path, key] = found
 
 
-def _recurrence(cron: str, fields: ScheduleFields) -> dict[str, Any]:
-    """Return kind, cron, every and at."""
-    every, at = fields.get("every"), fields.get("at")
+def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
+    """Return the fields of the schedule, with its kind, arguments as JSON gives them back, and instants in its zone."""
+    values: dict[str, Any] = {name: value for name, value in fields.items() if name != "key"}
+    every, at = values.get("every"), values.get("at")
     if (bool(cron), every is not None, at is not None).count(True) != 1:
         raise InvalidRecurrence('Give exactly one of cron, every and at: @periodic("0 9 * * 1-5").')
     if cron and (interval := parse_every(cron)) is not None:
         cron, every = "", interval
     kind = "cron" if cron else "every" if every is not None else "once"
-    return {"kind": kind, "cron": cron, "every": every, "at": at}
-
-
-def _rest(fields: ScheduleFields) -> dict[str, Any]:
-    """Return the other fields, arguments as JSON gives them back."""
-    values: dict[str, Any] = {name: value for name, value in fields.items() if name != "key"}
+    values |= {"kind": kind, "cron": cron, "every": every, "at": at}
     if isinstance(values.get("args"), tuple):
         values["args"] = list(values["args"])
     validate_json(values.get("args", []), values.get("kwargs", {}))
     for name in values.keys() & {"args", "kwargs"}:
         values[name] = json.loads(json.dumps(values[name]))
+    for name in ("at", "start_at", "end_at"):
+        value = values.get(name)
+        if isinstance(value, datetime) and value.tzinfo is None and "timezone" in values:  # else it is refused
+            values[name] = instant_of(value, get_zone(values["timezone"]), name)
     return values
-
-
-def _instants(fields: ScheduleFields) -> dict[str, Any]:
-    """Return the instants that were given without a zone, read in that of the schedule."""
-    given = {"at": fields.get("at"), "start_at": fields.get("start_at"), "end_at": fields.get("end_at")}
-    naive = {name: value for name, value in given.items() if isinstance(value, datetime) and value.tzinfo is None}
-    if not naive or "timezone" not in fields:  # what has no zone is refused with the rule
-        return {}
-    zone = ZoneInfo(get_zone(fields["timezone"]).name)
-    return {name: instant_of(value, zone, name) for name, value in naive.items()}
 
 
 def _check_rule(values: Mapping[str, Any]) -> None:

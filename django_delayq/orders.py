@@ -8,8 +8,9 @@ schedule, origin and point. Nor is a point that the schedule's own chain has sti
 moment without a row, and would run twice. Skipped, failed and lost points, and those without any row, are ordered.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -64,7 +65,7 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
     """
-    return _plan(_read(schedule), as_utc(start, "start"), as_utc(end, "end"), limit)
+    return _plan(schedule, start, end, limit)[1]
 
 
 def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Run]:
@@ -81,37 +82,40 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
         ValueError: An instant is naive.
     """
     using = ledger.database()
-    current = _read(schedule)
-    plan = _plan(current, as_utc(start, "start"), as_utc(end, "end"), limit)
+    current, plan = _plan(schedule, start, end, limit)
+    points = [item.due_at for item in plan if not item.left_out]
+    now = from_ms(to_ms(utcnow()))
+    values = {"origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED}
+    rows = [  # dated in their order, in which Redis will offer them
+        Run.of(current, point, created_at=now - (len(points) - index) * MILLISECOND, **values)
+        for index, point in enumerate(points)
+    ]
     with transaction.atomic(using=using):
-        runs = _insert(_rows(current, [item.due_at for item in plan if not item.left_out]), using)
+        runs = _insert(rows, using)
         mirror.enqueue_after_commit(runs, using=using)
     return runs
 
 
-def _read(schedule: Schedule) -> Schedule:
+def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tuple[Schedule, list[Candidate]]:
+    """Return the schedule as it stands now, and its points."""
+    start, end = as_utc(start, "start"), as_utc(end, "end")
     current = ledger.find_schedule(schedule.pk)
     if current is None:
         raise InvalidBackfill(_("The schedule was deleted."))
-    return current
-
-
-def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> list[Candidate]:
     if end < start:
         raise InvalidBackfill(_("The end is before the start."))
-    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
+    if current.kind == Schedule.Kind.EVERY and current.every_from == Schedule.EveryFrom.FINISH:
         raise InvalidBackfill(
             _("Its interval is counted from the end of each run, so it has no due points in the past. Use Run now.")
         )
     end = min(end, utcnow())
-    count = schedule.recurrence.count_between(start, end)
+    count = current.recurrence.count_between(start, end)
     if count > MOST_LOOKED_AT:
         raise InvalidBackfill(
             _("There are %(count)d due points in this time; at most %(most)d are looked at. Choose a shorter time.")
             % {"count": count, "most": MOST_LOOKED_AT}
         )
-    points = list(_points(schedule, start, end))
-    candidates = list(_compare(schedule, points)) if points else []
+    candidates = _candidates(current, start, end)
     wanted = sum(not item.left_out for item in candidates)
     if wanted > limit:
         raise InvalidBackfill(
@@ -121,6 +125,32 @@ def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> lis
             )
             % {"count": wanted, "most": limit}
         )
+    return current, candidates
+
+
+def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Candidate]:
+    points = list(_points(schedule, start, end))
+    if not points:
+        return []
+    own, backfilled, skipped = _read_ledger(schedule, points[0], points[-1])
+    state = chain.state_of(schedule)
+    waiting = state.next_due_at  # may be due since before a pause or an edit, and run at this moment
+    following = chain.next_point(schedule, state) if schedule.enabled else None
+    candidates, skipped_until = [], None
+    for point in points:
+        while skipped and skipped[0][0] <= point:
+            skipped_until = skipped.popleft()[1]
+        known = own.get(point, "")
+        if not known and skipped_until is not None and point <= skipped_until:
+            known = Status.SKIPPED.value
+        left_out = ""
+        if point in backfilled:
+            known, left_out = backfilled[point], BACKFILLED
+        elif known in OPEN or known == Status.SUCCEEDED:
+            left_out = known
+        elif not known and (point == waiting or (following is not None and point >= following)):
+            left_out = UNDECIDED
+        candidates.append(Candidate(point, known, left_out))
     return candidates
 
 
@@ -132,80 +162,37 @@ def _points(schedule: Schedule, start: datetime, end: datetime) -> Iterator[date
         point = rule.next_after(point)
 
 
-@dataclass(slots=True)
-class _Ledger:
-    """What the ledger says of a schedule's points: statuses by point, and the ends of skipped stretches in order."""
-
-    chain: dict[datetime, str] = field(default_factory=dict)
-    backfilled: dict[datetime, str] = field(default_factory=dict)
-    stretches: list[tuple[datetime, datetime]] = field(default_factory=list)
-
-
-def _read_ledger(schedule: Schedule, first: datetime, last: datetime) -> _Ledger:
-    own = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
-    columns = ("due_at", "origin", "status", "last_due_at")
-    before = own.filter(due_at__lt=first).order_by("-due_at").values_list(*columns)[:3]  # a stretch may reach into it
-    inside = own.filter(due_at__gte=first, due_at__lte=last).order_by("due_at").values_list(*columns)
-    found = _Ledger()
-    for due_at, origin, status, last_due_at in [*reversed(before), *inside]:
+def _read_ledger(
+    schedule: Schedule, first: datetime, last: datetime
+) -> tuple[dict[datetime, str], dict[datetime, str], deque[tuple[datetime, datetime]]]:
+    """Return the statuses of the chain's points, those of backfilled ones, and the skipped stretches in order."""
+    runs = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
+    rows = runs.values_list("due_at", "origin", "status", "last_due_at")
+    before = rows.filter(due_at__lt=first).order_by("-due_at")[:3]  # a stretch may reach into the time
+    own: dict[datetime, str] = {}
+    backfilled: dict[datetime, str] = {}
+    skipped: deque[tuple[datetime, datetime]] = deque()
+    for due_at, origin, status, last_due_at in (
+        *reversed(before),
+        *rows.filter(due_at__gte=first, due_at__lte=last).order_by("due_at"),
+    ):
         if origin == Origin.BACKFILL:
-            found.backfilled[due_at] = status
+            backfilled[due_at] = status
         elif origin == Origin.DUE:
-            found.chain[due_at] = status
+            own[due_at] = status
             if last_due_at is not None:
-                found.stretches.append((due_at, last_due_at))
-    return found
-
-
-def _compare(schedule: Schedule, points: Sequence[datetime]) -> Iterator[Candidate]:
-    found = _read_ledger(schedule, points[0], points[-1])
-    stretches = iter(found.stretches)
-    upcoming, skipped_until = next(stretches, None), None
-    state = chain.state_of(schedule)
-    owed = state.next_due_at  # may be due since before a pause or an edit, and run at this moment
-    following = chain.next_point(schedule, state) if schedule.enabled else None
-    for point in points:
-        while upcoming is not None and upcoming[0] <= point:
-            skipped_until, upcoming = upcoming[1], next(stretches, None)
-        known = found.chain.get(point, "")
-        if not known and skipped_until is not None and point <= skipped_until:
-            known = Status.SKIPPED.value
-        if point in found.backfilled:
-            yield Candidate(point, found.backfilled[point], BACKFILLED)
-        elif known in OPEN or known == Status.SUCCEEDED:
-            yield Candidate(point, known, known)
-        elif not known and (point == owed or (following is not None and point >= following)):
-            yield Candidate(point, known, UNDECIDED)
-        else:
-            yield Candidate(point, known)
-
-
-def _rows(schedule: Schedule, points: Sequence[datetime]) -> list[Run]:
-    """Return an unsaved row per point. They are dated in their order, in which Redis will offer them."""
-    now = from_ms(to_ms(utcnow()))
-    values = {"origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED}
-    return [
-        Run.of(schedule, point, created_at=now - (len(points) - index) * MILLISECOND, **values)
-        for index, point in enumerate(points)
-    ]
+                skipped.append((due_at, last_due_at))
+    return own, backfilled, skipped
 
 
 def _insert(runs: list[Run], using: str) -> list[Run]:
     """Insert these rows and return them; those whose point somebody else has ordered just now are left out."""
     try:
         with transaction.atomic(using=using):
-            Run._base_manager.using(using).bulk_create(runs)
-        return runs
+            return Run._base_manager.using(using).bulk_create(runs)
     except IntegrityError:
-        return [run for run in runs if _insert_one(run, using)]
-
-
-def _insert_one(run: Run, using: str) -> bool:
-    run.pk = None
-    run._state.adding = True
-    try:
-        with transaction.atomic(using=using):
-            run.save(using=using, force_insert=True)
-        return True
-    except IntegrityError:
-        return False
+        if len(runs) == 1:
+            return []
+    for run in runs:
+        run.pk, run._state.adding = None, True
+    return [inserted for run in runs for inserted in _insert([run], using)]

@@ -7,20 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .timing import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
-from .timing.point import EPOCH, from_micros, micros
-from .timing.walk import LONGEST_SHIFT
-from .timing.zone import get_zone
+from .timing.point import from_seconds, seconds
+from .timing.zone import LONGEST_SHIFT, get_zone, stretch
 
 if TYPE_CHECKING:
     from .models import Schedule
 
-SECOND = 1_000_000
 #: The zone's stretches that are looked at between two points: decades, and an end to the search.
 MOST_STRETCHES = 200
 
@@ -45,19 +42,26 @@ def preview(schedule: "Schedule", n: int, start: datetime) -> list[PreviewPoint]
     """
     state = getattr(schedule, "state", None)
     rule, base = schedule.rule_and_base(state)
-    left = n
-    if schedule.max_runs is not None:
-        left = max(0, schedule.max_runs - (0 if state is None else state.run_count))
-    get_zone(schedule.timezone)
-    found = list(_points(schedule, rule, max(base, start), min(n, left)))
-    if len(found) < n:
-        last = max(base, start) if not found else found[-1].due_at
-        found += _cut_off(schedule, rule, last, by_count=len(found) == left)
-    return found
+    left = n if schedule.max_runs is None else max(0, schedule.max_runs - (0 if state is None else state.run_count))
+    last = max(base, start)
+    found = list(_points(schedule, rule, last, min(n, left)))
+    if len(found) == n:
+        return found
+    if len(found) == left:
+        note = ngettext(
+            "skipped: end reached, it runs %(count)d time", "skipped: end reached, it runs %(count)d times",
+            schedule.max_runs or 0,
+        ) % {"count": schedule.max_runs or 0}  # fmt: skip
+    elif isinstance(rule, Windowed) and rule.end is not None:
+        rule, note = replace(rule, end=None), _("skipped: end reached")
+    else:
+        return found
+    cut_off = _points(schedule, rule, found[-1].due_at if found else last, 1)
+    return found + [replace(point, annotations=(note,), runs=False) for point in cut_off]
 
 
 def _points(schedule: "Schedule", rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
-    zone = ZoneInfo(schedule.timezone)
+    zone = get_zone(schedule.timezone)
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     begin = rule.start if isinstance(rule, Windowed) else None
     for _number in range(count):
@@ -80,28 +84,13 @@ def _points(schedule: "Schedule", rule: Recurrence, after: datetime, count: int)
         after = point
 
 
-def _cut_off(schedule: "Schedule", rule: Recurrence, last: datetime, *, by_count: bool) -> list[PreviewPoint]:
-    """Return the point that would follow if there were no end."""
-    if by_count:
-        note = ngettext(
-            "skipped: end reached, it runs %(count)d time", "skipped: end reached, it runs %(count)d times",
-            schedule.max_runs or 0,
-        ) % {"count": schedule.max_runs or 0}  # fmt: skip
-    elif isinstance(rule, Windowed) and rule.end is not None:
-        rule = replace(rule, end=None)
-        note = _("skipped: end reached")
-    else:
-        return []
-    return [replace(point, annotations=(note,), runs=False) for point in _points(schedule, rule, last, 1)]
-
-
 def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
     """Yield what changes of the clock do to a point: `after` is the point before it, or where the search began.
 
     Wildcard jobs go on in real time when the clock jumps ahead, so that nothing is said then.
     """
     yield from _gaps(cron, after, point)
-    local = point.astimezone(ZoneInfo(cron.timezone))
+    local = point.astimezone(get_zone(cron.timezone))
     if local.fold:
         yield _("second of two: %(time)s comes twice on this day") % {"time": clock(local)}
         return
@@ -116,46 +105,39 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
 
 def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
     """Yield a note for each gap after `after` and up to the point that holds times of the expression."""
-    zone, second, last = get_zone(cron.timezone), micros(after) // SECOND, micros(point) // SECOND
+    zone, second, last = get_zone(cron.timezone), seconds(after), seconds(point)
     for _number in range(MOST_STRETCHES):
-        start, end, offset, before = zone.stretch(second)
+        start, end, offset, before = stretch(zone, second)
         if start > last:
             return
-        if offset > before and start > micros(after) // SECOND:
-            yield from _gap(cron, start + before, start + offset, last + offset)
+        if offset > before and start >= second and start > seconds(after):
+            note = _gap(cron, start + before, start + offset, last + offset)
+            if note:
+                yield note
         second = end
 
 
-def _gap(cron: Cron, begin: int, end: int, at: int) -> Iterator[str]:
-    """Yield the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point's."""
+def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
+    """Return the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point's."""
     count = cron.fields.count(begin, end)
     is_leap = end - begin <= LONGEST_SHIFT
-    if not count or (is_leap and not cron.fields.fixed):
-        return
-    first = _wall(cron.fields.first_at_or_after(begin) or begin)
-    point = _wall(at)
-    values = {"time": clock(first), "count": count, "runs_at": clock(point), "day": first.date(), "more": count - 1}
+    # The zone of a wall clock's datetime means nothing.
+    first, point = from_seconds(cron.fields.first_at_or_after(begin)), from_seconds(at)
+    if not count or first is None or point is None or (is_leap and not cron.fields.fixed):
+        return ""
+    values = {"time": clock(first), "runs_at": clock(point), "day": first.date(), "more": count - 1}
     if is_leap and cron.dst_gap == "run_after":
-        if count > 1:
-            yield (
-                ngettext(
-                    "%(time)s and %(more)d more time do not exist on this day, runs once at %(runs_at)s",
-                    "%(time)s and %(more)d more times do not exist on this day, runs once at %(runs_at)s",
-                    count - 1,
-                )
-                % values
-            )
-        else:
-            yield _("%(time)s does not exist on this day, runs at %(runs_at)s") % values
-    elif first.date() == point.date() and count == 1:
-        yield _("%(time)s does not exist on this day, skipped") % values
-    else:
-        yield _("%(day)s %(time)s does not exist, skipped") % values
-
-
-def _wall(seconds: int) -> datetime:
-    """Return wall-clock seconds as a datetime whose zone means nothing."""
-    return from_micros(seconds * SECOND) or EPOCH
+        if count == 1:
+            return _("%(time)s does not exist on this day, runs at %(runs_at)s") % values
+        text = ngettext(
+            "%(time)s and %(more)d more time do not exist on this day, runs once at %(runs_at)s",
+            "%(time)s and %(more)d more times do not exist on this day, runs once at %(runs_at)s",
+            count - 1,
+        )
+        return text % values
+    if first.date() == point.date() and count == 1:
+        return _("%(time)s does not exist on this day, skipped") % values
+    return _("%(day)s %(time)s does not exist, skipped") % values
 
 
 def clock(local: datetime) -> str:

@@ -25,7 +25,7 @@ def _loaded_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> Non
     if raw:
         old = Schedule._base_manager.using(using).filter(pk=instance.pk).values_list("queue", "generation").first()
         if old is not None and old[0] != instance.queue:
-            Tombstone.bury([(instance.pk, *old)], using=using)
+            Tombstone.add([(instance.pk, *old)], using=using)
         instance.begin_version()
 
 
@@ -39,15 +39,11 @@ def _changed(pks: list[int], using: str, **kwargs: Any) -> None:
 
 def _deleted(instance: Schedule, using: str, **kwargs: Any) -> None:
     if conf.get_config().mirror:
-        Tombstone.bury([(instance.pk, instance.queue, instance.generation)], using=using)
+        Tombstone.add([(instance.pk, instance.queue, instance.generation)], using=using)
         mirror.sweep_after_commit(using=using)
 
 
 def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
     if conf.get_config().sync_after_migrate and conf.mirrors():
-        quiet = stdout is None or verbosity < 1
-        declared.sync_after_migrate(using, say=_nothing if quiet else stdout.write)
-
-
-def _nothing(line: str) -> None:
-    pass
+        say = stdout.write if stdout is not None and verbosity else lambda line: None
+        declared.sync_after_migrate(using, say=say)

@@ -52,23 +52,16 @@ def storable_json(value: Any) -> bytes:
         ) from None
 
 
-def _check_shape(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH + 2):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                for key in item:
-                    _check_text(key)
-                inner.extend(item.values())
-            elif isinstance(item, list):
-                inner.extend(item)
-            elif isinstance(item, str):
-                _check_text(item)
-        if not inner:
-            return
-        level = inner
-    raise InvalidArguments(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
+def _check_shape(value: Any, depth: int = 0) -> None:
+    if isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, dict | list) and value:
+        if depth > MAX_DEPTH:
+            raise InvalidArguments(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
+        for key in value if isinstance(value, dict) else ():
+            _check_text(key)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_shape(item, depth + 1)
 
 
 def _check_text(text: Any) -> None:

@@ -170,12 +170,12 @@ def web_timeout() -> Iterator[float]:
 
     And have a worker that listens for hints look more often whether it is to stop: each test with one waits for that.
     """
-    from django_delayq.mirror import fast
+    from django_delayq.broker import web
     from django_delayq.worker import upkeep
 
-    shipped = fast.TIMEOUT_SECONDS
+    shipped = web.TIMEOUT_SECONDS
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fast, "TIMEOUT_SECONDS", 3.0)
+        patched.setattr(web, "TIMEOUT_SECONDS", 3.0)
         patched.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
         yield shipped
 
@@ -193,8 +193,8 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     name = f"t{os.getpid()}-{next(_numbers)}"
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
     from django_delayq.broker import Broker
+    from django_delayq.broker.web import forget_broker
     from django_delayq.mirror import layout
-    from django_delayq.mirror.fast import forget_broker
 
     layout._known.clear()
     yield name

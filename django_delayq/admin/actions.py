@@ -1,179 +1,204 @@
-"""What a person can do to schedules: run now, pause, resume. Each is a POST with a permission, one call per schedule
-and one message; what it means is for the models and the mirror to say.
+"""What a person can do to schedules: run now, pause, resume, backfill, reset to the code. Each is a POST with a
+permission, one call per schedule and one message; what it means is for `orders`, the models and the mirror to say.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import quote
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import orders
-from ..models import Run, Schedule
-from .forms import PauseForm
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Schedule]
-else:
-    Base = object
+from .. import declared, orders
+from ..exceptions import InvalidBackfill, InvalidRecurrence
+from ..models import Origin, Run, Schedule
+from ..orders import BACKFILLED, UNDECIDED, Candidate
+from .base import BaseAdmin, View
+from .display import Html, status_badge, zone_of
+from .formfields import InstantField
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
+#: So many points are shown of those that a backfill runs, and of those that it leaves out.
+POINTS_SHOWN = 10
+#: What the inputs of the form of a backfill are called.
+INPUTS = ("start_0", "start_1", "end_0", "end_1")
+Change = Callable[[Schedule], None]
 
 
-class ScheduleActions(Base):
+class PauseForm(forms.Form):
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=200,
+        required=False,
+        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
+        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
+    )
+
+
+def _instants() -> forms.SplitDateTimeWidget:
+    """Return inputs that need no script."""
+    return forms.SplitDateTimeWidget(
+        date_format="%Y-%m-%d",
+        time_format="%H:%M:%S",
+        date_attrs={"type": "date"},
+        time_attrs={"type": "time", "step": "1"},
+    )
+
+
+class BackfillForm(forms.Form):
+    start = InstantField(label=gettext_lazy("From"), widget=_instants())
+    end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
+
+
+class ScheduleActions(BaseAdmin):
     """The actions of the list, and the same as buttons of the form."""
 
     actions = ("run_now", "pause", "resume")
 
     @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now"))
-    def run_now(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        """Order one run of each."""
-        self._order_runs(request, queryset)
+    def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+        runs = []
+        for schedule in schedules:
+            runs.append(orders.run_now(schedule))
+            self.log_change(request, schedule, _("Run now."))
+        text: Any = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs))
+        text %= {"count": len(runs)}
+        if len(runs) == 1:
+            link = format_html('<a href="{}">{}</a>', self.address("change", runs[0].pk, model="run"), _("see the run"))
+            text = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
+        self.message_user(request, text, messages.SUCCESS)
 
     @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
-    def pause(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> HttpResponse | None:
+    def pause(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
         """Ask for a reason, then pause each."""
-        form = PauseForm(request.POST if "apply" in request.POST else None)
+        form = PauseForm(request.POST if "reason" in request.POST else None)
         if form.is_valid():
-            self._pause(request, queryset, form.cleaned_data["reason"])
+            reason = form.cleaned_data["reason"]
+            logged = _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
+            text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
+            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged, text)
             return None
         across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
         if across == "1":  # Django wants to see one of them; a form with thousands is refused
             chosen = chosen[:1]
         hidden = [("action", "pause"), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
-        return self._pause_page(request, form, queryset, hidden=hidden, back=request.get_full_path())
+        names, count = [schedule.name for schedule in schedules], len(schedules)
+        if count == 1:
+            title, listed = _("Pause “%(name)s”") % {"name": names[0]}, []
+        else:
+            title, listed = _("Pause %(count)d schedules") % {"count": count}, names[:NAMES_SHOWN]
+        back = request.get_full_path() if chosen else self.address("change", schedules[0].pk)
+        return self.page(
+            request, "schedule/pause.html", title, form=form, names=listed, more=count - NAMES_SHOWN, hidden=hidden,
+            back=back,
+        )  # fmt: skip
 
     @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))
-    def resume(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        """Let each go on."""
-        self._resume(request, queryset)
+    def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+        text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
+        self._each(request, schedules, Schedule.resume, _("Resumed."), text)
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add the buttons' addresses."""
-        views = {"run-now": self.run_now_view, "pause": self.pause_view, "resume": self.resume_view}
-        return [
-            *(
-                path(f"<int:pk>/{name}/", self.admin_site.admin_view(view), name=self._url_name(name))
-                for name, view in views.items()
-            ),
-            *super().get_urls(),
-        ]
+    def reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+        """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
+        for schedule in schedules:
+            try:
+                if declared.reset(schedule):
+                    self.log_change(request, schedule, _("Reset to the code."))
+                    message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
+                    self.message_user(request, message, messages.SUCCESS)
+                else:
+                    self.message_user(request, _("There is nothing to reset."), messages.INFO)
+            except ValidationError as error:
+                message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
+                self.message_user(request, message, messages.ERROR)
 
-    def run_now_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Order a run of one schedule."""
-        schedule = self._changeable(request, pk)
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        self._order_runs(request, [schedule])
-        return self._back_to(schedule)
+    def button(self, act: Callable[[HttpRequest, Sequence[Schedule]], HttpResponse | None]) -> View:
+        """Return the view that does this to one schedule, and leads back to it unless there is something to ask."""
 
-    def resume_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Let one schedule go on."""
-        schedule = self._changeable(request, pk)
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        self._resume(request, [schedule])
-        return self._back_to(schedule)
+        def view(request: HttpRequest, pk: int) -> HttpResponse:
+            return act(request, [self.one(request, pk)]) or HttpResponseRedirect(self.address("change", pk))
 
-    def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask for a reason (GET), pause one schedule (POST)."""
-        schedule = self._changeable(request, pk)
-        form = PauseForm(request.POST if request.method == "POST" else None)
+        return view
+
+    def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Ask for a time and show its due points (GET), order their runs (POST)."""
+        schedule, posted = self.one(request, pk), request.method == "POST"
+        form = BackfillForm(request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
+        plan: list[Candidate] | None = None
         if form.is_valid():
-            self._pause(request, [schedule], form.cleaned_data["reason"])
-            return self._back_to(schedule)
-        return self._pause_page(request, form, [schedule], hidden=[], back=self._url_of(schedule))
+            span = form.cleaned_data["start"], form.cleaned_data["end"]
+            try:
+                if posted:
+                    self._tell_backfilled(request, schedule, orders.backfill(schedule, *span))
+                    return HttpResponseRedirect(self.address("change", pk))
+                plan = orders.plan_backfill(schedule, *span)
+            except (InvalidBackfill, InvalidRecurrence) as error:
+                form.add_error(None, str(error))
+        return self.page(
+            request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
+            timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=plan is not None,
+            hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
+            wanted=_points(schedule, [item for item in plan or () if not item.left_out]),
+            left_out=_points(schedule, [item for item in plan or () if item.left_out]),
+        )  # fmt: skip
 
-    def _order_runs(self, request: HttpRequest, schedules: Iterable[Schedule]) -> None:
-        runs = []
-        for schedule in schedules:
-            runs.append(orders.run_now(schedule))
-            self.log_change(request, schedule, _("Run now."))
-        if len(runs) == 1:
-            message: Any = format_html(
-                _("A run of “{}” is ordered: {}"), runs[0].schedule_name, self._run_link(runs[0])
-            )
-        else:
-            message = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs)) % {
-                "count": len(runs)
-            }
-        self.message_user(request, message, messages.SUCCESS)
+    def one(self, request: HttpRequest, pk: int) -> Schedule:
+        """Return the schedule of a page that changes it.
 
-    def _pause(self, request: HttpRequest, schedules: Iterable[Schedule], reason: str) -> None:
-        names = []
-        for schedule in schedules:
-            schedule.pause(reason)
-            self.log_change(request, schedule, _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused."))
-            names.append(schedule.name)
-        message = ngettext("“%(name)s” is paused.", "%(count)d schedules are paused.", len(names))
-        self._say(request, message, names)
-
-    def _resume(self, request: HttpRequest, schedules: Iterable[Schedule]) -> None:
-        names = []
-        for schedule in schedules:
-            schedule.resume()
-            self.log_change(request, schedule, _("Resumed."))
-            names.append(schedule.name)
-        message = ngettext("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", len(names))
-        self._say(request, message, names)
-
-    def _say(self, request: HttpRequest, message: str, names: list[str]) -> None:
-        values = {"count": len(names), "name": names[0] if names else ""}
-        self.message_user(request, message % values, messages.SUCCESS)
-
-    def _pause_page(
-        self,
-        request: HttpRequest,
-        form: PauseForm,
-        schedules: QuerySet[Schedule] | list[Schedule],
-        **context: Any,
-    ) -> HttpResponse:
-        names = [schedule.name for schedule in schedules[:NAMES_SHOWN]]
-        count = schedules.count() if isinstance(schedules, QuerySet) else len(schedules)
-        title = (
-            _("Pause “%(name)s”") % {"name": names[0]}
-            if count == 1
-            else _("Pause %(count)d schedules") % {"count": count}
-        )
-        page = {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "opts": self.opts,
-            "media": self.media,
-            "form": form,
-            "names": names if count > 1 else [],
-            "more": count - len(names),
-            **context,
-        }
-        return TemplateResponse(request, "admin/django_delayq/schedule/pause.html", page)
-
-    def _changeable(self, request: HttpRequest, pk: int) -> Schedule:
-        schedule = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
+        Raises:
+            PermissionDenied, Http404: It may not be changed, or is not there.
+        """
+        schedule: Schedule | None = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
         if not self.has_change_permission(request, schedule):
             raise PermissionDenied
         if schedule is None:
             raise Http404(_("There is no such schedule; it may have been deleted."))
         return schedule
 
-    def _url_name(self, view: str) -> str:
-        return f"{self.opts.app_label}_{self.opts.model_name}_{view.replace('-', '_')}"
+    def _each(self, request: HttpRequest, schedules: Sequence[Schedule], do: Change, logged: str, text: Any) -> None:
+        for schedule in schedules:
+            do(schedule)
+            self.log_change(request, schedule, logged)
+        names = [schedule.name for schedule in schedules]
+        self.message_user(request, text % {"count": len(names), "name": "".join(names[:1])}, messages.SUCCESS)
 
-    def _url_of(self, schedule: Schedule, view: str = "change") -> str:
-        return reverse(f"admin:{self._url_name(view)}", args=[quote(schedule.pk)], current_app=self.admin_site.name)
+    def _tell_backfilled(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
+        if not runs:
+            self.message_user(request, _("There is nothing left to run in this time."), messages.WARNING)
+            return
+        note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
+        self.log_change(request, schedule, f"{note} {_utc(runs[0].due_at)} – {_utc(runs[-1].due_at)} UTC")
+        text = ngettext("{} run of “{}” is ordered: {}", "{} runs of “{}” are ordered: {}", len(runs))
+        query = f"?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
+        link = format_html('<a href="{}{}">{}</a>', self.address("changelist", model="run"), query, _("see the runs"))
+        self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
 
-    def _back_to(self, schedule: Schedule) -> HttpResponse:
-        return HttpResponseRedirect(self._url_of(schedule))
 
-    def _run_link(self, run: Run) -> str:
-        url = reverse("admin:django_delayq_run_change", args=[run.pk], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a>', url, _("see the run"))
+def _points(schedule: Schedule, points: list[Candidate]) -> dict[str, Any]:
+    zone = zone_of(schedule)
+    rows = [
+        (f"{item.due_at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", _utc(item.due_at), _why(item))
+        for item in points[:POINTS_SHOWN]
+    ]
+    return {"rows": rows, "count": len(points), "more": len(points) - POINTS_SHOWN}
+
+
+def _utc(point: datetime) -> str:
+    return f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _why(item: Candidate) -> Html:
+    """Return what the ledger says of a point, or why it is left out although the ledger says nothing."""
+    if item.left_out == BACKFILLED:
+        return format_html("{} {}", _("backfilled before"), status_badge(item.known))
+    if item.left_out == UNDECIDED:
+        return _("the schedule has still to decide it")
+    return status_badge(item.known) if item.known else _("nothing recorded")

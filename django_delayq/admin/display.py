@@ -1,37 +1,38 @@
 """Small pieces of HTML: badges, instants, durations, JSON. Escapes everything that comes from data; decides nothing."""
 
+import inspect
 import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
+from .. import registry
 from ..handover import REASON as REASON_HANDED_OVER
+from ..history import Attempt, bounded
 from ..models import Run, Schedule, Status
-from ..redaction import redact_text
+from ..plain import plain
+from ..redaction import redact_arguments, redact_text
+from ..timing import from_ms
 from .durations import format_duration
 
+Html = SafeString | str
 #: What a person reads at once; the rest is cut off, and said so.
 MOST_CHARACTERS = 100_000
-
-_TONES = {
+_TONES: dict[str, str] = {
     Status.SUCCEEDED: "good",
     Status.FAILED: "bad",
     Status.LOST: "bad",
-    Status.SKIPPED: "quiet",
     Status.RUNNING: "busy",
     Status.RETRYING: "warn",
     Status.QUEUED: "busy",
 }
-
-
-def utcnow() -> datetime:
-    """Return the current instant, aware also where USE_TZ is off."""
-    return datetime.now(UTC)
 
 
 def badge(tone: str, text: Any, title: Any = "") -> SafeString:
@@ -46,9 +47,8 @@ def breakable(name: str) -> SafeString:
 
 
 def status_badge(status: str) -> SafeString:
-    """Return the label of a run's status."""
-    known = status in Status.values
-    return badge(_TONES[Status(status)] if known else "quiet", Status(status).label if known else status)
+    label = Status(status).label if status in Status.values else status
+    return badge(_TONES.get(status, "quiet"), label)
 
 
 def reason_words(run: Run) -> str:
@@ -56,6 +56,11 @@ def reason_words(run: Run) -> str:
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
         return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
     return redact_text(run.reason)
+
+
+def shown_lag(run: Run) -> Html:
+    """Return how late a run was claimed; a skipped point was not meant to be in time."""
+    return "–" if run.started_at is None else milliseconds(run.lag)
 
 
 def zone_of(schedule: Schedule) -> tzinfo:
@@ -66,18 +71,25 @@ def zone_of(schedule: Schedule) -> tzinfo:
         return UTC
 
 
-def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> SafeString | str:
+def moment(value_ms: int | None) -> datetime | None:
+    """Return ms since the epoch as an instant; None also for what lies beyond the calendar: garbage under our keys."""
+    try:
+        return None if value_ms is None else from_ms(value_ms)
+    except (OverflowError, ValueError):
+        return None
+
+
+def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> Html:
     """Return an instant, by default in the current time zone, with UTC in its title; `millis`: also the zone's name."""
     if value is None:
         return "–"
     local = timezone.localtime(value, zone)
+    shown = f"{local:%Y-%m-%d %H:%M:%S}"
     return format_html(
         '<time class="delayq-time" datetime="{}" title="{}">{}</time>',
         value.isoformat(),
         f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC",
-        f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03} {local:%Z}"
-        if millis
-        else f"{local:%Y-%m-%d %H:%M:%S}",
+        f"{shown}.{local.microsecond // 1000:03} {local:%Z}" if millis else shown,
     )
 
 
@@ -88,7 +100,7 @@ def relative(value: datetime, now: datetime) -> str:
     return _("in %(span)s") % {"span": text} if value > now else _("%(span)s ago") % {"span": text}
 
 
-def milliseconds(value: timedelta | None) -> SafeString | str:
+def milliseconds(value: timedelta | None) -> Html:
     """Return a short time as "12 ms" or "4.21 s", a longer one as "1m 5s"."""
     if value is None:
         return "–"
@@ -114,7 +126,7 @@ def pretty_json(value: Any) -> str:
     return text
 
 
-def block(text: str, css_class: str = "delayq-pre") -> SafeString | str:
+def block(text: str, css_class: str = "delayq-pre") -> Html:
     """Return a longer text as written, scrollable, and cut off where no person reads on."""
     if not text:
         return "–"
@@ -122,3 +134,40 @@ def block(text: str, css_class: str = "delayq-pre") -> SafeString | str:
         cut = _("%(count)d characters left out") % {"count": len(text) - MOST_CHARACTERS}
         text = f"{text[: MOST_CHARACTERS // 2]}\n\n… {cut} …\n\n{text[-MOST_CHARACTERS // 2 :]}"
     return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)
+
+
+def traceback(text: str) -> Html:
+    return block(plain(text, keep="\n\t"), "delayq-pre delayq-trace")
+
+
+def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
+    """Return positional and keyword arguments as they may be shown."""
+    return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
+
+
+def parameters_of(task: str) -> list[inspect.Parameter] | None:
+    """Return a task's parameters; None also where the code cannot even be imported, which the checks report."""
+    try:
+        return registry.parameters_of(task)
+    except Exception:
+        return None
+
+
+def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) -> str:
+    """Return the attempts of a run or a job, oldest first; `redact` hides in errors what is not to be shown."""
+    rows = []
+    for attempt in bounded(attempts):
+        started, finished = moment(attempt.started), moment(attempt.finished)
+        rows.append(
+            {
+                "number": attempt.number,
+                "started": instant(started, millis=True),
+                "finished": instant(finished, millis=True),
+                "duration": milliseconds(None if started is None or finished is None else finished - started),
+                "worker": plain(attempt.worker),
+                "ended": attempt.ended,
+                "title": plain(redact(attempt.title)),
+                "trace": attempt.trace and traceback(redact(attempt.trace)),
+            }
+        )
+    return render_to_string("admin/django_delayq/attempts.html", {"attempts": rows})

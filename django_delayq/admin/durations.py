@@ -9,40 +9,32 @@ from django.utils.translation import gettext as _
 #: A century is more than anything here means, and little enough for every database.
 LONGEST = timedelta(days=36_525)
 
-_SHOWN = (
-    ("d", timedelta(days=1)),
-    ("h", timedelta(hours=1)),
-    ("m", timedelta(minutes=1)),
-    ("s", timedelta(seconds=1)),
-    ("ms", timedelta(milliseconds=1)),
-    ("us", timedelta(microseconds=1)),
+#: What people call each unit; the first name is the one that is shown.
+_UNITS = (
+    (timedelta(weeks=1), ("w", "week", "weeks")),
+    (timedelta(days=1), ("d", "day", "days")),
+    (timedelta(hours=1), ("h", "hr", "hrs", "hour", "hours")),
+    (timedelta(minutes=1), ("m", "min", "mins", "minute", "minutes")),
+    (timedelta(seconds=1), ("s", "sec", "secs", "second", "seconds")),
+    (timedelta(milliseconds=1), ("ms",)),
+    (timedelta(microseconds=1), ("us", "µs")),
 )
-_NAMES = {
-    "us": ("us", "µs"),
-    "ms": ("ms",),
-    "s": ("s", "sec", "secs", "second", "seconds"),
-    "m": ("m", "min", "mins", "minute", "minutes"),
-    "h": ("h", "hr", "hrs", "hour", "hours"),
-    "d": ("d", "day", "days"),
-    "w": ("w", "week", "weeks"),
-}
-_UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in names}
-_LENGTH = {**dict(_SHOWN), "w": timedelta(weeks=1)}
-_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
-_PART = re.compile(r"\s*(?P<amount>[0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?P<unit>[a-zµ]+)\s*,?")
-_STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
+_LENGTH_OF = {name: length for length, names in _UNITS for name in names}
+_PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-zµ]+)\s*,?")
+#: What Django reads of it, but for 15:00, which may be hours or minutes.
+_STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,12}|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,6})?")
 
 
 def format_duration(value: timedelta, parts: int | None = None) -> str:
     """Return `1h 30m`, exactly, or cut off after so many parts where `parts` is given."""
     if value < timedelta(0):
         return f"-{format_duration(-value, parts)}"
-    shown = []
+    shown: list[str] = []
     rest = value
-    for unit, length in _SHOWN:
+    for length, names in _UNITS[1:]:  # no weeks
         amount, rest = divmod(rest, length)
         if amount:
-            shown.append(f"{amount}{unit}")
+            shown.append(f"{amount}{names[0]}")
         if shown and parts is not None and len(shown) == parts:
             break
     return " ".join(shown) or "0s"
@@ -69,23 +61,11 @@ def parse_duration(text: str) -> timedelta:
 
 
 def _read(text: str) -> timedelta | None:
-    if _NUMBER.fullmatch(text):
-        return timedelta(seconds=float(text))
     if _STANDARD.fullmatch(text):
         value = parse_standard(text.upper() if text.startswith("p") else text)
         return value if value is None or value >= timedelta(0) else None
-    return _read_parts(text)
-
-
-def _read_parts(text: str) -> timedelta | None:
-    total, at = timedelta(0), 0
-    seen = set()
-    while at < len(text):
-        match = _PART.match(text, at)
-        unit = match and _UNIT_OF.get(match["unit"])
-        if match is None or unit is None or unit in seen:
-            return None
-        seen.add(unit)
-        total += float(match["amount"]) * _LENGTH[unit]
-        at = match.end()
-    return total if seen else None
+    parts = _PART.findall(text)
+    lengths = {_LENGTH_OF[unit]: float(amount) for amount, unit in parts if unit in _LENGTH_OF}
+    if not parts or len(lengths) < len(parts) or _PART.sub("", text):
+        return None  # nothing, or a unit that is unknown or comes twice, or something between them
+    return sum((length * amount for length, amount in lengths.items()), timedelta(0))

@@ -1,4 +1,4 @@
-"""The filters beside the lists. Each is a question an operator asks; the answers are QuerySet verbs of the models."""
+"""The filters beside the lists. Each is a question an operator asks."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,79 +10,72 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ..fields import utcnow
 from ..models import Run, Schedule, Status
-from .display import utcnow
-
-Lookups = list[tuple[str, Any]]
 
 
-class StateFilter(admin.SimpleListFilter):
-    """What state a schedule is in."""
+def _ended(status: Status) -> Callable[[Any], Any]:
+    return lambda rows: rows.filter(state__last_status=status)
 
+
+def _due_within(span: timedelta) -> Callable[[Any], Any]:
+    return lambda rows: rows.filter(due_at__gte=utcnow() - span)
+
+
+class ChoiceFilter(admin.SimpleListFilter):
+    """A filter with fixed answers: what each is called, and how it narrows the list. Others leave it as it is."""
+
+    answers: dict[str, tuple[Any, Callable[[Any], Any]]]
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        return [(value, label) for value, (label, _narrow) in self.answers.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        _label, narrow = self.answers.get(self.value() or "", ("", None))
+        return queryset if narrow is None else narrow(queryset)
+
+
+class StateFilter(ChoiceFilter):
     title = _("state")
     parameter_name = "state"
-    #: The names are ScheduleQuerySet's verbs.
-    choices_of = (
-        ("enabled", _("enabled")),
-        ("paused", _("paused")),
-        ("failing", _("failing")),
-        ("exhausted", _("exhausted")),
-        ("parked", _("parked")),
-        ("unmirrored", _("not yet mirrored")),
-    )
-
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
-        """Return every state."""
-        return list(self.choices_of)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Ask the verb of that name."""
-        if self.value() not in dict(self.choices_of):
-            return queryset
-        verb: Callable[[], QuerySet[Any]] = getattr(queryset, str(self.value()))
-        return verb()
-
-
-class OutcomeFilter(admin.SimpleListFilter):
-    """How a schedule's last run ended."""
-
-    title = _("last outcome")
-    parameter_name = "outcome"
-
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
-        """Return every outcome, and that there is none."""
-        ends = [(status.value, status.label) for status in Status if not status.is_open]
-        return [*ends, ("none", _("none yet"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Compare what the states noted."""
-        if self.value() is None:
-            return queryset
-        if self.value() == "none":
-            return queryset.exclude(state__last_status__gt="")
-        return queryset.filter(state__last_status=self.value())
-
-
-class RecentFilter(admin.SimpleListFilter):
-    """How long ago a run was due."""
-
-    title = _("due")
-    parameter_name = "due"
-    spans = {
-        "hour": (_("in the past hour"), timedelta(hours=1)),
-        "day": (_("in the past 24 hours"), timedelta(days=1)),
-        "week": (_("in the past 7 days"), timedelta(days=7)),
-        "month": (_("in the past 30 days"), timedelta(days=30)),
+    answers = {
+        "enabled": (_("enabled"), lambda rows: rows.enabled()),
+        "paused": (_("paused"), lambda rows: rows.paused()),
+        "failing": (_("failing"), lambda rows: rows.failing()),
+        "exhausted": (_("exhausted"), lambda rows: rows.exhausted()),
+        "parked": (_("parked"), lambda rows: rows.parked()),
+        "unmirrored": (_("not yet mirrored"), lambda rows: rows.unmirrored()),
     }
 
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
-        """Return the spans."""
-        return [(name, label) for name, (label, _span) in self.spans.items()]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Bound the due point, which has an index."""
-        chosen = self.spans.get(self.value() or "")
-        return queryset if chosen is None else queryset.filter(due_at__gte=utcnow() - chosen[1])
+class OutcomeFilter(ChoiceFilter):
+    title = _("last outcome")
+    parameter_name = "outcome"
+    answers = {
+        **{end.value: (end.label, _ended(end)) for end in Status if not end.is_open},
+        "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
+    }
+
+
+class OriginFilter(ChoiceFilter):
+    title = _("origin")
+    parameter_name = "origin"
+    answers = {
+        "hand": (_("made by hand"), lambda rows: rows.filter(declaration=None)),
+        "code": (_("in the code"), lambda rows: rows.filter(declaration__isnull=False, declaration__gone_at=None)),
+        "gone": (_("gone from the code"), lambda rows: rows.filter(declaration__gone_at__isnull=False)),
+    }
+
+
+class RecentFilter(ChoiceFilter):
+    title = _("due")
+    parameter_name = "due"
+    answers = {
+        "hour": (_("in the past hour"), _due_within(timedelta(hours=1))),
+        "day": (_("in the past 24 hours"), _due_within(timedelta(days=1))),
+        "week": (_("in the past 7 days"), _due_within(timedelta(days=7))),
+        "month": (_("in the past 30 days"), _due_within(timedelta(days=30))),
+    }
 
 
 class ScheduleFilter(admin.SimpleListFilter):
@@ -91,16 +84,14 @@ class ScheduleFilter(admin.SimpleListFilter):
     title = _("schedule")
     parameter_name = "schedule__id__exact"
 
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> Lookups:
-        """Return the one schedule that is asked for, by its name."""
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
         value = self.value()
         if value is None:
             return []
         pk = _number(value)
         name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
-        return [
-            (value, name or Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True).first() or pk)
-        ]
+        former = Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True)
+        return [(value, name or former.first() or pk)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Compare the number; the schedule itself may be gone."""

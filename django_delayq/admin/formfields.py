@@ -4,6 +4,7 @@ Turns text into values and back; whether the values make a schedule is for the m
 """
 
 import json
+from collections.abc import Container
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from typing import Any
@@ -12,8 +13,6 @@ from zoneinfo import available_timezones
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
@@ -40,13 +39,8 @@ class DurationField(forms.Field):
         return format_duration(value) if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
-        """Return the duration, None for an empty text."""
-        if value is None or isinstance(value, timedelta):
-            return value
-        if not str(value).strip():
-            return None
         try:
-            return parse_duration(str(value))
+            return parse_duration(value) if value and value.strip() else None
         except ValueError as error:
             raise ValidationError(str(error), code="invalid") from None
 
@@ -66,9 +60,7 @@ class ArgumentsField(forms.Field):
 
     def to_python(self, value: Any) -> Any:
         """Return the list or dict; says where the text is no JSON."""
-        if isinstance(value, self.container):
-            return value
-        text = str(value or "").strip()
+        text = (value or "").strip()
         if len(text.encode()) > MAX_TYPED_BYTES:
             message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
             raise ValidationError(message, code="too_long")
@@ -133,30 +125,40 @@ class InstantField(forms.SplitDateTimeField):
             raise ValidationError(str(error), code="invalid") from None
 
 
-class ZoneInput(forms.TextInput):
-    """A text input that offers the zones this machine knows; the model checks what is typed."""
-
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the input and its list of suggestions."""
-        attrs = {**(attrs or {}), "list": f"{name}-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
-        field = super().render(name, value, attrs, renderer)
-        options = format_html_join("", '<option value="{}">', _zones())
-        return format_html('{}<datalist id="{}">{}</datalist>', field, f"{name}-zones", options)
-
-
 @cache
-def _zones() -> list[tuple[str]]:
+def zones() -> list[str]:
     """Return the zones to offer; read once, since asking for them reads every file of the machine's time zones."""
-    return [(zone,) for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC"]
+    return [zone for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC"]
 
 
-def task_choices() -> Choices:
-    """Return every installed task, grouped by module, with its parameters and what its docstring says."""
-    groups: dict[str, Choices] = {}
-    for path, task in registry.get_tasks().items():
-        module = path.rpartition(".")[0]
-        groups.setdefault(module, []).append((path, _task_label(path, task)))
-    return [("", "---------"), *groups.items()]
+def task_choices(former: str) -> Choices:
+    """Return every installed task, grouped by module, with its parameters and what its docstring says.
+
+    Here and below, `former` is what a schedule has; it is offered also where it is no longer there, so that the
+    schedule can still be opened.
+    """
+    tasks, groups = registry.get_tasks(), dict[str, Choices]()
+    for path, task in tasks.items():
+        groups.setdefault(path.rpartition(".")[0], []).append((path, _task_label(path, task)))
+    gone = _("%(task)s (not installed)") % {"task": former}
+    return [("", "---------"), *groups.items(), *_gone(former, tasks, gone)]
+
+
+def queue_choices(former: str) -> Choices:
+    queues = conf.get_config().queues
+    gone = _("%(queue)s (no setting names it)") % {"queue": former}
+    return [*((queue, queue) for queue in queues), *_gone(former, queues, gone)]
+
+
+def backend_choices(former: str) -> Choices:
+    backends = handover.backends()
+    gone = _("%(backend)s (not in TASKS)") % {"backend": former}
+    others = [(alias, f"{alias} ({name})") for alias, name in backends.items()]
+    return [("", _("this app's own workers")), *others, *_gone(former, backends, gone)]
+
+
+def _gone(former: str, known: Container[str], label: str) -> Choices:
+    return [(former, label)] if former and former not in known else []
 
 
 def _task_label(path: str, task: AnyTask) -> str:
@@ -167,35 +169,3 @@ def _task_label(path: str, task: AnyTask) -> str:
     label = f"{path.rpartition('.')[2]}({', '.join(parameters)})"
     summary = registry.summary(task)
     return Truncator(f"{label} – {summary}" if summary else label).chars(110)
-
-
-def with_vanished_task(choices: Choices, path: str) -> Choices:
-    """Add a task that the code no longer has, so that its schedule can still be opened."""
-    if not path or path in registry.get_tasks():
-        return choices
-    return [*choices, (path, _("%(task)s (not installed)") % {"task": path})]
-
-
-def queue_choices() -> Choices:
-    """Return the queues that the settings name."""
-    return [(queue, queue) for queue in conf.get_config().queues]
-
-
-def with_unknown_queue(choices: Choices, queue: str) -> Choices:
-    """Add a queue that the settings no longer name."""
-    if not queue or queue in conf.get_config().queues:
-        return choices
-    return [*choices, (queue, _("%(queue)s (no setting names it)") % {"queue": queue})]
-
-
-def backend_choices() -> Choices:
-    """Return the aliases of TASKS, and our own workers first."""
-    others = [(alias, f"{alias} ({name})") for alias, name in handover.backends().items()]
-    return [("", _("this app's own workers")), *others]
-
-
-def with_unknown_backend(choices: Choices, backend: str) -> Choices:
-    """Add a backend that TASKS no longer has."""
-    if not backend or backend in handover.backends():
-        return choices
-    return [*choices, (backend, _("%(backend)s (not in TASKS)") % {"backend": backend})]

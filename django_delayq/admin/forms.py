@@ -1,9 +1,10 @@
-"""The form of a schedule, and that of a pause. Whether a definition is valid is for `Schedule.clean()` to say;
-here its errors are only put where they belong.
+"""The form of a schedule. Whether a definition is valid is for `Schedule.clean()` to say; here its errors are only put
+where they belong.
 """
 
-from typing import TYPE_CHECKING, Any, cast
-from zoneinfo import ZoneInfo
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, cast
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -12,44 +13,30 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf
 from ..exceptions import InvalidRecurrence
 from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
 from ..timing.zone import get_zone
-from .formfields import (
-    ArgumentsField,
-    ZoneInput,
-    backend_choices,
-    queue_choices,
-    task_choices,
-    with_unknown_backend,
-    with_unknown_queue,
-    with_vanished_task,
-)
-
-if TYPE_CHECKING:
-    Base = forms.ModelForm[Schedule]
-else:
-    Base = forms.ModelForm
+from .formfields import ArgumentsField, backend_choices, queue_choices, task_choices
 
 INSTANTS = ("at", "start_at", "end_at")
+CHOICES = {"task": task_choices, "queue": queue_choices, "backend": backend_choices}
+#: What an empty input means.
+EMPTY = {"jitter": timedelta(0), "priority": 0}
+LIMITS = {
+    "priority": (MinValueValidator(LEAST_PRIORITY), MaxValueValidator(MOST_PRIORITY)),
+    "max_attempts": (MinValueValidator(1),),
+}
 #: What is wrong with one of these may be only a consequence of what is wrong with another.
 CALL_FIELDS = frozenset(("task", "args", "kwargs"))
 
 
-def default_queue() -> str:
-    """Return the first queue that the settings name."""
-    return conf.get_config().queues[0]
-
-
-class ScheduleForm(Base):
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     """A schedule as people edit it."""
 
     task = forms.ChoiceField(
         label=gettext_lazy("Task"),
-        choices=task_choices,
         widget=forms.Select(attrs={"class": "delayq-task"}),
         help_text=gettext_lazy("A @task function of an installed app."),
     )
@@ -63,10 +50,9 @@ class ScheduleForm(Base):
         label=gettext_lazy("Keyword arguments"),
         help_text=gettext_lazy('A JSON object, such as {"days": 2}.'),
     )
-    queue = forms.ChoiceField(label=gettext_lazy("Queue"), choices=queue_choices, initial=default_queue)
+    queue = forms.ChoiceField(label=gettext_lazy("Queue"))
     backend = forms.ChoiceField(
         label=gettext_lazy("Executed by"),
-        choices=backend_choices,
         required=False,
         help_text=gettext_lazy(
             "Our own workers execute the task, or hand it over to a backend of TASKS when it is due: then the run has "
@@ -77,11 +63,11 @@ class ScheduleForm(Base):
     #: The generation that was shown; tells whether somebody else saved meanwhile.
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
-    class Meta:
-        model = Schedule
-        fields = "__all__"
+    class Meta:  # the admin says which model and which fields
         widgets = {
-            "timezone": ZoneInput,
+            "timezone": forms.TextInput(
+                attrs={"list": "delayq-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
+            ),
             "description": forms.Textarea(attrs={"rows": 2, "cols": 60, "class": "vLargeTextField"}),
             "cron": forms.TextInput(
                 attrs={"class": "vTextField delayq-cron", "spellcheck": "false", "autocomplete": "off"}
@@ -119,51 +105,31 @@ class ScheduleForm(Base):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        fields: dict[str, Any] = self.fields
         schedule = self.instance
-        self.fields["task"].choices = with_vanished_task(task_choices(), schedule.task)  # type: ignore[attr-defined]
-        self.fields["queue"].choices = with_unknown_queue(queue_choices(), schedule.queue)  # type: ignore[attr-defined]
-        self.fields["backend"].choices = with_unknown_backend(backend_choices(), schedule.backend)  # type: ignore[attr-defined]
-        if not schedule._state.adding:
-            self.fields["seen"].initial = schedule.generation
-        if "kind" in self.fields and schedule._state.adding:
-            self.fields["kind"].initial = Schedule.Kind.CRON
-        if "timezone" in self.fields:  # Django wants it where a default is computed; it is the same all day
-            self.fields["timezone"].show_hidden_initial = False
-            self._read_instants_in(str(self["timezone"].value()))
-        if "jitter" in self.fields:
-            self.fields["jitter"].required = False
-        if "priority" in self.fields:
-            self.fields["priority"].required = False
-            limits = MinValueValidator(LEAST_PRIORITY), MaxValueValidator(MOST_PRIORITY)
-            self.fields["priority"].validators.extend(limits)
-        if "max_attempts" in self.fields:
-            self.fields["max_attempts"].validators.append(MinValueValidator(1))
-
-    def _read_instants_in(self, zone: str) -> None:
-        """Have instants typed and shown in the zone that is typed, or shown; what is wrong with it its field tells."""
-        try:
-            info = ZoneInfo(get_zone(zone).name)
-        except InvalidRecurrence:
-            return
-        for name in INSTANTS:
-            if name in self.fields:
-                self.fields[name].zone = info  # type: ignore[attr-defined]
+        for name, choices in CHOICES.items():
+            fields[name].choices = choices(getattr(schedule, name))
+        if schedule._state.adding:
+            self.initial = {"queue": schedule.queue, "kind": Schedule.Kind.CRON, **self.initial}
+        else:
+            self.initial["seen"] = schedule.generation
+        for name in EMPTY.keys() & fields.keys():
+            fields[name].required = False
+        for name in LIMITS.keys() & fields.keys():
+            fields[name].validators.extend(LIMITS[name])
+        if "timezone" in fields:
+            fields["timezone"].show_hidden_initial = False  # Django wants it where a default is computed
+            with suppress(InvalidRecurrence):  # which its field tells
+                zone = get_zone(str(self["timezone"].value()))
+                for name in fields.keys() & INSTANTS:  # typed and shown in the zone that is typed, or shown
+                    fields[name].zone = zone
 
     def clean_timezone(self) -> str:
         """Check the zone, whatever the kind: instants are read in it."""
-        zone: str = self.cleaned_data["timezone"]
         try:
-            return get_zone(zone).name
+            return get_zone(self.cleaned_data["timezone"]).key
         except InvalidRecurrence as error:
             raise ValidationError(str(error), code="invalid") from None
-
-    def clean_jitter(self) -> Any:
-        """Take an empty jitter for none."""
-        return self.cleaned_data["jitter"] or Schedule._meta.get_field("jitter").get_default()
-
-    def clean_priority(self) -> int:
-        """Take an empty priority for that of the task."""
-        return self.cleaned_data["priority"] or 0
 
     def clean(self) -> dict[str, Any]:
         """Move `@every 1h30m` from cron to the interval, and keep what the form cannot show."""
@@ -171,13 +137,15 @@ class ScheduleForm(Base):
         every = parse_every(values.get("cron") or "")
         if every is not None and values.get("kind") in (Schedule.Kind.CRON, Schedule.Kind.EVERY):
             values.update(kind=Schedule.Kind.EVERY, every=every, cron="")
+        for name in EMPTY.keys() & values.keys():
+            values[name] = values[name] or EMPTY[name]
         for name in INSTANTS:  # inputs have whole seconds
             if name in values and name not in self.changed_data:
                 values[name] = getattr(self.instance, name)
-        self._check_unseen(values.get("seen"))
+        self._check_seen(values.get("seen"))
         return values
 
-    def _check_unseen(self, seen: int | None) -> None:
+    def _check_seen(self, seen: int | None) -> None:
         if self.instance._state.adding or seen is None or seen == self.instance.generation:
             return
         data = cast(QueryDict, self.data).copy()
@@ -192,28 +160,12 @@ class ScheduleForm(Base):
     def add_error(self, field: str | None, error: Any) -> None:
         """Leave out what is only a consequence of an error that is there, and show what has no field above the form."""
         if field is None and hasattr(error, "error_dict"):
-            error = ValidationError(self._placed(error.error_dict))
-            if not error.error_dict:
+            placed: dict[str, list[ValidationError]] = {}
+            known = {*self.errors, *(CALL_FIELDS if CALL_FIELDS & self.errors.keys() else ())}
+            for name, found in error.error_dict.items():
+                if name not in known:
+                    placed.setdefault(name if name in self.fields else NON_FIELD_ERRORS, []).extend(found)
+            if not placed:
                 return
+            error = ValidationError(placed)
         super().add_error(field, error)
-
-    def _placed(self, errors: dict[str, list[ValidationError]]) -> dict[str, list[ValidationError]]:
-        placed: dict[str, list[ValidationError]] = {}
-        wrong_call = CALL_FIELDS & self.errors.keys()
-        for name, found in errors.items():
-            if name in self.errors or (name in CALL_FIELDS and wrong_call):
-                continue
-            placed.setdefault(name if name in self.fields else NON_FIELD_ERRORS, []).extend(found)
-        return placed
-
-
-class PauseForm(forms.Form):
-    """Why schedules are paused."""
-
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=200,
-        required=False,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
-        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
-    )

@@ -1,21 +1,27 @@
-"""A schedule at a glance: its condition, when it is due next, its last outcome. Turns rows and Redis' view into words;
-reads neither database nor Redis itself.
+"""A schedule at a glance: its condition, when it is due next, its last outcome; and how the whole thing stands.
+
+Redis is asked once a page, for a list and for a form.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from django.contrib.admin.views.main import ChangeList
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from .. import chain, conf, handover, registry
-from ..exceptions import InvalidRecurrence
+from .. import chain, conf, declared, handover, mirror, registry, status
+from ..compat import AnyTask
+from ..exceptions import BrokerError, InvalidRecurrence
+from ..fields import utcnow
 from ..models import Condition, Schedule
-from ..timing import from_ms
 from ..words import describe
-from .display import badge, instant, milliseconds, relative, status_badge, utcnow, zone_of
+from .display import Html, badge, instant, milliseconds, moment, relative, status_badge, zone_of
 
 if TYPE_CHECKING:
     from ..broker import EntryView
@@ -35,6 +41,66 @@ class Redis:
     error: str = ""
 
 
+def ask_redis(schedules: list[Schedule]) -> Redis:
+    """Return what Redis holds of these schedules, in one round trip, or that it does not answer."""
+    if not conf.get_config().mirror or not schedules:
+        return Redis()
+    try:
+        return Redis(mirror.read_entries(schedules))
+    except BrokerError as error:
+        return Redis(error=str(error))
+
+
+def ask_health(*, details: bool) -> dict[str, Any] | None:
+    """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
+
+    `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
+    does not: the reason says where Redis is.
+    """
+    if not conf.get_config().mirror:
+        return None
+    snapshot = status.look_quickly()
+    problems = status.judge(snapshot)
+    if not details:
+        hidden = _("Redis does not answer.")
+        problems = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in problems]
+    redis, compared = snapshot.redis, snapshot.comparison
+    if redis is None:
+        return {"problems": problems, "known": False}
+    return {
+        "problems": problems,
+        "known": True,
+        "drift": compared.drift.total if compared is not None and compared.drift is not None else None,
+        "workers": sum(worker.live for worker in redis.workers),
+        "entries": sum(shard.members for shard in redis.shards),
+        "due": sum(shard.due for shard in redis.shards),
+        "running": sum(shard.leased for shard in redis.shards),
+    }
+
+
+class ScheduleChangeList(ChangeList):
+    """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
+
+    `details`: whether it is shown why Redis does not answer, and where it is.
+    """
+
+    redis = Redis()
+    details = False
+    health: dict[str, Any] | None = None
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
+        super().get_results(request)
+        if request.method != "POST":
+            rows = list(self.result_list)
+            self.redis = ask_redis(rows)
+            for row in rows:
+                row.redis = self.redis
+            self.result_list = rows
+            self.details = self.model_admin.has_change_permission(request)
+            self.health = ask_health(details=self.details)
+
+
 def state_badge(schedule: Schedule) -> SafeString:
     """Return whether the schedule goes on by itself, and if not, why."""
     state = chain.state_of(schedule)
@@ -50,7 +116,6 @@ def state_badge(schedule: Schedule) -> SafeString:
 
 
 def state_reason(schedule: Schedule) -> str:
-    """Return why the schedule does not go on, in words."""
     if not schedule.enabled:
         return schedule.pause_reason
     state = chain.state_of(schedule)
@@ -62,29 +127,37 @@ def marks(schedule: Schedule) -> SafeString:
     found = []
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
-        found.append((badge("warn", _("not yet mirrored"), title),))
-    if is_vanished(schedule):
-        title = _("No installed app has this @task function.")
-        found.append((badge("bad", _("task not installed"), title),))
-    if schedule.backend:
-        found.append((_handover_mark(schedule),))
-    return format_html_join(" ", "{}", found)
-
-
-def _handover_mark(schedule: Schedule) -> SafeString:
-    refusal = None if is_vanished(schedule) else _refusal(schedule)
-    if refusal is not None:
-        return badge("bad", _("backend refuses"), str(refusal))
-    title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
-    return badge("quiet", f"→ {schedule.backend}", title)
-
-
-def _refusal(schedule: Schedule) -> Exception | None:
+        found.append(badge("warn", _("not yet mirrored"), title))
+    tasks: Mapping[str, AnyTask | None]
     try:
-        task = registry.get_tasks()[schedule.task]
-    except Exception:  # the checks report it
-        return None
-    return handover.find_refusal(task, schedule.backend, schedule.priority)
+        tasks = registry.get_tasks()
+    except Exception:  # the code cannot even be read, which the checks report
+        tasks = {schedule.task: None}
+    if schedule.task not in tasks:
+        found.append(badge("bad", _("task not installed"), _("No installed app has this @task function.")))
+    if schedule.backend:
+        task = tasks.get(schedule.task)
+        refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
+        title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
+        mark = badge("bad", _("backend refuses"), str(refusal)) if refusal else None
+        found.append(mark or badge("quiet", f"→ {schedule.backend}", title))
+    return format_html_join(" ", "{}", ((mark,) for mark in found))
+
+
+def origin_marks(schedule: Schedule) -> SafeString:
+    """Return that the code declares a schedule, that it no longer does, and how many fields a person changed."""
+    declaration = declared.declaration_of(schedule)
+    if declaration is None:
+        return SafeString()
+    if declaration.gone_at is not None:
+        title = _("The code declared this schedule as “%(key)s” and no longer does.") % {"key": declaration.key}
+        return badge("warn", _("gone from the code"), title)
+    mark = badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": declaration.key})
+    changed = declared.overrides(schedule)
+    if not changed:
+        return mark
+    text = ngettext("%(count)d field overridden", "%(count)d fields overridden", len(changed)) % {"count": len(changed)}
+    return format_html("{} {}", mark, badge("warn", text, ", ".join(each.label for each in changed)))
 
 
 def is_unmirrored(schedule: Schedule) -> bool:
@@ -92,15 +165,7 @@ def is_unmirrored(schedule: Schedule) -> bool:
     return conf.get_config().mirror and schedule.generation != schedule.synced_generation
 
 
-def is_vanished(schedule: Schedule) -> bool:
-    """Say whether the code no longer has the task; not where it cannot even be read, which the checks report."""
-    try:
-        return schedule.task not in registry.get_tasks()
-    except Exception:
-        return False
-
-
-def recurrence_words(schedule: Schedule) -> SafeString | str:
+def recurrence_words(schedule: Schedule) -> Html:
     """Return the recurrence in words, or what is wrong with it."""
     if schedule.kind == Schedule.Kind.ONCE:
         at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
@@ -114,7 +179,7 @@ def recurrence_words(schedule: Schedule) -> SafeString | str:
     return words
 
 
-def next_due(schedule: Schedule, redis: Redis) -> SafeString | str:
+def next_due(schedule: Schedule, redis: Redis) -> Html:
     """Return when the schedule is due next, and whether it runs now or is late."""
     state = chain.state_of(schedule)
     now = utcnow()
@@ -126,13 +191,13 @@ def next_due(schedule: Schedule, redis: Redis) -> SafeString | str:
     if redis.entries is None:
         note = badge("warn", _("Redis does not answer")) if redis.error else ""
         return _due(state.next_due_at, now, note)
-    point = None if entry is None else _instant(entry.point_ms)
+    point = None if entry is None else moment(entry.point_ms)
     if entry is None or point is None:
         return _due(state.next_due_at, now, badge("warn", _("not in Redis")))
-    return _due(point, now, _lateness(point, _instant(entry.score_ms) or point, now))
+    return _due(point, now, _lateness(point, moment(entry.score_ms) or point, now))
 
 
-def last_outcome(schedule: Schedule) -> SafeString | str:
+def last_outcome(schedule: Schedule) -> Html:
     """Return the last outcome, when it was, and how late it started."""
     state = chain.state_of(schedule)
     if not state.last_status:
@@ -142,28 +207,20 @@ def last_outcome(schedule: Schedule) -> SafeString | str:
     if when is not None:
         notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))
     if state.last_lag_ms is not None:
-        lag = milliseconds(timedelta(milliseconds=state.last_lag_ms))
-        notes.append(format_html(_("lag {}"), lag))
+        notes.append(format_html(_("lag {}"), milliseconds(timedelta(milliseconds=state.last_lag_ms))))
     text = format_html_join(", ", '<span class="delayq-whole">{}</span>', ((note,) for note in notes))
     return format_html('{}<div class="delayq-note">{}</div>', status_badge(state.last_status), text)
 
 
-def _due(point: datetime | None, now: datetime, mark: SafeString | str) -> SafeString | str:
+def _due(point: datetime | None, now: datetime, mark: Html) -> Html:
     if point is None:
         return mark or "–"
     return format_html('{}<div class="delayq-note">{} {}</div>', instant(point), relative(point, now), mark)
 
 
-def _lateness(point: datetime, wake: datetime, now: datetime) -> SafeString | str:
+def _lateness(point: datetime, wake: datetime, now: datetime) -> Html:
     if now - wake > SLACK:
         return badge("warn", _("overdue"))
     if point <= now < wake:  # jitter, or a retry
         return badge("busy", _("starts %(when)s") % {"when": relative(wake, now)})
     return ""
-
-
-def _instant(value_ms: int | None) -> datetime | None:
-    try:
-        return None if value_ms is None else from_ms(value_ms)
-    except OverflowError:  # garbage under our keys
-        return None

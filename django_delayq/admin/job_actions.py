@@ -3,37 +3,32 @@ asks; what it means is for `backend.operating` to say.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
+from django.views.decorators.http import require_http_methods
 
-from .. import mirror
 from ..backend import operating
-from ..backend.listing import JobState, SeenJob, find_job, find_stored
+from ..backend.listing import JobState, SeenJob
 from ..backend.operating import Outcome
 from ..broker import Broker
+from ..broker.web import ask
 from ..exceptions import BrokerError, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
-from .job_list import as_row, failure, state_of
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[RedisJob]
-else:
-    Base = object
+from .base import BaseAdmin
+from .job_list import failure, state_of
 
 #: So many jobs are changed at once.
 MOST_SELECTED = 100
@@ -49,10 +44,13 @@ class Order:
     permission: str
     states: tuple[JobState, ...]
     do: Callable[[Broker, str], Outcome]
+    #: What the button and the list's action are called.
     label: Any
+    label_of_action: Any
     note: Any
-    #: What the log says.
+    #: What the log says, and what a person is told of so many jobs.
     logged: Any
+    done: Any
     #: Does it to a durable job in the database, also without Redis; None where that is not for the database to say.
     by_row: Callable[[str], Outcome | None] = lambda wanted: None
 
@@ -62,62 +60,103 @@ class Order:
         return "delete_selected" if self.name == "delete" else self.name.replace("-", "_")
 
     def fits(self, seen: SeenJob) -> bool:
-        """Say whether a job that was seen like this is one for it."""
         return seen.result_id is not None and seen.state in self.states and (self.name != "retry" or not seen.flaw)
 
 
-WAITS = (JobState.WAITING, JobState.READY)
 ORDERS = {
     order.name: order
     for order in (
         Order(
-            "run-now", "change", (JobState.WAITING,), operating.run_now, gettext_lazy("Run now"),
-            gettext_lazy("A job that is run now waits for its turn instead of its time. Nothing else changes."),
-            gettext_lazy("Run now."),
+            name="run-now", permission="change", states=(JobState.WAITING,), do=operating.run_now,
+            label=gettext_lazy("Run now"), label_of_action=gettext_lazy("Run selected jobs now…"),
+            note=gettext_lazy("A job that is run now waits for its turn instead of its time. Nothing else changes."),
+            logged=gettext_lazy("Run now."), done=ngettext_lazy(
+                "%(count)d job waits for its turn now.", "%(count)d jobs wait for their turn now.", "count"
+            ),
         ),
         Order(
-            "cancel", "change", WAITS, operating.cancel, gettext_lazy("Cancel job"),
-            gettext_lazy("A cancelled job is never executed. Its result is failed, with the error JobCancelled."),
-            gettext_lazy("Cancelled."),
+            name="cancel", permission="change", states=(JobState.WAITING, JobState.READY), do=operating.cancel,
+            label=gettext_lazy("Cancel job"), label_of_action=gettext_lazy("Cancel selected jobs…"),
+            note=gettext_lazy("A cancelled job is never executed. Its result is failed, with the error JobCancelled."),
+            logged=gettext_lazy("Cancelled."),
+            done=ngettext_lazy("%(count)d job is cancelled.", "%(count)d jobs are cancelled.", "count"),
         ),
         Order(
-            "retry", "change", (JobState.DEAD,), operating.revive, gettext_lazy("Retry"),
-            gettext_lazy("A retried job is executed as it was enqueued, with all attempts. Its errors are forgotten."),
-            gettext_lazy("Retried."), operating.revive_row,
+            name="retry", permission="change", states=(JobState.DEAD,), do=operating.revive,
+            by_row=operating.revive_row,
+            label=gettext_lazy("Retry"), label_of_action=gettext_lazy("Retry selected jobs…"),
+            note=gettext_lazy(
+                "A retried job is executed as it was enqueued, with all attempts. Its errors are forgotten."
+            ),
+            logged=gettext_lazy("Retried."),
+            done=ngettext_lazy("%(count)d job is tried again.", "%(count)d jobs are tried again.", "count"),
         ),
         Order(
-            "delete", "delete", (JobState.DEAD,), operating.delete, gettext_lazy("Delete"),
-            gettext_lazy("A deleted job is gone, with its arguments and its errors. Nothing brings it back."),
-            gettext_lazy("Deleted."), operating.delete_row,
+            name="delete", permission="delete", states=(JobState.DEAD,), do=operating.delete,
+            by_row=operating.delete_row,
+            label=gettext_lazy("Delete"), label_of_action=gettext_lazy("Delete selected jobs…"),
+            note=gettext_lazy("A deleted job is gone, with its arguments and its errors. Nothing brings it back."),
+            logged=gettext_lazy("Deleted."),
+            done=ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count"),
         ),
     )
 }  # fmt: skip
 
+#: Why an order was not carried out.
+LEFT = {
+    Outcome.HELD: ngettext_lazy(
+        "%(count)d job stays as it is: a worker holds it, so it runs or is about to.",
+        "%(count)d jobs stay as they are: workers hold them, so they run or are about to.",
+        "count",
+    ),
+    Outcome.GONE: ngettext_lazy(
+        "%(count)d job is not there any more: it has ended, or somebody deleted it.",
+        "%(count)d jobs are not there any more: they have ended, or somebody deleted them.",
+        "count",
+    ),
+    Outcome.DEAD: ngettext_lazy(
+        "%(count)d job stays as it is: it has died. Retry or delete it.",
+        "%(count)d jobs stay as they are: they have died. Retry or delete them.",
+        "count",
+    ),
+    Outcome.NOT_DEAD: ngettext_lazy(
+        "%(count)d job stays as it is: it is not dead, somebody may have retried it.",
+        "%(count)d jobs stay as they are: they are not dead, somebody may have retried them.",
+        "count",
+    ),
+    Outcome.READY: ngettext_lazy(
+        "%(count)d job is ready already: its turn comes without that.",
+        "%(count)d jobs are ready already: their turns come without that.",
+        "count",
+    ),
+    Outcome.KEY_TAKEN: ngettext_lazy(
+        "%(count)d job stays as it is: another job with its unique key waits already.",
+        "%(count)d jobs stay as they are: other jobs with their unique keys wait already.",
+        "count",
+    ),
+    Outcome.UNREADABLE: ngettext_lazy(
+        "%(count)d job cannot be retried: it is not signed with this project's key, or cannot be read.",
+        "%(count)d jobs cannot be retried: they are not signed with this project's key, or cannot be read.",
+        "count",
+    ),
+}
 
-class JobActions(Base):
+
+def _action(order: Order) -> Callable[..., HttpResponse | None]:
+    """Return the action of the list: it asks, then does it to each."""
+
+    @admin.action(permissions=[order.permission], description=order.label_of_action)
+    def act(model_admin: "JobActions", request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        return model_admin.order_several(request, ORDERS[order.name])
+
+    act.__name__ = order.action
+    return act
+
+
+class JobActions(BaseAdmin):
     """The actions of the list, and the same as buttons of a job's page."""
 
-    actions = ("run_now", "cancel", "retry", "delete_selected")
-
-    @admin.action(permissions=["change"], description=gettext_lazy("Run selected jobs now…"))
-    def run_now(self, request: HttpRequest, queryset: QuerySet[RedisJob]) -> HttpResponse | None:
-        """Ask, then let each wait for its turn."""
-        return self._several(request, ORDERS["run-now"])
-
-    @admin.action(permissions=["change"], description=gettext_lazy("Cancel selected jobs…"))
-    def cancel(self, request: HttpRequest, queryset: QuerySet[RedisJob]) -> HttpResponse | None:
-        """Ask, then cancel each."""
-        return self._several(request, ORDERS["cancel"])
-
-    @admin.action(permissions=["change"], description=gettext_lazy("Retry selected jobs…"))
-    def retry(self, request: HttpRequest, queryset: QuerySet[RedisJob]) -> HttpResponse | None:
-        """Ask, then revive each."""
-        return self._several(request, ORDERS["retry"])
-
-    @admin.action(permissions=["delete"], description=gettext_lazy("Delete selected jobs…"))
-    def delete_selected(self, request: HttpRequest, queryset: QuerySet[RedisJob]) -> HttpResponse | None:
-        """Ask, then delete each."""
-        return self._several(request, ORDERS["delete"])
+    actions = tuple(map(_action, ORDERS.values()))
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return what can be done to jobs of the state that is listed. Django has told the location since 6.1."""
@@ -127,14 +166,10 @@ class JobActions(Base):
         return {name: action for name, action in found.items() if name in fitting}
 
     def order_urls(self) -> list[URLPattern]:
-        """Return the addresses of the buttons."""
+        take = require_http_methods(["GET", "HEAD", "POST"])
         return [
-            path(
-                f"<path:object_id>/{order.name}/",
-                self.admin_site.admin_view(partial(self.order_view, order=order)),
-                name=f"{self.opts.app_label}_{self.opts.model_name}_{order.name.replace('-', '_')}",
-            )
-            for order in ORDERS.values()
+            self.route(f"<path:object_id>/{name}/", take(partial(self.order_view, order=order)), name)
+            for name, order in ORDERS.items()
         ]
 
     def order_view(self, request: HttpRequest, object_id: str, order: Order) -> HttpResponse:
@@ -142,48 +177,21 @@ class JobActions(Base):
         if not self._may(request, order):
             raise PermissionDenied
         wanted = unquote(object_id)
+        back = HttpResponseRedirect(f"{self.address('changelist')}?state={order.states[0].value}")
         if request.method == "POST":
             self._do(request, order, [wanted])
-            return HttpResponseRedirect(self._list_url(order.states[0]))
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "POST"])
+            return back
         try:
             row = self.get_object(request, wanted)
         except (BrokerError, ForeignLayout) as error:
             return self.away(request, error)
         if row is None:
             self.message_user(request, _("There is no such job; it may have ended meanwhile."), messages.WARNING)
-            return HttpResponseRedirect(self._list_url(order.states[0]))
-        return self._ask_page(request, order, [str(row)], 1, [], self.url_of(wanted))
+            return back
+        return self._ask(request, order, [str(row)], 1, [], self.address("change", wanted))
 
-    def orders_of(self, request: HttpRequest, seen: SeenJob) -> list[dict[str, Any]]:
-        """Return the buttons of a job's page."""
-        return [
-            {"label": order.label, "url": self.url_of(str(seen.result_id), order.name)}
-            for order in ORDERS.values()
-            if order.fits(seen) and self._may(request, order)
-        ]
-
-    def url_of(self, wanted: str, view: str = "change") -> str:
-        """Return the address of a job's page."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view.replace('-', '_')}"
-        return reverse(name, args=[quote(wanted)], current_app=self.admin_site.name)
-
-    def away(self, request: HttpRequest, error: Exception) -> HttpResponse:
-        """Return a page that says that Redis could not be asked."""
-        page = {
-            **self.admin_site.each_context(request),
-            "title": _("Job"),
-            "opts": self.opts,
-            "media": self.media,
-            "error": failure(error),
-            "reason": str(error) if self.has_change_permission(request) else "",
-        }
-        return TemplateResponse(request, "admin/django_delayq/redisjob/away.html", page, status=503)
-
-    # -- inside
-
-    def _several(self, request: HttpRequest, order: Order) -> HttpResponse | None:
+    def order_several(self, request: HttpRequest, order: Order) -> HttpResponse | None:
+        """Ask, or do it to the chosen jobs once it is confirmed."""
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
         if len(chosen) > MOST_SELECTED:
             text = _("At most %(most)d jobs are changed at once, and these are %(count)d. Nothing was done.")
@@ -193,47 +201,38 @@ class JobActions(Base):
             self._do(request, order, chosen)
             return None
         hidden = [("action", order.action), *((ACTION_CHECKBOX_NAME, wanted) for wanted in chosen)]
-        names = self._names(chosen[:NAMES_SHOWN])
-        return self._ask_page(request, order, names, len(chosen), hidden, request.get_full_path())
+        names = [self._name(request, wanted) for wanted in chosen[:NAMES_SHOWN]]
+        return self._ask(request, order, names, len(chosen), hidden, request.get_full_path())
 
-    def _names(self, chosen: Iterable[str]) -> list[str]:
-        """Return what these jobs are called, their ids where Redis does not tell more."""
-        known = {wanted: plain(wanted[:100]) for wanted in chosen}
+    def orders_of(self, request: HttpRequest, seen: SeenJob) -> list[dict[str, Any]]:
+        return [
+            {"label": order.label, "url": self.address(order.name, seen.result_id)}
+            for order in ORDERS.values()
+            if order.fits(seen) and self._may(request, order)
+        ]
 
-        def tell(wanted: str, seen: SeenJob | None) -> None:
-            if seen is not None:
-                known[wanted] = str(as_row(seen))
+    def away(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        """Return a page that says that Redis could not be asked."""
+        reason = str(error) if self.has_change_permission(request) else ""
+        return self.page(request, "redisjob/away.html", _("Job"), status=503, error=failure(error), reason=reason)
 
-        def look(broker: Broker) -> None:
-            for wanted in known:
-                tell(wanted, find_job(broker, wanted))
-
-        for wanted in known:
-            tell(wanted, find_stored(wanted))
+    def _name(self, request: HttpRequest, wanted: str) -> str:
+        """Return what a job is called, its id where nobody tells more."""
         with suppress(BrokerError, ForeignLayout):  # what follows says so
-            mirror.ask(look)
-        return list(known.values())
+            if (row := self.get_object(request, wanted)) is not None:
+                return str(row)
+        return plain(wanted[:100])
 
-    def _ask_page(
+    def _ask(
         self, request: HttpRequest, order: Order, names: list[str], count: int, hidden: list[tuple[str, str]], back: str
     ) -> HttpResponse:
-        page = {
-            **self.admin_site.each_context(request),
-            "title": order.label,
-            "opts": self.opts,
-            "media": self.media,
-            "note": order.note,
-            "names": names,
-            "count": count,
-            "more": count - len(names),
-            "hidden": hidden,
-            "back": back,
-            "grave": order.name == "delete",
-        }
-        return TemplateResponse(request, "admin/django_delayq/redisjob/confirm.html", page)
+        return self.page(
+            request, "redisjob/confirm.html", order.label, note=order.note, names=names, count=count,
+            more=count - len(names), hidden=hidden, back=back, grave=order.name == "delete",
+        )  # fmt: skip
 
     def _do(self, request: HttpRequest, order: Order, chosen: list[str]) -> None:
-        outcomes = {wanted: told for wanted in chosen if (told := order.by_row(wanted)) is not None}
+        outcomes = {wanted: found for wanted in chosen if (found := order.by_row(wanted)) is not None}
         left = [wanted for wanted in chosen if wanted not in outcomes]
 
         def each(broker: Broker) -> None:
@@ -243,13 +242,18 @@ class JobActions(Base):
         error: Exception | None = None
         try:
             if left:
-                mirror.ask(each)
+                ask(each)
         except (BrokerError, ForeignLayout) as failed:
             error = failed
-        self._log(request, order, [wanted for wanted, outcome in outcomes.items() if outcome == Outcome.DONE])
+        done = [RedisJob(id=wanted) for wanted, found in outcomes.items() if found == Outcome.DONE]
+        if order.name == "delete":
+            self.log_deletions(request, done)  # type: ignore[arg-type]
+        else:
+            for job in done:
+                self.log_change(request, job, str(order.logged))
         for outcome, count in sorted(Counter(outcomes.values()).items()):
-            level = messages.SUCCESS if outcome == Outcome.DONE else messages.WARNING
-            self.message_user(request, _said(order, outcome, count), level)
+            text, level = LEFT.get(outcome, order.done), messages.WARNING if outcome in LEFT else messages.SUCCESS
+            self.message_user(request, text % {"count": count}, level)
         if error is not None:
             text = ngettext(
                 "It is not known what became of %(count)d job: look at it before you try again.",
@@ -259,70 +263,6 @@ class JobActions(Base):
             reason = f" {plain(str(error))}" if self.has_change_permission(request) else ""
             self.message_user(request, f"{failure(error)} {text}{reason}", messages.ERROR)
 
-    def _log(self, request: HttpRequest, order: Order, done: Iterable[str]) -> None:
-        for wanted in done:
-            if order.name == "delete":
-                self.log_deletions(request, [RedisJob(id=wanted)])  # type: ignore[arg-type]
-            else:
-                self.log_change(request, RedisJob(id=wanted), str(order.logged))
-
     def _may(self, request: HttpRequest, order: Order) -> bool:
         allowed: bool = getattr(self, f"has_{order.permission}_permission")(request)
         return allowed
-
-    def _list_url(self, state: JobState) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
-        return f"{reverse(name, current_app=self.admin_site.name)}?state={state.value}"
-
-
-def _said(order: Order, outcome: Outcome, count: int) -> str:
-    return _sentence(order, outcome, count) % {"count": count}
-
-
-def _sentence(order: Order, outcome: Outcome, count: int) -> str:
-    if outcome == Outcome.DONE:
-        return {
-            "run-now": ngettext(
-                "%(count)d job waits for its turn now.", "%(count)d jobs wait for their turn now.", count
-            ),
-            "cancel": ngettext("%(count)d job is cancelled.", "%(count)d jobs are cancelled.", count),
-            "retry": ngettext("%(count)d job is tried again.", "%(count)d jobs are tried again.", count),
-            "delete": ngettext("%(count)d job is deleted.", "%(count)d jobs are deleted.", count),
-        }[order.name]
-    return {
-        Outcome.HELD: ngettext(
-            "%(count)d job stays as it is: a worker holds it, so it runs or is about to.",
-            "%(count)d jobs stay as they are: workers hold them, so they run or are about to.",
-            count,
-        ),
-        Outcome.GONE: ngettext(
-            "%(count)d job is not there any more: it has ended, or somebody deleted it.",
-            "%(count)d jobs are not there any more: they have ended, or somebody deleted them.",
-            count,
-        ),
-        Outcome.DEAD: ngettext(
-            "%(count)d job stays as it is: it has died. Retry or delete it.",
-            "%(count)d jobs stay as they are: they have died. Retry or delete them.",
-            count,
-        ),
-        Outcome.NOT_DEAD: ngettext(
-            "%(count)d job stays as it is: it is not dead, somebody may have retried it.",
-            "%(count)d jobs stay as they are: they are not dead, somebody may have retried them.",
-            count,
-        ),
-        Outcome.READY: ngettext(
-            "%(count)d job is ready already: its turn comes without that.",
-            "%(count)d jobs are ready already: their turns come without that.",
-            count,
-        ),
-        Outcome.KEY_TAKEN: ngettext(
-            "%(count)d job stays as it is: another job with its unique key waits already.",
-            "%(count)d jobs stay as they are: other jobs with their unique keys wait already.",
-            count,
-        ),
-        Outcome.UNREADABLE: ngettext(
-            "%(count)d job cannot be retried: it is not signed with this project's key, or cannot be read.",
-            "%(count)d jobs cannot be retried: they are not signed with this project's key, or cannot be read.",
-            count,
-        ),
-    }[outcome]

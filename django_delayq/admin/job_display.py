@@ -1,45 +1,42 @@
 """A job in words and small pieces of HTML, without the secrets that it was called with. Reads nothing."""
 
-import inspect
 from datetime import timedelta
-from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import registry
 from ..backend.listing import Flaw, JobState, SeenJob
+from ..fields import utcnow
 from ..history import Attempt, followed_by
 from ..jobs import Call, attempts_of
 from ..plain import plain
-from ..redaction import redact, redact_arguments, redact_text, secret_texts
-from .attempts import moment, table
-from .display import badge, block, breakable, instant, pretty_json, relative, utcnow
-from .job_list import state_label
+from ..redaction import redact, redact_text, secret_texts
+from . import display
+from .display import Html, attempts_table, badge, block, instant, moment, pretty_json, relative
+from .job_list import WORDS
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
 SLACK = timedelta(seconds=5)
 #: So much of an error's last line is shown in the list.
 LINE_SHOWN = 150
-_TONES = {JobState.WAITING: "quiet", JobState.READY: "busy", JobState.RUNNING: "good", JobState.DEAD: "bad"}
 
 
-def shown_instant(value_ms: int | None, *, millis: bool = True) -> SafeString | str:
-    """Return an instant, a dash for none."""
-    return instant(moment(value_ms), millis=millis)
+def instant_of(value_ms: int | None) -> Html:
+    return instant(moment(value_ms), millis=True)
 
 
-def state_badge(seen: SeenJob) -> SafeString:
-    """Return the label of a job's state; one that has ended says how."""
+def state(seen: SeenJob) -> SafeString:
+    """Return the label of a job's state, and what is wrong with its text. One that has ended says how."""
     if seen.state == JobState.ENDED and seen.record is not None:
         good = seen.record.status == "SUCCESSFUL"
-        return badge("good" if good else "bad", _("successful") if good else _("failed"))
-    return badge(_TONES.get(seen.state, "quiet"), state_label(seen.state))
+        label = badge("good" if good else "bad", _("successful") if good else _("failed"))
+    else:
+        label = badge(WORDS[seen.state].tone, WORDS[seen.state].label)
+    return format_html("{} {}", label, _flaw(seen))
 
 
-def flaw_badge(seen: SeenJob) -> SafeString | str:
-    """Return what is wrong with a job's text."""
+def _flaw(seen: SeenJob) -> Html:
     if seen.flaw == Flaw.FORGED:
         title = _(
             "Somebody else wrote it, or the key has changed. Only a worker that knows its key executes it; nothing of "
@@ -53,20 +50,20 @@ def task_name(seen: SeenJob, url: str) -> SafeString:
     """Return the task with a link to the job; its id below."""
     shown_id = plain(seen.result_id or f"{seen.shard.queue}.{seen.member}"[:100])
     if seen.call is None:
-        name: SafeString | str = flaw_badge(seen)
+        name = _flaw(seen)
     else:
         path = plain(seen.call.task)
-        name = format_html('<span title="{}">{}</span>', path, breakable(path.rpartition(".")[2]))
+        name = format_html('<span title="{}">{}</span>', path, display.breakable(path.rpartition(".")[2]))
     linked = format_html('<a href="{}">{}</a>', url, name) if url else name
     return format_html('{}<div class="delayq-note delayq-path">{}</div>', linked, shown_id)
 
 
-def when(seen: SeenJob) -> SafeString | str:
+def when(seen: SeenJob) -> Html:
     """Return the instant that its state is about, how far away it is, and whether that is too long."""
     at, now = moment(seen.at_ms), utcnow()
     if at is None:
         return "–"
-    note: SafeString | str = ""
+    note: Html = ""
     if seen.state in (JobState.WAITING, JobState.READY) and now - at > SLACK:
         note = badge("warn", _("overdue"))
     lease = moment(seen.lease_until_ms)
@@ -75,85 +72,81 @@ def when(seen: SeenJob) -> SafeString | str:
     return format_html('{}<div class="delayq-note">{} {}</div>', instant(at), relative(at, now), note)
 
 
+def about_state(seen: SeenJob) -> Html:
+    return "–" if seen.at_ms is None else format_html(WORDS[seen.state].instant, instant_of(seen.at_ms))
+
+
 def attempts(seen: SeenJob) -> str:
     """Return how many attempts were made, and of how many where the job itself says so."""
-    if seen.record is None or seen.call is None:
-        return "–"
-    made = str(len(seen.record.workers))
-    return made if seen.call.max_attempts is None else f"{made} / {seen.call.max_attempts}"
+    call, record = seen.read()
+    made = str(len(record.workers))
+    return made if call.max_attempts is None else f"{made} / {call.max_attempts}"
 
 
-def last_line(seen: SeenJob) -> str:
+def last_line(seen: SeenJob) -> Html:
     """Return the last line of the last error."""
-    if seen.record is None or seen.call is None or not seen.record.errors:
-        return "–"
-    path, trace = seen.record.errors[-1]
-    lines = [line for line in redact_text(trace, _secrets(seen.call)).splitlines() if line.strip()]
-    line = plain(lines[-1] if lines else path).strip()
-    return line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
-
-
-def errors(seen: SeenJob) -> SafeString | str:
-    """Return the errors with their tracebacks, the last one first; only that where the others are in the table."""
-    if seen.record is None or seen.call is None or not seen.record.errors:
-        return "–"
-    secrets = _secrets(seen.call)
-    newest = seen.record.errors[-1:] if len(history(seen)) > 1 else seen.record.errors[::-1]
-    shown = (
-        (
-            plain(path),
-            block(plain(redact_text(trace, secrets), keep="\n\t"), "delayq-pre delayq-trace"),
-        )
-        for path, trace in newest
+    call, record = seen.read()
+    line = "–"
+    if record.errors:
+        path, trace = record.errors[-1]
+        lines = [line for line in redact_text(trace, _secrets(call)).splitlines() if line.strip()]
+        line = plain(lines[-1] if lines else path).strip()
+    return format_html(
+        '<span class="delayq-error">{}</span>', line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
     )
+
+
+def errors(seen: SeenJob) -> Html:
+    """Return the errors with their tracebacks, the last one first; only that where the others are in the table."""
+    call, record = seen.read()
+    secrets = _secrets(call)
+    newest = record.errors[-1:] if len(history(seen)) > 1 else record.errors[::-1]
+    shown = ((plain(path), display.traceback(redact_text(trace, secrets))) for path, trace in newest)
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
 
 
 def history(seen: SeenJob) -> list[Attempt]:
     """Return the attempts, also those of before it was revived, and the one that is being made."""
-    if seen.record is None:
-        return []
-    found = attempts_of(seen.record)
+    found = attempts_of(seen.read()[1])
     return followed_by(found, seen.at_ms, None, seen.worker, "") if seen.worker else found
 
 
-def attempts_table(seen: SeenJob) -> SafeString | str:
-    """Return all attempts with their tracebacks."""
-    if seen.call is None:
-        return "–"
-    secrets = _secrets(seen.call)
-    return table(history(seen), lambda text: redact_text(text, secrets))
+def all_attempts(seen: SeenJob) -> Html:
+    secrets = _secrets(seen.read()[0])
+    return attempts_table(history(seen), lambda text: redact_text(text, secrets))
 
 
-def arguments(seen: SeenJob) -> tuple[SafeString | str, SafeString | str]:
-    """Return positional and keyword arguments as they may be shown."""
-    if seen.call is None:
-        return "–", "–"
-    args, kwargs = redact_arguments(seen.call.args, seen.call.kwargs, _parameters(seen.call.task))
-    return block(pretty_json(args)), block(pretty_json(kwargs))
+def arguments(seen: SeenJob) -> list[Html]:
+    call, _record = seen.read()
+    return display.arguments(call.task, call.args, call.kwargs)
 
 
-def result(seen: SeenJob) -> SafeString | str:
+def result(seen: SeenJob) -> Html:
     """Return what the task returned; what is named like a secret is hidden."""
-    if seen.record is None or seen.record.status != "SUCCESSFUL":
-        return "–"
-    return plain(seen.record.left_out) or block(pretty_json(redact(seen.record.value)))
+    record = seen.read()[1]
+    return plain(record.left_out) or block(pretty_json(redact(record.value)))
 
 
-def workers(seen: SeenJob) -> SafeString | str:
+def options(seen: SeenJob) -> str:
+    """Return what the call says of retries, where its task and its backend do not."""
+    call, _record = seen.read()
+    given = {"max_attempts": call.max_attempts, "backoff": call.backoff, "timeout": call.timeout}
+    unique = [_("unique key")] if call.unique else []
+    return ", ".join([*(f"{name} {value:g}" for name, value in given.items() if value is not None), *unique]) or "–"
+
+
+def workers(seen: SeenJob) -> Html:
     """Return the workers that tried it, in this order, and the one that holds it."""
     names = [] if seen.record is None else list(map(str, seen.record.workers))
     names += [seen.worker] if seen.worker else []
     return format_html_join(", ", '<span class="delayq-whole">{}</span>', ((plain(name),) for name in names)) or "–"
 
 
+def size(seen: SeenJob) -> str:
+    """Return the length of its text, and whether that stands in the database."""
+    text = _("%(count)s characters in the database") if seen.in_database else _("%(count)s characters")
+    return text % {"count": f"{seen.size:,}"}
+
+
 def _secrets(call: Call) -> list[str]:
-    return secret_texts(call.args, call.kwargs, _parameters(call.task))
-
-
-def _parameters(path: Any) -> list[inspect.Parameter] | None:
-    """Return a task's parameters; None also where the code cannot even be imported, which the checks report."""
-    try:
-        return registry.parameters_of(path)
-    except Exception:
-        return None
+    return secret_texts(call.args, call.kwargs, display.parameters_of(call.task))

@@ -1,55 +1,50 @@
 """The list of jobs in one state: a few questions, whose size does not grow with the number of jobs."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.contrib.admin.options import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from .. import conf, mirror
-from ..backend.listing import (
-    LISTED,
-    JobState,
-    JobTotals,
-    Listing,
-    SeenJob,
-    count_jobs,
-    list_dead,
-    list_jobs,
-    shards_of,
-)
+from .. import conf
+from ..backend import listing
+from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob
 from ..broker import Broker
+from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
+from .filters import ChoiceFilter
 
 #: What the address of the list may have beside filters.
 OWN_PARAMETERS = ("state", "after")
+
+
+class Words(NamedTuple):
+    """What people call a state, the tone of its badge, and what its instant is about."""
+
+    label: Any
+    tone: str
+    instant: Any
+
+
+WORDS = {
+    JobState.WAITING: Words(pgettext_lazy("job", "waiting"), "quiet", gettext_lazy("waits until {}")),
+    JobState.READY: Words(pgettext_lazy("job", "ready"), "busy", gettext_lazy("ready since {}")),
+    JobState.RUNNING: Words(pgettext_lazy("job", "running"), "good", gettext_lazy("with a worker since {}")),
+    JobState.DEAD: Words(pgettext_lazy("job", "dead"), "bad", gettext_lazy("died {}")),
+    JobState.ENDED: Words(pgettext_lazy("job", "ended"), "quiet", gettext_lazy("ended {}")),
+}
 
 
 def state_of(request: HttpRequest) -> JobState:
     """Return the state whose jobs a request's address asks for."""
     wanted = request.GET.get("state")
     return next((state for state in LISTED if state == wanted), JobState.WAITING)
-
-
-def state_label(state: JobState) -> str:
-    """Return what people call a state."""
-    return {
-        JobState.WAITING: pgettext("job", "waiting"),
-        JobState.READY: pgettext("job", "ready"),
-        JobState.RUNNING: pgettext("job", "running"),
-        JobState.DEAD: pgettext("job", "dead"),
-        JobState.ENDED: pgettext("job", "ended"),
-    }[state]
 
 
 def as_row(seen: SeenJob) -> RedisJob:
@@ -69,38 +64,28 @@ def failure(error: Exception) -> str:
     return _("Redis answers with an error.")
 
 
-class QueueFilter(admin.SimpleListFilter):
-    """The jobs of one queue."""
+class QueueFilter(ChoiceFilter):
+    """Offers every queue where there are several; what it narrows is for the list to ask."""
 
     title = gettext_lazy("queue")
     parameter_name = "queue"
+    answers = {}
 
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        """Return every queue where there are several."""
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         queues = conf.get_config().queues
         return [(queue, queue) for queue in queues] if len(queues) > 1 else []
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Leave it to the list."""
-        return queryset
-
 
 class JobChangeList(ChangeList):
-    """A page of jobs. `error` says why Redis was not read, `details` whether the reader may know that."""
+    """A page of jobs. `error` says that Redis was not read, `reason` why, to whoever may know that."""
 
     state = JobState.WAITING
     counts: JobTotals | None = None
     listing = Listing([])
     error = ""
     reason = ""
-    details = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.title = _("Jobs")
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
-        """Leave out what is no filter."""
         found: dict[str, Any] = super().get_filters_params(params)
         return {name: value for name, value in found.items() if name not in OWN_PARAMETERS}
 
@@ -111,7 +96,6 @@ class JobChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Ask Redis for a page and the counts. A POST shows nothing and asks nothing."""
         self.state = state_of(request)
-        self.details = self.model_admin.has_change_permission(request)
         if request.method != "POST":
             self._ask(request)
         rows = [as_row(seen) for seen in self.listing.jobs]
@@ -127,31 +111,32 @@ class JobChangeList(ChangeList):
         wanted = request.GET.get("queue")
         queues = (wanted,) if wanted in config.queues else config.queues
         after = request.GET.get("after", "")
+
+        def read(broker: Broker) -> tuple[JobTotals, Listing]:
+            shards = listing.shards_of(broker, queues)
+            counts = listing.count_jobs(broker, shards)
+            return counts, listing.list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
+
         if config.mirror:
             try:
-                self.counts, self.listing = mirror.ask(partial(self._read, queues, after))
+                self.counts, self.listing = ask(read)
                 return
             except (BrokerError, ForeignLayout) as error:
-                self.error, self.reason = failure(error), str(error)
+                self.error = failure(error)
+                self.reason = str(error) if self.model_admin.has_change_permission(request) else ""
         else:
             self.error = _("%(why)s: this process asks Redis nothing.") % {"why": _(conf.why_no_redis())}
         if self.state == JobState.DEAD:
-            self.listing = list_dead(queues, size=self.list_per_page, after=after)
-
-    def _read(self, queues: tuple[str, ...], after: str, broker: Broker) -> tuple[JobTotals, Listing]:
-        shards = shards_of(broker, queues)
-        counts = count_jobs(broker, shards)
-        return counts, list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
+            self.listing = listing.list_dead(queues, size=self.list_per_page, after=after)
 
     @property
     def tabs(self) -> list[dict[str, Any]]:
         """The states with their numbers, each with its address."""
-        counts: Any = self.counts[:4] if self.counts else (None, None, None, None)
-        more = self.counts is not None and self.counts.more
-        queue = {name: self.params[name] for name in ("queue",) if name in self.params}
+        *counts, more = self.counts or (None, None, None, None, False)
+        queue = {"queue": self.params["queue"]} if "queue" in self.params else {}
         return [
             {
-                "label": state_label(state),
+                "label": WORDS[state].label,
                 "count": count,
                 "more": more and state == JobState.DEAD,
                 "address": f"?{urlencode({**queue, 'state': state.value})}",
@@ -162,10 +147,8 @@ class JobChangeList(ChangeList):
 
     @property
     def next_page(self) -> str:
-        """The address of the next page, '' where there is none."""
         return self.get_query_string({"after": self.listing.after}) if self.listing.after else ""
 
     @property
     def first_page(self) -> str:
-        """The address of the first page, '' where this is it."""
         return self.get_query_string() if self.params.get("after") else ""

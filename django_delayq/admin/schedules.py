@@ -1,38 +1,29 @@
 """Schedules in the admin: the list, the form and what stands beside it. Holds no logic: it asks and shows."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_POST
 
-from .. import conf, registry
+from .. import declared
 from ..models import Origin, Run, Schedule
-from ..redaction import redact_arguments
-from . import declared, glance
-from .asked import StorableQuestions
-from .backfill import ScheduleBackfill
-from .changelist import ScheduleChangeList, ask_redis
-from .declared import OriginFilter, ScheduleReset
-from .display import block, breakable, instant, milliseconds, pretty_json, reason_words, status_badge, zone_of
-from .filters import OutcomeFilter, StateFilter
-from .formfields import DurationField, InstantField
+from . import display, glance
+from .actions import ScheduleActions
+from .base import Column, column
+from .durations import format_duration
+from .filters import OriginFilter, OutcomeFilter, StateFilter
+from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
-from .guessing import NoGuessing
-from .health import ask_health
 from .upcoming import render_task, render_upcoming
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Schedule]
-else:
-    Base = admin.ModelAdmin
 
 RUNS_SHOWN = 5
 SHOWN_OTHERWISE = ("args", "kwargs", "at", "start_at", "end_at")
@@ -43,10 +34,12 @@ RECURRENCE_FIELDS = (
 )  # fmt: skip
 
 
-@admin.register(Schedule)
-class ScheduleAdmin(StorableQuestions, ScheduleBackfill, ScheduleReset, NoGuessing, Base):
-    """Edit, pause and run schedules."""
+def _in_zone(name: str, label: Any) -> Column:
+    return column(label, lambda schedule: display.instant(getattr(schedule, name), display.zone_of(schedule)))
 
+
+@admin.register(Schedule)
+class ScheduleAdmin(ScheduleActions):
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},
@@ -85,21 +78,18 @@ class ScheduleAdmin(StorableQuestions, ScheduleBackfill, ScheduleReset, NoGuessi
     )  # fmt: skip
 
     class Media:
-        css = {"all": ("django_delayq/admin.css",)}
         js = ("django_delayq/schedule_form.js",)
 
     # The list
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ScheduleChangeList]:
-        """Return the page that asks Redis once."""
-        return ScheduleChangeList
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
+        return glance.ScheduleChangeList
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
-        """Return name and task."""
         task = schedule.task.rpartition(".")[2]
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div>'
-        return format_html(note, schedule.name, schedule.task, breakable(task))
+        return format_html(note, schedule.name, schedule.task, display.breakable(task))
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
@@ -108,24 +98,17 @@ class ScheduleAdmin(StorableQuestions, ScheduleBackfill, ScheduleReset, NoGuessi
             '{} {} {}<div class="delayq-note">{}</div>',
             glance.state_badge(schedule),
             glance.marks(schedule),
-            declared.marks(schedule),
+            glance.origin_marks(schedule),
             glance.state_reason(schedule),
         )
 
-    @admin.display(description=gettext_lazy("recurrence"))
-    def shown_recurrence(self, schedule: Schedule) -> SafeString | str:
-        """Return the recurrence in words."""
-        return glance.recurrence_words(schedule)
-
-    @admin.display(description=gettext_lazy("next due"), ordering="state__next_due_at")
-    def shown_next_due(self, schedule: Schedule) -> SafeString | str:
-        """Return the next due point as Redis has it."""
-        return glance.next_due(schedule, getattr(schedule, "redis", glance.Redis()))
-
-    @admin.display(description=gettext_lazy("last outcome"), ordering="state__last_outcome_at")
-    def shown_outcome(self, schedule: Schedule) -> SafeString | str:
-        """Return the last outcome with its lag."""
-        return glance.last_outcome(schedule)
+    shown_recurrence = column(gettext_lazy("recurrence"), glance.recurrence_words)
+    shown_next_due = column(
+        gettext_lazy("next due"),
+        lambda schedule: glance.next_due(schedule, getattr(schedule, "redis", glance.Redis())),
+        ordering="state__next_due_at",
+    )
+    shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
 
     # The form
 
@@ -139,58 +122,42 @@ class ScheduleAdmin(StorableQuestions, ScheduleBackfill, ScheduleReset, NoGuessi
             for title, options in fieldsets
         ]
 
-    @admin.display(description=gettext_lazy("positional arguments"))
-    def shown_args(self, schedule: Schedule) -> SafeString | str:
-        """Return the positional arguments as they may be shown."""
-        return block(pretty_json(_shown_arguments(schedule)[0]))
-
-    @admin.display(description=gettext_lazy("keyword arguments"))
-    def shown_kwargs(self, schedule: Schedule) -> SafeString | str:
-        """Return the keyword arguments as they may be shown."""
-        return block(pretty_json(_shown_arguments(schedule)[1]))
-
-    @admin.display(description=gettext_lazy("at"))
-    def shown_at(self, schedule: Schedule) -> SafeString | str:
-        """Return the instant of a one-off in the schedule's zone."""
-        return instant(schedule.at, zone_of(schedule))
-
-    @admin.display(description=gettext_lazy("not before"))
-    def shown_start_at(self, schedule: Schedule) -> SafeString | str:
-        """Return the beginning in the schedule's zone."""
-        return instant(schedule.start_at, zone_of(schedule))
-
-    @admin.display(description=gettext_lazy("not after"))
-    def shown_end_at(self, schedule: Schedule) -> SafeString | str:
-        """Return the end in the schedule's zone."""
-        return instant(schedule.end_at, zone_of(schedule))
-
-    @admin.display(description=gettext_lazy("about the task"))
-    def about_task(self, schedule: Schedule) -> SafeString:
-        """Return the chosen task's signature and docstring."""
-        return format_html('<div id="delayq-task">{}</div>', render_task(schedule.task))
+    shown_args = column(
+        gettext_lazy("positional arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[0]
+    )
+    shown_kwargs = column(
+        gettext_lazy("keyword arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[1]
+    )
+    shown_at = _in_zone("at", gettext_lazy("at"))
+    shown_start_at = _in_zone("start_at", gettext_lazy("not before"))
+    shown_end_at = _in_zone("end_at", gettext_lazy("not after"))
+    about_task = column(
+        gettext_lazy("about the task"),
+        lambda schedule: format_html('<div id="delayq-task">{}</div>', render_task(schedule.task)),
+    )
 
     @admin.display(description=gettext_lazy("next due points"))
     def upcoming(self, schedule: Schedule) -> SafeString:
         """Return the next due points of what is saved, and of what is typed if that makes a difference."""
-        name = self._url_name("preview")
-        url = reverse(f"admin:{name}", args=[schedule.pk or 0], current_app=self.admin_site.name)
+        url = self.address("preview", schedule.pk or 0)
         shown = render_upcoming(schedule, _as_saved(schedule))
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the preview."""
-        view = self.admin_site.admin_view(self.preview_view)
-        return [path("<int:pk>/preview/", view, name=self._url_name("preview")), *super().get_urls()]
+        views = {
+            "run-now": require_POST(self.button(self.run_now)),
+            "pause": self.button(self.pause),
+            "resume": require_POST(self.button(self.resume)),
+            "reset": require_POST(self.button(self.reset)),
+            "backfill": self.backfill_view,
+            "preview": require_POST(self.preview_view),
+        }
+        return [*(self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Return the next due points of a form that is being filled in; `pk` is 0 for a new one. Saves nothing."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if pk:
-            schedule: Schedule | None = self._changeable(request, pk)
-        elif self.has_add_permission(request):
-            schedule = None
-        else:
+        schedule = self.one(request, pk) if pk else None
+        if not pk and not self.has_add_permission(request):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
@@ -200,36 +167,37 @@ class ScheduleAdmin(StorableQuestions, ScheduleBackfill, ScheduleReset, NoGuessi
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add what stands above the form of a saved schedule."""
+        """Add the zones to choose from, and what stands above the form of a saved schedule."""
+        context["zones"] = zones()
         schedule = context.get("original")
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
-        redis, health = ask_redis([schedule]), ask_health(details=details)
+        redis, health = glance.ask_redis([schedule]), glance.ask_health(details=details)
         return {
-            **declared.panel(schedule),
+            "declaration": declared.declaration_of(schedule),
+            "overrides": declared.overrides(schedule, duration=format_duration),
             "redis": redis,
             "details": details,
             "health": health,
-            "problems": [] if health is None else health.concerning(schedule.queue),
+            "problems": [each for each in (health or {}).get("problems", ()) if each.queue in ("", schedule.queue)],
             "state": glance.state_badge(schedule),
             "reason": glance.state_reason(schedule),
             "marks": glance.marks(schedule),
-            "mirrored": conf.get_config().mirror and not glance.is_unmirrored(schedule),
-            "mirrors": conf.get_config().mirror,
+            "unmirrored": glance.is_unmirrored(schedule),
             "next_due": glance.next_due(schedule, redis),
             "outcome": glance.last_outcome(schedule),
             "recurrence": glance.recurrence_words(schedule),
             "runs": [
                 {
                     "pk": run.pk,
-                    "due": instant(run.due_at),
-                    "status": status_badge(run.status),
-                    "reason": reason_words(run),
-                    "lag": "–" if run.started_at is None else milliseconds(run.lag),
-                    "duration": milliseconds(run.duration),
+                    "due": display.instant(run.due_at),
+                    "status": display.status_badge(run.status),
+                    "reason": display.reason_words(run),
+                    "lag": display.shown_lag(run),
+                    "duration": display.milliseconds(run.duration),
                 }
                 for run in _newest_runs(schedule)
             ],
@@ -246,10 +214,6 @@ def _as_shown(field: Any) -> Any:
     if isinstance(field, tuple):
         return tuple(map(_as_shown, field))
     return f"shown_{field}" if field in SHOWN_OTHERWISE else field
-
-
-def _shown_arguments(schedule: Schedule) -> tuple[list[Any], dict[str, Any]]:
-    return redact_arguments(schedule.args, schedule.kwargs, registry.parameters_of(schedule.task))
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:

@@ -1,31 +1,27 @@
 """What the form shows beside its inputs: the next due points and the chosen task. Renders HTML; saves nothing."""
 
 import inspect
-from collections.abc import Iterator
 from copy import copy
 from datetime import datetime
 from typing import Any
 
 from django.template.loader import render_to_string
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from .. import registry
 from ..exceptions import InvalidRecurrence, UnknownTask
+from ..fields import utcnow
 from ..models import Schedule
 from ..models.versions import moves_effective_from
 from ..words import describe
-from .display import block, relative, utcnow
+from .display import Html, block, relative
 from .durations import format_duration
 
 SHOWN = 5
-TEMPLATE = "admin/django_delayq/schedule/upcoming.html"
 
 
-def render_upcoming(
-    schedule: Schedule, saved: Schedule | None = None, problem: SafeString | str = ""
-) -> SafeString | str:
+def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: Html = "") -> Html:
     """Return a table of the next due points in the schedule's zone and in UTC, in words where there is no recurrence.
 
     `saved` is the row as it stands, where `schedule` holds what is typed: if that makes a difference, there are two
@@ -38,11 +34,9 @@ def render_upcoming(
     if before is None or before == after:
         tables = [after]
     else:
-        tables = [{**before, "heading": _("Now")}]
-        if after is not None:
-            tables.append({**after, "heading": _("After saving")})
+        tables = [{**before, "heading": _("Now")}, after and {**after, "heading": _("After saving")}]
     context = {"problem": problem, "hint": hint, "tables": [table for table in tables if table is not None]}
-    return render_to_string(TEMPLATE, context)
+    return render_to_string("admin/django_delayq/schedule/upcoming.html", context)
 
 
 def _once_saved(schedule: Schedule, saved: Schedule | None, now: datetime) -> Schedule:
@@ -70,19 +64,19 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
         }
         for point in points
     ]
-    return {"rows": rows, "zone": schedule.timezone, "words": words, "notes": list(_notes(schedule))}
-
-
-def _notes(schedule: Schedule) -> Iterator[str]:
+    notes = []
     if not schedule.enabled:
-        yield _("It is not enabled: none of these will run.")
+        notes.append(_("It is not enabled: none of these will run."))
     if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
-        yield _("Each run moves the following ones by as long as it takes.")
+        notes.append(_("Each run moves the following ones by as long as it takes."))
     if schedule.jitter:
-        yield _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
+        notes.append(
+            _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
+        )
+    return {"rows": rows, "zone": schedule.timezone, "words": words, "notes": notes}
 
 
-def render_task(path: str) -> SafeString | str:
+def render_task(path: str) -> Html:
     """Return signature and docstring of a task, a dash where none is chosen."""
     if not path:
         return _("Choose a task, and what it takes appears here.")

@@ -18,6 +18,7 @@ from django.db import IntegrityError, transaction
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, NewJob, Shard, held_by
+from ..broker.web import ask
 from ..compat import AnyResult
 from ..exceptions import BrokerError, BrokerUnavailable, JobHeld, UnreadableJob
 from ..fields import utcnow
@@ -191,7 +192,7 @@ def _holder(row: Job) -> str:
         return jobs.view(jobs.shard_of(row.member, row.queue), row.member).holder
 
     with suppress(BrokerError):
-        return mirror.ask(read)
+        return ask(read)
     return ""
 
 

@@ -8,14 +8,8 @@ Note [The shards that stand]
 A job's shard follows from its name and the number of shards. While that number changes, settings differ between
 processes; what stands in Redis counts. It is read at first, and whenever a shard has another epoch than the one that
 this process knows: after a flush, or where the number of shards changes.
-
-Note [Empty at the start of a test]
-Jobs that stay in memory are those of one test, as the mails in `mail.outbox` are. pytest names the test that it runs in
-the environment. Nothing else does: there, each of Django's test cases begins with a new list of mails.
 """
 
-import os
-import sys
 import threading
 from collections.abc import Sequence
 
@@ -24,22 +18,20 @@ from django.core.signals import setting_changed
 from .. import conf, mirror
 from ..broker import Broker, JobBroker, JobView, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
-from .memory import MemoryJobs, NoRedis
+from .memory import jobs_in_memory
 
 #: Whoever enqueues waits at most so long for Redis, twice.
 TIMEOUT_SECONDS = 2.0
 #: So often the shards may change under one call before it is given up.
 MOST_ROUNDS = 5
-#: So many jobs are kept in memory; then all are forgotten, for without a test nothing else would empty it.
-MOST_IN_MEMORY = 10_000
 
 
 class Sender:
     """Safe to share between threads. Opens no connection before it is used."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: JobBroker | None = None) -> None:
         self._lock = threading.Lock()
-        self._jobs: JobBroker | None = None
+        self._jobs = jobs
         self._epochs: dict[Shard, str] = {}
         self._counts: dict[str, int] = {}
 
@@ -65,43 +57,29 @@ class Sender:
             BrokerUnavailable: Redis does not answer. Some may have been added.
             ForeignLayout: The prefix belongs to another database; nothing was added.
         """
-        standing: dict[str, str] = {}
-        left = items
+        sent, left, standing = self.jobs, list(items), dict[str, str]()
         for _ in range(MOST_ROUNDS):
-            left = self._round(left, standing)
+            counts, groups = self._counts, dict[Shard, list[NewJob]]()
+            for queue, job in left:
+                groups.setdefault(sent.shard_of(job.member, queue, counts), []).append(job)
+            parts = in_parts(groups)
+            try:
+                replies = sent.enqueue_each(parts, self._epochs, again=False)
+            except BrokerUnavailable:  # see Note [Sent twice]
+                replies = sent.enqueue_each(parts, self._epochs, again=True)
+            left = []
+            for (shard, jobs), (epoch, names) in zip(parts, replies, strict=True):
+                if names is None:  # see Note [The shards that stand]
+                    self._epochs[shard] = epoch
+                    self._counts = mirror.standing_shards(sent.broker)
+                    left += [(shard.queue, job) for job in jobs]
+                elif any(names):
+                    standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
             if not left:
                 return [standing.get(job.member, "") for _, job in items]
         raise BrokerUnavailable(
             "The shards in Redis change all the time, so that nothing can be added. Try again later."
         )
-
-    def _round(self, items: Sequence[tuple[str, NewJob]], standing: dict[str, str]) -> list[tuple[str, NewJob]]:
-        """Send what can be sent; return what belongs elsewhere by now."""
-        sent, counts = self.jobs, self._counts
-        groups: dict[Shard, list[NewJob]] = {}
-        for queue, job in items:
-            groups.setdefault(sent.shard_of(job.member, queue, counts), []).append(job)
-        parts = in_parts(groups)
-        try:
-            replies = sent.enqueue_each(parts, self._epochs, again=False)
-        except BrokerUnavailable:  # see Note [Sent twice]
-            replies = sent.enqueue_each(parts, self._epochs, again=True)
-        left = []
-        for (shard, jobs), (epoch, names) in zip(parts, replies, strict=True):
-            if names is None:
-                self._learn(shard, epoch)
-                left += [(shard.queue, job) for job in jobs]
-            elif any(names):
-                standing.update((job.member, name) for job, name in zip(jobs, names, strict=True) if name)
-        return left
-
-    def _shard(self, queue: str, member: str) -> Shard:
-        return self.jobs.shard_of(member, queue, self._counts)
-
-    def _learn(self, shard: Shard, epoch: str) -> None:
-        """See Note [The shards that stand]."""
-        self._counts = mirror.standing_shards(self.jobs.broker)
-        self._epochs[shard] = epoch
 
     # -- one job that is there
 
@@ -111,81 +89,22 @@ class Sender:
         Raises:
             BrokerError: Redis does not answer, or with an error.
         """
-        shard = self._shard(queue, member)
-        view = self.jobs.view(shard, member)
+        jobs = self.jobs
+        shard = jobs.shard_of(member, queue, self._counts)
+        view = jobs.view(shard, member)
         if not (view.payload or view.result):
-            self._counts = mirror.standing_shards(self.jobs.broker)
-            if self._shard(queue, member) != shard:
-                shard = self._shard(queue, member)
-                view = self.jobs.view(shard, member)
+            self._counts = mirror.standing_shards(jobs.broker)
+            if (standing := jobs.shard_of(member, queue, self._counts)) != shard:
+                return standing, jobs.view(standing, member)
         return shard, view
 
 
-class MemorySender(Sender):
-    """Enqueues into memory. Everything else of the backend stays what it is."""
-
-    def __init__(self, memory: MemoryJobs | None = None) -> None:
-        """Without `memory`, those of the present test are kept; see Note [Empty at the start of a test]."""
-        super().__init__()
-        self._memory, self._given = memory, memory is not None
-        self._test: tuple[str, object] = ("", None)
-
-    @property
-    def jobs(self) -> MemoryJobs:
-        """The jobs in memory."""
-        with self._lock:
-            memory = self._memory
-            if memory is None or (not self._given and self._is_over(memory)):
-                self._memory = memory = MemoryJobs(NoRedis())
-                self._test = _present_test()
-            return memory
-
-    def _is_over(self, memory: MemoryJobs) -> bool:
-        """Say whether these are another test's jobs, or too many."""
-        (name, outbox), (called, present) = self._test, _present_test()
-        return name != called or outbox is not present or len(memory.added) >= MOST_IN_MEMORY
-
-    def hand_over(self, memory: MemoryJobs) -> None:
-        """Let another memory have the present test's jobs."""
-        if not self._given:
-            memory.adopt(self.jobs)
-            self._memory = None
-
-    def send(self, items: Sequence[tuple[str, NewJob]]) -> list[str]:
-        """Add (queue, job) each; return per job '' or the member that stands for it already."""
-        jobs = self.jobs
-        with self._lock:
-            return [jobs.add(Shard(queue, 0), job) for queue, job in items]
-
-    def view(self, queue: str, member: str) -> tuple[Shard, JobView]:
-        """Read one job."""
-        shard = Shard(queue, 0)
-        return shard, self.jobs.view(shard, member)
-
-    def forget(self) -> None:
-        """Keep everything: there is no connection."""
-
-
-def _present_test() -> tuple[str, object]:
-    """Return what changes with each test. See Note [Empty at the start of a test]."""
-    name = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]  # without its phase
-    return name, None if name else getattr(sys.modules.get("django.core.mail"), "outbox", None)
-
-
 _shared = Sender()
-_in_memory = MemorySender()
 
 
 def shared() -> Sender:
     """Return this process' sender: into memory, where Redis is sent nothing."""
-    return _shared if conf.get_config().mirror else _in_memory
-
-
-def take_over(sender: MemorySender) -> MemorySender:
-    """Let this one send into memory for this process from now on; return the one that did. For tests."""
-    global _in_memory
-    before, _in_memory = _in_memory, sender
-    return before
+    return _shared if conf.get_config().mirror else Sender(jobs_in_memory())
 
 
 def _forget(*, setting: str, **kwargs: object) -> None:

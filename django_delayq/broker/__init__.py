@@ -1,51 +1,25 @@
 """The Redis side: keys, scripts, connections. Knows members, points and leases; knows no schedule and no database."""
 
-from .broker import Broker
-from .connection import ClusterConnectionFactory, connector
-from .counts import MinuteCounts
-from .jobs import JobBroker, in_parts
-from .keys import Shard, member_shard
-from .scripts import claimed_ms, held_by
-from .types import (
-    Claim,
-    Definition,
-    Entry,
-    EntryView,
-    JobClaim,
-    JobCounts,
-    JobEntry,
-    JobSettlement,
-    JobStats,
-    JobView,
-    NewJob,
-    Settled,
-    Settlement,
-    Stats,
-)
-
-__all__ = [
-    "Broker",
-    "Claim",
-    "ClusterConnectionFactory",
-    "Definition",
-    "Entry",
-    "EntryView",
-    "JobBroker",
-    "JobClaim",
-    "JobCounts",
-    "JobEntry",
-    "JobSettlement",
-    "JobStats",
-    "JobView",
-    "MinuteCounts",
-    "NewJob",
-    "Settled",
-    "Settlement",
-    "Shard",
-    "Stats",
-    "claimed_ms",
-    "connector",
-    "held_by",
-    "in_parts",
-    "member_shard",
-]
+from .broker import Broker as Broker
+from .cluster import ClusterConnectionFactory as ClusterConnectionFactory
+from .connection import connector as connector
+from .counts import MinuteCounts as MinuteCounts
+from .jobs import JobBroker as JobBroker
+from .jobs import in_parts as in_parts
+from .keys import Shard as Shard
+from .keys import member_shard as member_shard
+from .scripts import claimed_ms as claimed_ms
+from .scripts import held_by as held_by
+from .types import Claim as Claim
+from .types import Definition as Definition
+from .types import Entry as Entry
+from .types import EntryView as EntryView
+from .types import JobCounts as JobCounts
+from .types import JobEntry as JobEntry
+from .types import JobSettlement as JobSettlement
+from .types import JobStats as JobStats
+from .types import JobView as JobView
+from .types import NewJob as NewJob
+from .types import Settled as Settled
+from .types import Settlement as Settlement
+from .types import Stats as Stats

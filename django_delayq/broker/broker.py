@@ -2,11 +2,13 @@
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import methodcaller
 from typing import Any
 
+from ..grouping import grouped
 from . import keys
 from .cluster import node_of
-from .connection import translated
 from .keys import Shard
 from .prefix import SCAN_PAGE, Prefix
 from .scripts import Call, claimed_ms, clock_ms, head_ms, instant_ms, number, settled, text, wire
@@ -40,28 +42,21 @@ class Broker(Prefix):
         return keys.all_keys(self.config.prefix, shard)
 
     def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
-        names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
-        return self.scripts.run(name, Call(names, args))
+        return self.scripts.run(name, Call(keys.shard_keys(self.config.prefix, shard, worker or self.worker), args))
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
-        prefix, worker = self.config.prefix, self.worker
-        return self.scripts.run_each(
-            name, [Call(keys.shard_keys(prefix, shard, worker), args) for shard, args in calls]
-        )
+        made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
+        return self.scripts.run_each(name, made)
 
     def _run_in_parts(self, name: str, shard: Shard, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes."""
-        calls = []
-        for at in range(0, len(items), SCRIPT_PART):
-            args = list(head)
-            for item in items[at : at + SCRIPT_PART]:
-                args += item
-            calls.append((shard, args))
+        starts = range(0, len(items), SCRIPT_PART)
+        calls = [(shard, [*head, *chain.from_iterable(items[at : at + SCRIPT_PART])]) for at in starts]
         return [reply for part in self._run_each(name, calls) for reply in part]
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[Entry]:
         """Lease up to `limit` due members until `lease_ms` from the server's now.
 
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
@@ -75,24 +70,16 @@ class Broker(Prefix):
             before = text(lapsed)
             parts = instant_ms(point), number(generation), number(attempts) or 0, before != "0", claimed_ms(before)
             entries.append(Entry(text(member), *parts))
-        due = text(jobs) == "1"
-        fence = text(fence)
-        known = text(epoch) or None
-        return Claim(int(now), head_ms(head), known, fence, f"{fence} {self.worker}", tuple(entries), jobs_due=due)
+        known, holder, jobs_due = text(epoch) or None, f"{text(fence)} {self.worker}", text(jobs) == "1"
+        return Claim(int(now), head_ms(head), known, holder, tuple(entries), jobs_due)
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
-        args: list[Any] = [lease_ms]
-        for member, holder in leases:
-            args += (wire(member), holder)
-        return {text(member) for member in self._run("renew", shard, args)}
+        return {text(member) for member in self._run("renew", shard, [lease_ms, *chain.from_iterable(leases)])}
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
-        args: list[Any] = [self._channel, str(shard)]
-        for member, *how in settlements:
-            args += (wire(member), *how)
-        return settled(self._run("settle", shard, args))
+        return settled(self._run("settle", shard, [self._channel, str(shard), *chain.from_iterable(settlements)]))
 
     # -- what the mirror does
 
@@ -102,16 +89,14 @@ class Broker(Prefix):
         `reset`: the ledger, read after Redis, shows that what stands there is wrong. What is leased stays as it is.
         """
         head = [self._channel, str(shard), "reset" if reset else ""]
-        items = [(wire(definition.member), *definition[1:]) for definition in definitions]
-        return [text(reply) for reply in self._run_in_parts("upsert", shard, head, items)]
+        return [text(reply) for reply in self._run_in_parts("upsert", shard, head, definitions)]
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
         """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua.
 
         `gone`: deleted or moved away, so that nobody has a due point to record any more.
         """
-        items = [(wire(member), generation, expected) for member, generation, expected in members]
-        return [text(reply) for reply in self._run_in_parts("remove", shard, ["gone" if gone else ""], items)]
+        return [text(reply) for reply in self._run_in_parts("remove", shard, ["gone" if gone else ""], members)]
 
     def enqueue(self, shard: Shard, members: Sequence[tuple[str, int, int]]) -> list[bool]:
         """Add (member, point_ms, wake_ms) that are not there yet; say per member whether it was added."""
@@ -124,38 +109,28 @@ class Broker(Prefix):
 
     def epochs(self, shards: Sequence[Shard]) -> list[str | None]:
         """Return the epoch of each shard, None where it is absent, in one round trip."""
-        with translated():
-            pipeline = self.client.pipeline(transaction=False)
-            for shard in shards:
-                pipeline.get(self._keys(shard)["epoch"])
-            return [text(value) or None if value is not None else None for value in pipeline.execute()]
+        values = self.ask_all([methodcaller("get", self._keys(shard)["epoch"]) for shard in shards])
+        return [text(value) or None if value is not None else None for value in values]
 
     def take_over(self, shards: Sequence[Shard]) -> None:
-        """Give each shard that has one another epoch, and void all its leases.
-
-        So every worker looks again whose index this is before it goes on, and no holder of before moves a member.
-        """
-        with translated():
-            for shard in shards:
-                parts = self._keys(shard)
-                self.client.set(parts["epoch"], secrets.token_hex(4), xx=True)
-                self.client.delete(parts["lease"])
+        """Do as `renew_epochs`, and void all leases, so that no holder of before moves a member."""
+        self.renew_epochs(shards)
+        for shard in shards:
+            self.ask("delete", self._keys(shard)["lease"])
 
     def renew_epochs(self, shards: Sequence[Shard]) -> None:
         """Give each shard that has one another epoch, so that every worker looks again whose index this is.
 
         What is leased stays leased.
         """
-        with translated():
-            for shard in shards:
-                self.client.set(self._keys(shard)["epoch"], secrets.token_hex(4), xx=True)
+        for shard in shards:
+            self.ask("set", self._keys(shard)["epoch"], secrets.token_hex(4), xx=True)
 
     def drop(self, shards: Sequence[Shard]) -> None:
         """Delete all keys of these shards, but for what expires: the journals of workers and the results of jobs."""
-        with translated():
-            for shard in shards:
-                names = self._keys(shard)
-                self.client.unlink(*(name for part, name in names.items() if part not in keys.OF_A_WORKER))
+        for shard in shards:
+            names = self._keys(shard)
+            self.ask("unlink", *(name for part, name in names.items() if part not in keys.OF_A_WORKER))
 
     # -- before anything else
 
@@ -173,11 +148,10 @@ class Broker(Prefix):
         found: dict[str, int] = {}
         clocks = []
         for shard in shards:
-            node = node_of(self.client, keys.shard_keys(self.config.prefix, shard)[0])
+            node = node_of(self.client, self._keys(shard)["due"])
             name = str(node)
             if name not in found:
-                with translated():
-                    found[name] = clock_ms(self.client.time(**node))
+                found[name] = clock_ms(self.ask("time", **node))
             clocks.append(found[name])
         return clocks
 
@@ -196,28 +170,19 @@ class Broker(Prefix):
 
     def heads(self, shards: Sequence[Shard]) -> list[int | None]:
         """Return the score of each shard's head, None where it is empty, by plain reads in one round trip."""
-        if not shards:
-            return []
-        with translated():
-            pipeline = self.client.pipeline(transaction=False)
-            for shard in shards:
-                pipeline.zrange(keys.shard_keys(self.config.prefix, shard)[0], 0, 0, withscores=True)
-            return [head_ms(head[0][1]) if head else None for head in pipeline.execute()]
+        due = (keys.shard_keys(self.config.prefix, shard)[0] for shard in shards)
+        replies = self.ask_all([methodcaller("zrange", key, 0, 0, withscores=True) for key in due])
+        return [head_ms(head[0][1]) if head else None for head in replies]
 
     def views(self, members: Sequence[tuple[str, str]]) -> list[EntryView]:
         """Return what Redis holds of each (member, queue), in one round trip for all of them."""
-        by_shard: dict[Shard, list[int]] = {}
-        for index, (member, queue) in enumerate(members):
-            by_shard.setdefault(self.shard_of(member, queue), []).append(index)
-        with translated():
-            pipeline = self.client.pipeline(transaction=False)
-            for shard, indexes in by_shard.items():
-                names = [wire(members[index][0]) for index in indexes]
-                parts = self._keys(shard)
-                pipeline.zmscore(parts["due"], names)
-                for part in ("point", "gen", "lease", "attempts"):
-                    pipeline.hmget(parts[part], names)
-            replies = iter(pipeline.execute() if by_shard else [])
+        by_shard = grouped(range(len(members)), lambda index: self.shard_of(*members[index]))
+        commands = []
+        for shard, indexes in by_shard.items():
+            names, parts = [wire(members[index][0]) for index in indexes], self._keys(shard)
+            commands.append(methodcaller("zmscore", parts["due"], names))
+            commands += [methodcaller("hmget", parts[part], names) for part in ("point", "gen", "lease", "attempts")]
+        replies = iter(self.ask_all(commands))
         found: dict[int, EntryView] = {}
         for indexes in by_shard.values():
             columns = [next(replies) for _ in range(5)]
@@ -232,17 +197,15 @@ class Broker(Prefix):
         """
         parts = self._keys(shard)
         for part in ("due", "point", "gen", "lease", "attempts"):
-            read = self.client.zscan if part == "due" else self.client.hscan
-            cursor = None
+            read, cursor = "zscan" if part == "due" else "hscan", None
             while cursor != 0:
-                with translated():
-                    cursor, page = read(parts[part], cursor or 0, count=SCAN_PAGE)
-                    names = [item[0] if isinstance(item, tuple) else item for item in page]
-                    scores = [] if part == "due" or not names else self.client.zmscore(parts["due"], names)
+                cursor, page = self.ask(read, parts[part], cursor or 0, count=SCAN_PAGE)
+                names = [item[0] if isinstance(item, tuple) else item for item in page]
                 found = {text(name) for name in names}
                 if part == "due":
                     found.discard(keys.POINTER)
-                else:
+                elif names:
+                    scores = self.ask("zmscore", parts["due"], names)
                     scored = {text(name) for name, score in zip(names, scores, strict=True) if score is not None}
                     found -= scored - {keys.POINTER}
                 if found:
@@ -250,10 +213,6 @@ class Broker(Prefix):
 
 
 def _view(score: Any, point: Any, generation: Any, leased: bool, retrying: bool) -> EntryView:
-    point_ms, score_ms, known = instant_ms(point), number(score), number(generation)
-    garbage = (
-        (point_ms is None and point is not None)
-        or (score_ms is None and score is not None)
-        or (known is None and generation is not None)
-    )
-    return EntryView(point_ms, score_ms, known, leased, retrying, garbage)
+    read = instant_ms(point), number(score), number(generation)
+    garbage = any(new is None and old is not None for new, old in zip(read, (point, score, generation), strict=True))
+    return EntryView(*read, leased, retrying, garbage)

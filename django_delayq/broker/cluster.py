@@ -57,10 +57,10 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         self.check(urls)
         params = self.make_connection_params(urls[0])
         del params["url"], params["parser_class"]
-        first = _parts(urls[0])
-        nodes = [_node(url) for url in urls]
+        parts = [_parts(url) for url in urls]
+        nodes = [ClusterNode(each.get("host", "localhost"), each.get("port", 6379)) for each in parts]  # type: ignore[no-untyped-call]
         tls = {"ssl": True} if urls[0].startswith("rediss") else {}
-        given = {key: value for key, value in first.items() if key not in ("host", "port", "db", "connection_class")}
+        given = {key: value for key, value in parts[0].items() if key not in ("host", "port", "db", "connection_class")}
         options = {**tls, **given, **params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs, **kwargs}
         return RedisCluster(startup_nodes=nodes, **options)
 
@@ -81,11 +81,6 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
 
 def _parts(url: str) -> dict[str, Any]:
     return dict(parse_url(url))  # type: ignore[no-untyped-call]
-
-
-def _node(url: str) -> ClusterNode:
-    parts = _parts(url)
-    return ClusterNode(parts.get("host", "localhost"), parts.get("port", 6379))  # type: ignore[no-untyped-call]
 
 
 def primaries(client: Any) -> list[dict[str, Any]]:

@@ -24,8 +24,6 @@ from .. import conf
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys
 from .cluster import NO_RETRIES, ClusterConnectionFactory
 
-__all__ = ["ClusterConnectionFactory", "connector", "translated"]
-
 #: What a server answers that will serve again by itself.
 PASSING = (
     errors.ConnectionError,
@@ -36,6 +34,8 @@ PASSING = (
     errors.MasterDownError,
     OSError,
 )
+#: How other error replies begin that say the same.
+NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY"
 FAILURES = errors.RedisError, errors.RedisClusterException, OSError
 
 
@@ -50,17 +50,22 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
     """
     if not conf.get_config().mirror:
         raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.why_no_redis()}.")
-    alias = conf.get_config().redis
+    alias, timeouts = conf.get_config().redis, ("socket_timeout", "socket_connect_timeout")
+    # see Note [A client of our own]
+    own = {**dict.fromkeys(timeouts, timeout_seconds), "retry": Retry(NoBackoff(), 0), "decode_responses": False}
     try:
         cache: Any = caches[alias]
         ours = cache.client
         factory, urls, options = ours.connection_factory, list(ours._server), dict(ours._options)
         if isinstance(factory, ClusterConnectionFactory):
             factory.check(urls)
-            return partial(factory.cluster, urls, **_own(timeout_seconds), **NO_RETRIES)
+            return partial(factory.cluster, urls, **own, **NO_RETRIES)
         if "SENTINELS" in options:  # else a dead sentinel would hold up whoever asks it
-            options["SENTINEL_KWARGS"] = {**_own(timeout_seconds), **(options.get("SENTINEL_KWARGS") or {})}
-        client = _single(type(factory)(options), urls[0], timeout_seconds)
+            options["SENTINEL_KWARGS"] = {**own, **(options.get("SENTINEL_KWARGS") or {})}
+        factory = type(factory)(options)
+        pool = factory.get_connection_pool(factory.make_connection_params(urls[0]))
+        pool.connection_kwargs.update(**own, retry_on_timeout=False, retry_on_error=[])
+        client = factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
         return lambda: client
     except ValueError:  # redis-py reads the address; its message may quote a part of the password
         raise ImproperlyConfigured(
@@ -79,20 +84,14 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         ) from None
 
 
-def _own(timeout_seconds: float) -> dict[str, Any]:
-    """Return what our connections have of their own. See Note [A client of our own]."""
-    timeouts = {"socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
-    return {**timeouts, "retry": Retry(NoBackoff(), 0), "decode_responses": False}
+class translated:
+    """Turns redis-py's errors into ours, so that no other layer imports redis.
 
-
-def _single(factory: Any, url: str, timeout_seconds: float) -> Any:
-    pool = factory.get_connection_pool(factory.make_connection_params(url))
-    pool.connection_kwargs.update(**_own(timeout_seconds), retry_on_timeout=False, retry_on_error=[])
-    return factory.redis_client_cls(connection_pool=pool, **factory.redis_client_cls_kwargs)
-
-
-class _Translation:
-    """What `translated` returns. A class, for it takes less time than a generator, and is entered for each command."""
+    Raises:
+        BrokerUnavailable: Trying again later is right.
+        DamagedKeys: A key of ours has a foreign type.
+        BrokerError: Any other error reply.
+    """
 
     def __enter__(self) -> None:
         pass
@@ -102,52 +101,25 @@ class _Translation:
             raise_translated(error)
 
 
-_TRANSLATION = _Translation()
-
-
-def translated() -> _Translation:
-    """Turn redis-py's errors into ours, so that no other layer imports redis.
-
-    Raises:
-        BrokerUnavailable: Trying again later is right.
-        DamagedKeys: A key of ours has a foreign type.
-        BrokerError: Any other error reply.
-    """
-    return _TRANSLATION
-
-
 def raise_translated(error: Exception) -> NoReturn:
     """Raise ours for an error of redis-py's; see `translated`."""
-    try:
-        raise error
-    except errors.AuthenticationError as error:
-        raise BrokerError(f"Redis refused the login: {error}. Check the URL in CACHES.") from error
-    except MasterNotFoundError as error:
+    text, by_cluster = str(error), isinstance(error, errors.RedisClusterException)
+    if isinstance(error.__cause__ if by_cluster else error, errors.AuthenticationError):
+        raise BrokerError(f"Redis refused the login: {text}. Check the URL in CACHES.") from error
+    if by_cluster and (refusal := _refusal(error)):
+        what = f"{refusal}. SECURITY.md tells what a cluster's user needs."
+        raise BrokerError(f"Redis answered with an error: {what}") from error
+    if by_cluster and "not enabled" in text:
+        what = "LOCATION names no Redis Cluster: take CONNECTION_FACTORY out of the alias' OPTIONS."
+        raise BrokerError(f"{text}. {what}") from error
+    if isinstance(error, MasterNotFoundError):
         raise BrokerUnavailable(f"Redis cannot be used now: {_of_sentinels(error)}") from None
-    except PASSING as error:
-        raise BrokerUnavailable(f"Redis cannot be used now: {error or type(error).__name__}") from error
-    except errors.ResponseError as error:
-        text = str(error)
+    if isinstance(error, errors.ResponseError) and not isinstance(error, PASSING):
         if "WRONGTYPE" in text:
             raise DamagedKeys(f"A key under our prefix has a foreign type: {text}") from error
-        if text.startswith(("LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY")) or "-READONLY" in text:
-            raise BrokerUnavailable(f"Redis cannot be used now: {text}") from error
-        raise BrokerError(f"Redis answered with an error: {text}") from error
-    except errors.RedisClusterException as error:
-        if isinstance(error.__cause__, errors.AuthenticationError):
-            raise BrokerError(f"Redis refused the login: {error.__cause__}. Check the URL in CACHES.") from error
-        refusal = _refusal(error)
-        if refusal is not None:
-            raise BrokerError(
-                f"Redis answered with an error: {refusal}. SECURITY.md tells what a cluster's user needs."
-            ) from error
-        if "not enabled" in str(error):
-            raise BrokerError(
-                f"{error}. LOCATION names no Redis Cluster: take CONNECTION_FACTORY out of the alias' OPTIONS."
-            ) from error
-        raise BrokerUnavailable(f"Redis cannot be used now: {error}") from error
-    except errors.RedisError as error:
-        raise BrokerUnavailable(f"Redis cannot be used now: {error}") from error
+        if not text.startswith(NOT_NOW) and "-READONLY" not in text:
+            raise BrokerError(f"Redis answered with an error: {text}") from error
+    raise BrokerUnavailable(f"Redis cannot be used now: {text or type(error).__name__}") from error
 
 
 def _of_sentinels(error: MasterNotFoundError) -> str:

@@ -1,5 +1,6 @@
 """What the servers tell of themselves, and how they behave: INFO, TIME, a script tried. Facts only; judges nothing."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from .types import Trial
 
 if TYPE_CHECKING:
     from .broker import Broker
+    from .prefix import Prefix
 
 #: A clock that shows the same microsecond twice gets so long to move.
 MOVE_SECONDS = 0.02
@@ -34,13 +36,13 @@ class Look:
 
     name: str
     about: Mapping[str, Any]
-    ahead_seconds: tuple[float, float] | None = None
+    ahead_seconds: tuple[float, float] = (-math.inf, math.inf)
     clock_us: tuple[int, int] = (0, 0)
     trial: Trial | None = None
     refusal: str = ""
 
 
-def told(client: Any, section: str, target: Mapping[str, Any]) -> dict[str, Any]:
+def info_of(broker: "Prefix", section: str, target: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section of one server's INFO; empty where the server refuses to tell.
 
     Raises:
@@ -48,8 +50,7 @@ def told(client: Any, section: str, target: Mapping[str, Any]) -> dict[str, Any]
         BrokerError: It refuses the login.
     """
     try:
-        with translated():
-            return dict(client.info(section, **target))
+        return dict(broker.ask("info", section, **target))
     except BrokerError as error:
         if not _is_refusal(error):
             raise
@@ -69,21 +70,17 @@ def look(broker: "Broker") -> list[Look]:
         BrokerError: The login is refused, or the server cannot write to its disk.
     """
     with translated():
-        targets = primaries(broker.client)
-        shards = {_name(node_of(broker.client, _key(broker, shard))): shard for shard in reversed(broker.shards())}
-    return [_look(broker, target, shards.get(_name(target))) for target in targets]
+        due = {shard: keys.shard_keys(broker.config.prefix, shard)[0] for shard in reversed(broker.shards())}
+        shards = {_name(node_of(broker.client, key)): shard for shard, key in due.items()}
+    return [_look(broker, target, shards.get(_name(target))) for target in primaries(broker.client)]
 
 
 def keeps_nothing(broker: "Broker") -> bool:
     """Say whether a server is known to have neither an append-only file nor snapshots; where CONFIG is refused, no."""
-    client = broker.client
-    with translated():
-        targets = primaries(client)
-    for target in targets:
-        if told(client, "persistence", target).get("aof_enabled") == 0:
+    for target in primaries(broker.client):
+        if info_of(broker, "persistence", target).get("aof_enabled") == 0:
             try:
-                with translated():
-                    found = client.config_get("save", **target)
+                found = broker.ask("config_get", "save", **target)
             except BrokerError as error:
                 if not _is_refusal(error):
                     raise
@@ -94,14 +91,14 @@ def keeps_nothing(broker: "Broker") -> bool:
 
 
 def _look(broker: "Broker", target: Mapping[str, Any], shard: keys.Shard | None) -> Look:
-    name, about = _name(target), told(broker.client, "default", target)
+    name, about = _name(target), info_of(broker, "default", target)
     try:
-        before_us, before = _clock(broker.client, target)
+        before_us, before = _clock(broker, target)
         trial = None if shard is None else broker.probe(shard)
-        after_us, after = _clock(broker.client, target)
+        after_us, after = _clock(broker, target)
         if after_us == before_us:
             time.sleep(MOVE_SECONDS)
-            after_us, after = _clock(broker.client, target)
+            after_us, after = _clock(broker, target)
     except BrokerError as error:
         if not _is_refusal(error):
             raise
@@ -117,18 +114,13 @@ def _is_refusal(error: BrokerError) -> bool:
     return isinstance(error.__cause__, errors.ResponseError) and not passing
 
 
-def _clock(client: Any, target: Mapping[str, Any]) -> tuple[int, tuple[float, float]]:
+def _clock(broker: "Broker", target: Mapping[str, Any]) -> tuple[int, tuple[float, float]]:
     """Return the server's clock in µs, and by how many seconds at least and at most it is ahead of this machine's."""
     begin = time.time()
-    with translated():
-        seconds, micros = client.time(**target)
+    seconds, micros = broker.ask("time", **target)
     end = time.time()
     clock_us = int(seconds) * 1_000_000 + int(micros)
     return clock_us, (clock_us / 1e6 - end, clock_us / 1e6 - begin)
-
-
-def _key(broker: "Broker", shard: keys.Shard) -> str:
-    return keys.shard_keys(broker.config.prefix, shard)[0]
 
 
 def _name(target: Mapping[str, Any]) -> str:

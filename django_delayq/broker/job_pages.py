@@ -7,15 +7,17 @@ how many of that score in that shard were shown), which ZCOUNT turns into a rank
 one does. What comes, goes or moves between two pages may be seen twice or not at all.
 """
 
+import heapq
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter, methodcaller
 from typing import Any, Literal, NamedTuple
 
 from . import keys
 from .broker import Broker
-from .connection import translated
 from .keys import Shard
 from .prefix import SCAN_PAGE
 from .scripts import text, wire
@@ -79,39 +81,32 @@ class JobPages:
         if after is not None and after.shard not in order:
             after = None
         starts = self._starts(part, order, after, newest_first)
-        rows: dict[Shard, list[Ranked]] = {shard: [] for shard in shards}
-        pending, count = list(shards), min(size + 1, 4 + 2 * size // len(shards))
-        sign = -1 if newest_first else 1
-        merged: list[tuple[float, int, int]] = []
-        while pending:
-            spans = [(shard, starts[shard] + len(rows[shard]), count) for shard in pending]
-            found = self._ranks(part, spans, newest_first)
-            for shard, more in zip(pending, found, strict=True):
-                rows[shard] += more
-            merged = sorted(
-                (sign * row.score, order[shard], at) for shard in shards for at, row in enumerate(rows[shard])
-            )[: size + 1]
-            pending = [
-                shard
-                for shard, more in zip(pending, found, strict=True)
-                if len(more) == count
-                and (len(merged) <= size or (sign * more[-1].score, order[shard], len(rows[shard])) < merged[-1])
-            ]
-            count = size + 1
-        shown = [rows[shards[index]][at] for _, index, at in merged[:size]]
-        return Page(shown, after_of(shown, after) if len(merged) > size else None)
+        sign, count = -1 if newest_first else 1, min(size + 1, 4 + 2 * size // len(shards))
+        pages = self._ranks(part, [(shard, starts[shard], count) for shard in shards], newest_first)
+
+        def rows(shard: Shard, page: list[Ranked]) -> Iterator[tuple[float, int, Ranked]]:
+            start, wanted = starts[shard], count
+            yield from ((sign * row.score, order[shard], row) for row in page)
+            while len(page) == wanted:
+                start, wanted = start + wanted, size + 1
+                (page,) = self._ranks(part, [(shard, start, wanted)], newest_first)
+                yield from ((sign * row.score, order[shard], row) for row in page)
+
+        merged = heapq.merge(*map(rows, shards, pages), key=itemgetter(0, 1))
+        found = [row for _, _, row in islice(merged, size + 1)]
+        return Page(found[:size], after_of(found[:size], after) if len(found) > size else None)
 
     def held(self, shards: Sequence[Shard], most: int) -> list[tuple[Shard, str, str]]:
         """Return (shard, member, holder) of jobs that workers hold, in no order: all of them, or about `most`."""
         found: list[tuple[Shard, str, str]] = []
         cursors: Mapping[Shard, Any] = dict.fromkeys(shards, 0)
         while cursors and len(found) < most:
-            with translated():
-                pipe = self.broker.client.pipeline(transaction=False)
-                for shard, cursor in cursors.items():
-                    pipe.hscan(self._names(shard)["held"], cursor, count=max(10, min(SCAN_PAGE, most) // len(cursors)))
-                replies = pipe.execute()
-            seen = list(zip(cursors, replies, strict=True))
+            count = max(10, min(SCAN_PAGE, most) // len(cursors))
+            commands = [
+                methodcaller("hscan", self._names(shard)["held"], cursor, count=count)
+                for shard, cursor in cursors.items()
+            ]
+            seen = list(zip(cursors, self.broker.ask_all(commands), strict=True))
             found += [
                 (shard, text(member), text(holder)) for shard, (_, page) in seen for member, holder in page.items()
             ]
@@ -120,8 +115,7 @@ class JobPages:
 
     def turn_us(self, shard: Shard, member: str) -> int | None:
         """Return the turn of a job that is ready, in µs; None where it is not."""
-        with translated():
-            score = self.broker.client.zscore(self._names(shard)["ready"], wire(member))
+        score = self.broker.ask("zscore", self._names(shard)["ready"], wire(member))
         return None if score is None or not math.isfinite(score) else int(score)
 
     # -- inside
@@ -132,29 +126,24 @@ class JobPages:
         """Return for each shard the rank of its first job that was not shown yet."""
         if after is None:
             return dict.fromkeys(order, 0)
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            for shard, index in order.items():
-                bound = f"{'' if index < order[after.shard] else '('}{after.score!r}"
-                span = (bound, "+inf") if newest_first else ("-inf", bound)
-                pipe.zcount(self._names(shard)[part], *span)
-            counts = pipe.execute()
-        starts = {shard: int(count) for shard, count in zip(order, counts, strict=True)}
+        commands = []
+        for shard, index in order.items():
+            bound = f"{'' if index < order[after.shard] else '('}{after.score!r}"
+            span = (bound, "+inf") if newest_first else ("-inf", bound)
+            commands.append(methodcaller("zcount", self._names(shard)[part], *span))
+        starts = {shard: int(count) for shard, count in zip(order, self.broker.ask_all(commands), strict=True)}
         starts[after.shard] += after.shown
         return starts
 
     def _ranks(self, part: Part, spans: Sequence[tuple[Shard, int, int]], newest_first: bool) -> list[list[Ranked]]:
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            for shard, start, count in spans:
-                first, last = (-start - count, -start - 1) if newest_first else (start, start + count - 1)
-                pipe.zrange(self._names(shard)[part], first, last, withscores=True)
-            replies = pipe.execute()
-        found = []
-        for (shard, _, _), reply in zip(spans, replies, strict=True):
-            page = [Ranked(shard, text(member), float(score)) for member, score in reply]
-            found.append(page[::-1] if newest_first else page)
-        return found
+        commands = []
+        for shard, start, count in spans:
+            first, last = (-start - count, -start - 1) if newest_first else (start, start + count - 1)
+            commands.append(methodcaller("zrange", self._names(shard)[part], first, last, withscores=True))
+        return [
+            [Ranked(shard, text(member), float(score)) for member, score in reply[:: -1 if newest_first else 1]]
+            for (shard, _, _), reply in zip(spans, self.broker.ask_all(commands), strict=True)
+        ]
 
     def _names(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.broker.config.prefix, shard)

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import methodcaller
 from typing import Any
 
 from . import keys
@@ -11,7 +13,7 @@ from .exchange import Argument
 from .keys import Shard, member_shard
 from .prefix import SCAN_PAGE
 from .scripts import Call, head_ms, number, settled, text, wire
-from .types import JobClaim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
+from .types import Claim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
 
 def in_parts(groups: Mapping[Shard, Sequence[NewJob]]) -> list[tuple[Shard, Sequence[NewJob]]]:
@@ -47,10 +49,10 @@ class JobBroker:
         """
         calls, channel, mode = [], self.broker._channel, "again" if again else ""
         for shard, jobs in parts:
-            args: list[Argument] = [channel, str(shard), wire(epochs.get(shard, "")), mode]
+            args: list[Argument] = [channel, str(shard), epochs.get(shard, ""), mode]
             for member, wake_ms, priority, unique, payload in jobs:
                 how = f"{wake_ms} {priority} {unique}" if wake_ms or priority or unique else ""
-                args += (wire(member), wire(payload), how)
+                args += (member, payload, how)
             more = self._results(shard, [job.member for job in jobs]) if again else ()
             calls.append(Call(self._keys(shard), args, more))
         replies = self.broker.scripts.run_each("job_enqueue", calls)
@@ -61,7 +63,7 @@ class JobBroker:
 
     def change(self, shard: Shard, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
-        args = [self.broker._channel, str(shard), wire(member), what, ms, wire(value), unique.encode()]
+        args = [self.broker._channel, str(shard), member, what, ms, value, unique]
         return text(self._run("job_change", shard, args, self._results(shard, [member])))
 
     def view(self, shard: Shard, member: str) -> JobView:
@@ -74,47 +76,37 @@ class JobBroker:
 
     def views_of(self, items: Sequence[tuple[Shard, str]]) -> list[JobView]:
         """Read jobs of any shards, in one round trip; see `view`."""
-        if not items:
-            return []
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            for shard, member in items:  # the payload before the result: one of the two is there at each moment
-                names = self._names(shard)
-                pipe.hget(names["payload"], wire(member))
-                pipe.hget(names["held"], wire(member))
-                pipe.zscore(names["jobs"], wire(member))
-                pipe.zscore(names["dead"], wire(member))
-                pipe.get(self._result(shard, member))
-            replies = pipe.execute()
+        commands = []
+        for shard, member in items:
+            names, name = self._names(shard), wire(member)
+            commands += [
+                methodcaller("hget", names["payload"], name),
+                methodcaller("hget", names["held"], name),
+                methodcaller("zscore", names["jobs"], name),
+                methodcaller("zscore", names["dead"], name),
+                methodcaller("get", self._result(shard, member)),  # after the payload: one of the two is there
+            ]
+        replies = self.broker.ask_all(commands)
         found = []
         for at in range(0, len(replies), 5):
             payload, holder, waits, died, result = replies[at : at + 5]
-            found.append(
-                JobView(text(payload or ""), text(holder or ""), number(waits), number(died), text(result or ""))
-            )
+            times = number(waits), number(died)
+            found.append(JobView(text(payload or ""), text(holder or ""), *times, text(result or "")))
         return found
 
     def present(self, shard: Shard, members: Sequence[str]) -> list[bool]:
         """Say which of these wait or are held. One that is being moved may seem absent."""
         names, wired = self._names(shard), [wire(member) for member in members]
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            pipe.zmscore(names["jobs"], wired)
-            pipe.zmscore(names["ready"], wired)
-            scores = pipe.execute()
+        scores = self.broker.ask_all([methodcaller("zmscore", names[part], wired) for part in ("jobs", "ready")])
         return [waits is not None or turn is not None for waits, turn in zip(*scores, strict=True)]
 
     def labels(self, shard: Shard, member: str) -> tuple[int, str]:
         """Return the priority and the hash of the unique key of a job, as they stand beside its text."""
         names = self._names(shard)
-        with translated():
-            pipe = self.broker.client.pipeline(transaction=False)
-            pipe.hget(names["priority"], wire(member))
-            pipe.hget(names["unique"], wire(member))
-            priority, unique = pipe.execute()
-        rank = text(priority or "0")
+        commands = [methodcaller("hget", names[part], wire(member)) for part in ("priority", "unique")]
+        rank, unique = (text(value or "") for value in self.broker.ask_all(commands))
         known = rank.removeprefix("-").isdecimal() and len(rank) <= 4 and -100 <= int(rank) <= 100
-        return int(rank) if known else 0, text(unique or "").removeprefix("k")
+        return int(rank) if known else 0, unique.removeprefix("k")
 
     def counts(self, shards: Sequence[Shard]) -> list[JobCounts]:
         """Count the jobs of each shard, in one round trip."""
@@ -149,16 +141,14 @@ class JobBroker:
     def _pages(self, key: str) -> Iterator[list[tuple[str, int]]]:
         cursor = None
         while cursor != 0:
-            with translated():
-                cursor, page = self.broker.client.zscan(key, cursor or 0, count=SCAN_PAGE)
+            cursor, page = self.broker.ask("zscan", key, cursor or 0, count=SCAN_PAGE)
             yield [(text(name), number(max(0.0, score)) or 0) for name, score in page]
 
     def entomb(self, shard: Shard, member: str, died_ms: int, payload: str) -> None:
         """Put a dead job of another shard among those of this one."""
         names = self._names(shard)
-        with translated():
-            self.broker.client.hset(names["payload"], wire(member), wire(payload))
-            self.broker.client.zadd(names["dead"], {wire(member): died_ms})
+        self.broker.ask("hset", names["payload"], wire(member), wire(payload))
+        self.broker.ask("zadd", names["dead"], {wire(member): died_ms})
 
     def results(self, queue: str) -> Iterator[tuple[int, str]]:
         """Yield (shard, member) of the results of a queue that stand in Redis."""
@@ -174,26 +164,25 @@ class JobBroker:
     def move_result(self, member: str, old: Shard, new: Shard) -> None:
         """Give a result another shard, for as long as it would have been kept."""
         source, target = self._result(old, member), self._result(new, member)
-        with translated():
-            value, left = self.broker.client.get(source), self.broker.client.pttl(source)
-            if value is not None and left > 0:
-                self.broker.client.set(target, value, px=left, nx=True)
-                self.broker.client.unlink(source)
+        value, left = self.broker.ask("get", source), self.broker.ask("pttl", source)
+        if value is not None and left > 0:
+            self.broker.ask("set", target, value, px=left, nx=True)
+            self.broker.ask("unlink", source)
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> JobClaim:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[JobEntry]:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
-        worker = self.broker.worker
-        args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker]
-        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, worker=worker)
+        args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.broker.worker]
+        now, head, epoch, fence, *rest = self._run("job_claim", shard, args)
         entries = []
         for at in range(0, len(rest), 4):
             member, payload, lapsed, reclaims = rest[at : at + 4]
             former = text(lapsed)
-            holder = former if " " in former else ""
-            entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, holder))
-        return JobClaim(int(now), head_ms(head), text(epoch) or None, f"{text(fence)} {worker}", tuple(entries))
+            known = former if " " in former else ""
+            entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, known))
+        holder = f"{text(fence)} {self.broker.worker}"
+        return Claim(int(now), head_ms(head), text(epoch) or None, holder, tuple(entries))
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Extend these (member, holder); return the members that are no longer ours.
@@ -201,17 +190,13 @@ class JobBroker:
         `start`: an execution of each begins after somebody else's lease had run out. It is counted; where a result
         stands already, the job is forgotten and counts as not ours.
         """
-        args: list[Any] = [lease_ms, "start" if start else ""]
-        for member, holder in leases:
-            args += (wire(member), holder)
+        args = [lease_ms, "start" if start else "", *chain.from_iterable(leases)]
         more = self._results(shard, [member for member, _ in leases]) if start else ()
         return {text(member) for member in self._run("job_renew", shard, args, more)}
 
     def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         """Give jobs back; per job 1 applied, 0 no longer ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
-        args: list[Any] = [self.broker._channel, str(shard), dead_ms, dead_most]
-        for member, holder, what, ms, value in settlements:
-            args += (wire(member), holder, what, ms, wire(value))
+        args = [self.broker._channel, str(shard), dead_ms, dead_most, *chain.from_iterable(settlements)]
         more = self._results(shard, [item.member for item in settlements])
         return settled(self._run("job_settle", shard, args, more))
 
@@ -220,18 +205,18 @@ class JobBroker:
     def _names(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.broker.config.prefix, shard)
 
-    def _keys(self, shard: Shard, worker: str = "-") -> tuple[bytes, ...]:
-        return keys.job_keys(self.broker.config.prefix, shard, worker)
+    def _keys(self, shard: Shard) -> tuple[str, ...]:
+        return keys.shard_keys(self.broker.config.prefix, shard, self.broker.worker, keys.JOB_PARTS)
 
     def _result(self, shard: Shard, member: str) -> bytes:
         return wire(keys.result_key(self.broker.config.prefix, shard, member))
 
-    def _results(self, shard: Shard, members: Sequence[str]) -> list[bytes]:
-        stem = keys.result_key(self.broker.config.prefix, shard, "").encode()
-        return [stem + wire(member) for member in members]
+    def _results(self, shard: Shard, members: Sequence[str]) -> list[str]:
+        stem = keys.result_key(self.broker.config.prefix, shard, "")
+        return [stem + member for member in members]
 
-    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[bytes] = (), *, worker: str = "-") -> Any:
-        return self.broker.scripts.run(name, Call(self._keys(shard, worker), args, more))
+    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[str] = ()) -> Any:
+        return self.broker.scripts.run(name, Call(self._keys(shard), args, more))
 
 
 def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:

@@ -16,24 +16,13 @@ JOB_PARTS = (
 OF_A_WORKER = ("journal", "taken")
 #: The Redis type of each part; another type under our name was written by somebody else.
 TYPES = {
-    "due": "zset",
-    "point": "hash",
-    "gen": "hash",
-    "lease": "hash",
-    "fence": "string",
-    "attempts": "hash",
-    "journal": "string",
-    "epoch": "string",
-    "jobs": "zset",
-    "ready": "zset",
-    "dead": "zset",
-    "payload": "hash",
-    "held": "hash",
-    "priority": "hash",
-    "unique": "hash",
-    "reclaims": "hash",
-    "taken": "string",
+    **dict.fromkeys(("due", "jobs", "ready", "dead"), "zset"),
+    **dict.fromkeys(("point", "gen", "lease", "attempts"), "hash"),
+    **dict.fromkeys(("payload", "held", "priority", "unique", "reclaims"), "hash"),
+    **dict.fromkeys(("fence", "epoch", "journal", "taken"), "string"),
 }
+#: The keys that belong to no shard, see DECISIONS.md.
+OF_THE_PREFIX = {"layout": "string", "workers": "zset", "worker-details": "hash", "sweep": "string", "swept": "string"}
 #: The member of `due` that stands for all jobs of the shard.
 POINTER = "jobs"
 #: A job's shard follows from so much of its name, so that jobs with one unique key are in one shard.
@@ -56,18 +45,11 @@ def member_shard(member: str, queue: str, count: int) -> Shard:
     return Shard(queue, crc32(name.encode("utf-8", "surrogateescape")) % count)
 
 
-@lru_cache(maxsize=4096)
-def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
-    """Return the constant list of keys that every script on points gets."""
+@lru_cache(maxsize=8192)
+def shard_keys(prefix: str, shard: Shard, worker: str = "-", parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
+    """Return the constant list of keys that every script on points gets; with JOB_PARTS that of scripts on jobs."""
     names = all_keys(prefix, shard, worker)
-    return tuple(names[part] for part in PARTS)
-
-
-@lru_cache(maxsize=4096)
-def job_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[bytes, ...]:
-    """Return the constant list of keys that every script on jobs gets, as they are sent."""
-    names = all_keys(prefix, shard, worker)
-    return tuple(names[part].encode() for part in JOB_PARTS)
+    return tuple(names[part] for part in parts)
 
 
 def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
@@ -86,31 +68,6 @@ def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
     return f"{{{prefix}:{shard}}}:counts:{what}"
 
 
-def layout_key(prefix: str) -> str:
-    """STRING: shards per queue and the database's fingerprint, as JSON."""
-    return f"{prefix}:layout"
-
-
-def workers_key(prefix: str) -> str:
-    """ZSET: worker -> ms of its last heartbeat."""
-    return f"{prefix}:workers"
-
-
-def worker_details_key(prefix: str) -> str:
-    """HASH: worker -> what it runs, as JSON."""
-    return f"{prefix}:worker-details"
-
-
-def sweep_key(prefix: str) -> str:
-    """STRING, expires: the mark of the full sweep that is under way."""
-    return f"{prefix}:sweep"
-
-
-def swept_key(prefix: str) -> str:
-    """STRING: the last full sweep, as JSON."""
-    return f"{prefix}:swept"
-
-
 def wake_channel(prefix: str) -> str:
     """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared."""
     return f"{prefix}:wake"
@@ -121,15 +78,13 @@ def patterns(prefix: str) -> list[str]:
     return [f"{{{prefix}:*", *prefix_keys(prefix)]
 
 
+def prefix_key(prefix: str, name: str) -> str:
+    return f"{prefix}:{name}"
+
+
 def prefix_keys(prefix: str) -> dict[str, str]:
     """Return the keys that belong to no shard, each with its Redis type."""
-    return {
-        layout_key(prefix): "string",
-        workers_key(prefix): "zset",
-        worker_details_key(prefix): "hash",
-        sweep_key(prefix): "string",
-        swept_key(prefix): "string",
-    }
+    return {prefix_key(prefix, name): kind for name, kind in OF_THE_PREFIX.items()}
 
 
 def is_own(prefix: str, key: str) -> bool:

@@ -9,9 +9,9 @@ may be of another version, with other settings and other users. Then a refusal i
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import conf
 from ..exceptions import UnfitServer
@@ -33,7 +33,6 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> str:
-        """The letter of the id."""
         return self.id.partition(".")[2][0]
 
     def __str__(self) -> str:
@@ -63,8 +62,7 @@ def examine(broker: Broker, said: set[str]) -> str:
 def findings(looks: Iterable[Look]) -> list[Finding]:
     """Return what is wrong with the servers, each kind once: for the first server that has it."""
     looks = list(looks)
-    found = [finding for each in looks for finding in _server(each)]
-    found += _clocks([each for each in looks if each.ahead_seconds is not None])
+    found = [*(finding for each in looks for finding in _server(each)), *_clocks(looks)]
     return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
 
 
@@ -116,15 +114,12 @@ def _clocks(looks: list[Look]) -> Iterator[Finding]:
     """Compare the clocks. What a round trip may have taken never counts as a difference."""
     hint = "Have both follow NTP: Redis' clock says when something is due, this machine's when an edit takes effect."
     for each in looks:
-        least, most = each.ahead_seconds or (0.0, 0.0)
-        if least > CLOCK_SECONDS:
-            yield Finding(
-                "delayq.W006", f"The clock of {_called(each)} is {least:.1f} s ahead of this machine's.", hint
-            )
-        if most < -CLOCK_SECONDS:
-            yield Finding("delayq.W006", f"The clock of {_called(each)} is {-most:.1f} s behind this machine's.", hint)
+        least, most = each.ahead_seconds
+        if least > CLOCK_SECONDS or most < -CLOCK_SECONDS:
+            off = f"{least:.1f} s ahead of" if least > CLOCK_SECONDS else f"{-most:.1f} s behind"
+            yield Finding("delayq.W006", f"The clock of {_called(each)} is {off} this machine's.", hint)
     for one, other in permutations(looks, 2):
-        apart = (one.ahead_seconds or (0.0, 0.0))[0] - (other.ahead_seconds or (0.0, 0.0))[1]
+        apart = one.ahead_seconds[0] - other.ahead_seconds[1]
         if apart > CLOCK_SECONDS:
             yield Finding(
                 "delayq.W007",
@@ -134,9 +129,6 @@ def _clocks(looks: list[Look]) -> Iterator[Finding]:
 
 
 def _called(each: Look) -> str:
-    return " ".join(part for part in (_version(each.about), each.name and f"at {each.name}") if part)
-
-
-def _version(about: Mapping[str, Any]) -> str:
-    name = "Valkey" if "valkey_version" in about else "Redis"
-    return f"{name} {about.get('valkey_version', about.get('redis_version', ''))}".strip()
+    name = "Valkey" if "valkey_version" in each.about else "Redis"
+    version = each.about.get("valkey_version", each.about.get("redis_version", ""))
+    return " ".join(part for part in (name, version, each.name and f"at {each.name}") if part)

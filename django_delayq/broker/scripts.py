@@ -35,9 +35,9 @@ def load(name: str) -> tuple[str, str]:
 class Call(NamedTuple):
     """One run of a script. `keys` are the same for all runs in one shard, `more` stand behind them."""
 
-    keys: tuple[str | bytes, ...]
+    keys: tuple[str, ...]
     args: Sequence[Argument]
-    more: Sequence[str | bytes] = ()
+    more: Sequence[str] = ()
 
 
 class Scripts:
@@ -86,25 +86,22 @@ class Scripts:
         if len(calls) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
             for call in calls:
-                _queue(pipeline, command, script, call)
+                _run(pipeline, command, script, call)
             return list(pipeline.execute(raise_on_error=False))
-        return [self._execute(command, script, call) for call in calls]
-
-    def _execute(self, command: str, script: str, call: Call) -> Any:
-        """Let the client find out where the script belongs."""
-        try:
-            return _queue(self._client, command, script, call)
-        except errors.NoScriptError as error:
-            return error
+        return [_run(self._client, command, script, call) for call in calls]
 
 
-def _queue(client: Any, command: str, script: str, call: Call) -> Any:
+def _run(client: Any, command: str, script: str, call: Call) -> Any:
     run = client.eval if command == "EVAL" else client.evalsha
-    return run(script, len(call.keys) + len(call.more), *call.keys, *call.more, *call.args)
+    try:
+        args = [wire(value) if isinstance(value, str) else value for value in (*call.keys, *call.more, *call.args)]
+        return run(script, len(call.keys) + len(call.more), *args)
+    except errors.NoScriptError as error:
+        return error
 
 
 @lru_cache(maxsize=4096)
-def _head(command: str, script: str, keys: tuple[str | bytes, ...], more: int) -> bytes:
+def _head(command: str, script: str, keys: tuple[str, ...], more: int) -> bytes:
     """Return what is the same for all runs of a script in one place."""
     return pack((command, script, len(keys) + more, *keys))
 
@@ -147,7 +144,6 @@ def held_by(holder: str) -> tuple[str, int | None]:
 
 
 def clock_ms(value: Any) -> int:
-    """Return a reply to TIME as ms since the epoch."""
     seconds, micros = value
     return int(seconds) * 1000 + int(micros) // 1000
 
@@ -165,6 +161,5 @@ def instant_ms(value: Any) -> int | None:
 
 
 def settled(reply: Any) -> Settled:
-    """Return the reply to a settlement."""
     now, head, *replies = reply
     return Settled(int(now), head_ms(head), [int(item) for item in replies])

@@ -1,7 +1,9 @@
 """The values that go into the broker and come out of it. All instants are ms since the epoch, by the server's clock."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +19,23 @@ class Entry:
     lapsed_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple, Generic[E]):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `jobs_due` says whether
-    jobs are to be claimed there too.
+    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what every
+    lease of it is called: fence, space, worker. `jobs_due` says of a claim of points whether jobs can be claimed too.
     """
 
     now_ms: int
     head_ms: int | None
     epoch: str | None
-    fence: str
-    #: What its leases are called: fence, space, worker.
     holder: str
-    entries: tuple[Entry, ...]
+    entries: tuple[E, ...]
     jobs_due: bool = False
+
+    @property
+    def fence(self) -> str:
+        return self.holder.partition(" ")[0]
 
 
 class Trial(NamedTuple):
@@ -125,16 +128,6 @@ class JobEntry(NamedTuple):
     lapsed: bool
     reclaims: int
     former: str = ""
-
-
-class JobClaim(NamedTuple):
-    """The reply to a claim of jobs; see `Claim`. `holder` is what every lease of it is called."""
-
-    now_ms: int
-    head_ms: int | None
-    epoch: str | None
-    holder: str
-    entries: tuple[JobEntry, ...]
 
 
 class JobSettlement(NamedTuple):

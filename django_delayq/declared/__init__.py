@@ -13,18 +13,8 @@ During a deploy old and new code run side by side; if each wrote what it declare
 with every start of a process, and every change of a recurrence begins it anew.
 """
 
-from .collect import Collected, collect
-from .overrides import Override, declaration_of, overrides, reset
-from .sync import Report, sync, sync_after_migrate
+from .collect import collect
+from .overrides import declaration_of, overrides, reset
+from .sync import sync, sync_after_migrate
 
-__all__ = [
-    "Collected",
-    "Override",
-    "Report",
-    "collect",
-    "declaration_of",
-    "overrides",
-    "reset",
-    "sync",
-    "sync_after_migrate",
-]
+__all__ = ["collect", "declaration_of", "overrides", "reset", "sync", "sync_after_migrate"]

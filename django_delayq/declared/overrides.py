@@ -8,9 +8,7 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from ..models import Declaration, Schedule
-from .merge import merge
-from .shown import shown
-from .values import FIELDS, RECURRENCE, SWITCH, from_json, values_of
+from .values import FIELDS, RECURRENCE, SWITCH, differing, from_json, shown, values_for, values_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,12 @@ def overrides(schedule: Schedule, duration: Callable[[timedelta], str] = str) ->
         return []
     declared, current = from_json(declaration.values), values_of(schedule)
     return [
-        Override(_label(unit.name), shown(unit, current, duration), shown(unit, declared, duration))
-        for unit in merge(declared, current, declared).stay
+        Override(
+            _("recurrence") if unit is RECURRENCE else str(FIELDS[unit.name].verbose_name),
+            shown(unit, current, duration),
+            shown(unit, declared, duration),
+        )
+        for unit in differing(current, declared)
     ]
 
 
@@ -56,9 +58,7 @@ def reset(schedule: Schedule) -> bool:
         if declaration is None or row is None:
             return False
         declared = from_json(declaration.values)
-        changes = {
-            name: declared[name] for unit in merge(declared, values_of(row), declared).stay for name in unit.fields
-        }
+        changes = values_for(differing(values_of(row), declared), declared)
         for name, value in changes.items():
             setattr(row, name, value)
         if changes.keys() - SWITCH.fields:
@@ -66,7 +66,3 @@ def reset(schedule: Schedule) -> bool:
         if changes:
             row.save(using=using, update_fields=list(changes))
         return bool(changes)
-
-
-def _label(name: str) -> str:
-    return _("recurrence") if name == RECURRENCE.name else str(FIELDS[name].verbose_name)

@@ -1,16 +1,61 @@
-"""What one sync does to one schedule: planned from rows, told in lines, written in the transaction of its caller."""
+"""What one sync does to one schedule: planned from the rows there are, told in lines, written in one transaction."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from typing import Any, Self
+
+from django.db import IntegrityError
+from django.db.models import Q
 
 from ..decorators import Declared
+from ..fields import utcnow
 from ..models import Declaration, Schedule
-from .merge import merge, switched_off
-from .rows import Rows
-from .shown import shown
-from .values import RECURRENCE, SWITCH, Unit, Values, from_json, to_json, values_of
+from .values import RECURRENCE, SWITCH, Unit, Values, differing, from_json, shown, to_json, values_for, values_of
+
+#: Why a schedule is disabled that the code no longer declares.
+GONE = "The code no longer declares this schedule."
+
+
+class Overtaken(IntegrityError):
+    """Another sync wrote between two reads of this one: begin the transaction anew."""
+
+
+class Rows:
+    """Schedules by primary key and by name, declarations by key and by schedule."""
+
+    def __init__(self, declarations: Collection[Declaration], schedules: Collection[Schedule]) -> None:
+        self.schedules = {each.pk: each for each in schedules}
+        self.named = {each.name: each for each in schedules}
+        known = [each for each in declarations if each.pk in self.schedules]  # else deleted between the two queries
+        self.declarations = {each.key: each for each in known}
+        self.of_schedule = {each.pk: each for each in known}
+
+    @classmethod
+    def read_all(cls, using: str, names: Collection[str]) -> Self:
+        """Return every declared schedule, and those of these names."""
+        declarations = Declaration._base_manager.using(using).all()
+        wanted = Q(pk__in=[each.pk for each in declarations]) | Q(name__in=names)
+        return cls(declarations, Schedule._base_manager.using(using).filter(wanted))
+
+    @classmethod
+    def lock(cls, using: str, key: str, names: Collection[str]) -> Self:
+        """Return and lock the schedule of a key, and those of these names.
+
+        Declarations are locked first: see `models/locks.py`, Note [Order of locks].
+
+        Raises:
+            Overtaken: There is a declaration now that was not there when declarations were locked.
+        """
+        declarations = Declaration._base_manager.using(using).order_by("pk")
+        schedules = Schedule._base_manager.using(using).order_by("pk")
+        named = list(schedules.filter(name__in=names).values_list("pk", flat=True))
+        locked = declarations.select_for_update().filter(Q(key=key) | Q(pk__in=named))
+        wanted = Q(pk__in=[each.pk for each in locked]) | Q(name__in=names)
+        rows = cls(locked, schedules.select_for_update().filter(wanted))
+        again = declarations.filter(Q(key=key) | Q(pk__in=list(rows.schedules)))
+        if {(each.pk, each.key) for each in again} != {(each.pk, each.key) for each in locked}:
+            raise Overtaken(f"The schedule declared as {key!r} is being written by another sync.")
+        return rows
 
 
 class NameTaken(Exception):
@@ -61,7 +106,7 @@ class Step:
         self.declaration.save(using=using)
 
 
-def plan(declared: Declared, wanted: Values, rows: Rows, keys: Collection[str], now: datetime) -> Step:
+def plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) -> Step:
     """Return what is to be done so that the database has what the code declares. `keys` are all that the code has.
 
     Raises:
@@ -74,7 +119,7 @@ def plan(declared: Declared, wanted: Values, rows: Rows, keys: Collection[str], 
         if declaration.gone_at is not None:
             lines.append(f"{schedule.name}: declared again")
     elif wanted["name"] not in rows.named:
-        return _plan_new(declared, wanted, now)
+        return _plan_new(declared, wanted)
     else:
         schedule = rows.named[wanted["name"]]
         declaration = rows.of_schedule.get(schedule.pk)
@@ -92,34 +137,43 @@ def plan(declared: Declared, wanted: Values, rows: Rows, keys: Collection[str], 
     return step
 
 
-def plan_gone(schedule: Schedule, declaration: Declaration, now: datetime) -> Step:
-    """Return how to disable a schedule that the code no longer declares."""
-    changes = switched_off(values_of(schedule))
+def plan_gone(key: str, rows: Rows) -> Step:
+    """Return how to disable a schedule that the code no longer declares, if that is not done already.
+
+    What is set on it goes into what the code said last, too: should the schedule come back, it is on again unless a
+    person has touched the switch.
+    """
+    last = rows.declarations.get(key)
+    if last is None or last.gone_at is not None:
+        return Step()
+    schedule = rows.schedules[last.pk]
+    changes: dict[str, Any] = {"enabled": False, "pause_reason": GONE} if schedule.enabled else {}
     did = "disabled, the code no longer declares it" if changes else "the code no longer declares it; it is off already"
-    gone = Declaration(pk=declaration.pk, key=declaration.key, values={**declaration.values, **changes}, gone_at=now)
+    gone = Declaration(pk=last.pk, key=key, values={**last.values, **changes}, gone_at=utcnow())
     return Step(schedule, gone, changes, [f"{schedule.name}: {did}"])
 
 
-def _plan_new(declared: Declared, wanted: Values, now: datetime) -> Step:
-    at: datetime | None = wanted["at"]
-    if at is not None and at <= now:
+def _plan_new(declared: Declared, wanted: Values) -> Step:
+    if wanted["at"] is not None and wanted["at"] <= utcnow():
         return Step(notes=[f"{wanted['name']}: not created, {shown(RECURRENCE, wanted)} has passed"])
     line = f"{wanted['name']}: created, {shown(RECURRENCE, wanted)}, {wanted['task']}"
     return Step(Schedule(), Declaration(key=declared.key, values=to_json(wanted)), dict(wanted), [line])
 
 
 def _compare(schedule: Schedule, wanted: Values, last: Values) -> Step:
+    """Set what is as the code said last, and keep what a person changed. See Note [Three sides]."""
     current = values_of(schedule)
-    merged = merge(last, current, wanted)
+    differs = differing(current, wanted)
+    follow = [unit for unit in differs if unit.same(current, last)]
 
-    def told(unit: Unit, before: str, between: str) -> str:
+    def line(unit: Unit, before: str, between: str) -> str:
         return f"{schedule.name}: {unit.name} {before} {shown(unit, current)}{between} {shown(unit, wanted)}"
 
     return Step(
         schedule,
-        changes=merged.changes(wanted),
-        lines=[told(unit, "from", " to") for unit in merged.follow],
-        notes=[told(unit, "stays", ", changed by hand; the code says") for unit in merged.stay],
+        changes=values_for(follow, wanted),
+        lines=[line(unit, "from", " to") for unit in follow],
+        notes=[line(unit, "stays", ", changed by hand; the code says") for unit in differs if unit not in follow],
     )
 
 

@@ -2,21 +2,18 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connections, transaction
 
 from .. import ledger
-from ..decorators import Declared
-from ..fields import utcnow
 from ..models import Declaration
-from .collect import Collected, collect
-from .rows import Rows
-from .step import NameTaken, Step, plan, plan_gone
-from .values import Values, declared_schedule, values_of
+from .collect import collect
+from .step import NameTaken, Rows, Step, plan, plan_gone
+from .values import declared_schedule, values_of
 
 #: Each attempt but the last one ends because somebody else has written the same schedule.
 MOST_ATTEMPTS = 5
@@ -57,27 +54,33 @@ def sync(*, dry_run: bool = False) -> Report:
     """
     found, using = collect(), ledger.database()
     report = Report(checked=len(found.declared) + len(found.twice))
-    wanted = _wanted(found, report)
-    rows = Rows.read_all(using, [values["name"] for _declared, values in wanted])
+    report.problems += [
+        f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
+    ]
+    rows = Rows.read_all(using, [each.values["name"] for each in found.declared])
     kept: set[int | None] = set()
-    for declared, values in wanted:
+
+    def do(key: str, names: list[str], plan_from: Callable[[Rows], Step]) -> None:
+        step = plan_from(rows)
+        if dry_run:
+            step.apply()
+        elif step.declaration is not None:
+            step = _write(using, key, names, plan_from)
+        report.add(step)
+        kept.add(step.schedule.pk if step.schedule is not None else None)
+
+    for declared in found.declared:
+        name = declared.values["name"]
         try:
-            step = plan(declared, values, rows, found.keys, utcnow())
-            if dry_run:
-                step.apply()
-            elif step.declaration is not None:
-                step = _write(using, declared, values, found)
-            report.add(step)
-            if step.schedule is not None:
-                kept.add(step.schedule.pk)
+            values = values_of(declared_schedule(declared))
+            do(declared.key, [name], partial(plan, declared, values, found.keys))
         except NameTaken as error:
             report.problems.append(str(error))
         except ValidationError as error:
-            report.problems.append(f"{values['name']}: {said(error)}")
+            report.problems.append(f"{name}: {said(error)}")
     for key, declaration in sorted(rows.declarations.items()):
-        if key not in found.keys and declaration.gone_at is None and declaration.pk not in kept:
-            step = plan_gone(rows.schedules[declaration.pk], declaration, utcnow())
-            report.add(step if dry_run else _write_gone(using, key))
+        if key not in found.keys and declaration.pk not in kept:
+            do(key, [], partial(plan_gone, key))
     return report
 
 
@@ -107,48 +110,16 @@ def said(error: ValidationError) -> str:
     return " ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())
 
 
-def _wanted(found: Collected, report: Report) -> list[tuple[Declared, Values]]:
-    wanted: list[tuple[Declared, Values]] = []
-    for declared in found.declared:
-        try:
-            wanted.append((declared, values_of(declared_schedule(declared))))
-        except ValidationError as error:
-            report.problems.append(f"{declared.values['name']}: {said(error)}")
-    report.problems += [
-        f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
-    ]
-    return wanted
-
-
-def _write(using: str, declared: Declared, values: Values, found: Collected) -> Step:
+def _write(using: str, key: str, names: list[str], plan_from: Callable[[Rows], Step]) -> Step:
     """Plan again with locked rows, and write. Who comes second finds what the first has written, and has less to do."""
-
-    def write() -> Step:
-        rows = Rows.lock(using, declared.key, [values["name"]])
-        step = plan(declared, values, rows, found.keys, utcnow())
-        step.write(using)
-        return step
-
-    return _try_again(using, write)
-
-
-def _write_gone(using: str, key: str) -> Step:
-    def write() -> Step:
-        rows = Rows.lock(using, key, [])
-        declaration = rows.declarations.get(key)
-        if declaration is None or declaration.gone_at is not None:
-            return Step()
-        step = plan_gone(rows.schedules[declaration.pk], declaration, utcnow())
-        step.write(using)
-        return step
-
-    return _try_again(using, write)
-
-
-def _try_again(using: str, write: Callable[[], Step]) -> Step:
-    """Write in a transaction; again where another sync or a person was faster, which leaves less to do each time."""
-    for _attempt in range(MOST_ATTEMPTS - 1):
-        with suppress(IntegrityError), transaction.atomic(using=using):
-            return write()
-    with transaction.atomic(using=using):
-        return write()
+    left = MOST_ATTEMPTS
+    while True:
+        left -= 1
+        try:
+            with transaction.atomic(using=using):
+                step = plan_from(Rows.lock(using, key, names))
+                step.write(using)
+                return step
+        except IntegrityError:
+            if not left:
+                raise

@@ -1,13 +1,15 @@
-"""The values of a schedule that code can declare: complete, as JSON and back, and compared. Reads no database."""
+"""The values of a schedule that code can declare: complete, as JSON and back, compared, in words. Reads no database."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import Field, JSONField
 
+from .. import registry
 from ..decorators import Declared
 from ..models import Schedule
+from ..redaction import redact_arguments
 
 Values = Mapping[str, Any]
 #: Every field that a person can edit, by its name.
@@ -28,15 +30,21 @@ class Unit(NamedTuple):
             return True
         return all(one[name] == other[name] for name in self.fields)
 
-    def of(self, values: Values) -> dict[str, Any]:
-        """Return the values of these fields."""
-        return {name: values[name] for name in self.fields}
-
 
 RECURRENCE = Unit("recurrence", ("kind", "cron", "every", "at"))
 SWITCH = Unit("enabled", ("enabled", "pause_reason"))
 _TOGETHER = {name: unit for unit in (RECURRENCE, SWITCH) for name in unit.fields}
 UNITS = tuple(dict.fromkeys(_TOGETHER.get(name) or Unit(name, (name,)) for name in FIELDS))
+
+
+def differing(one: Values, other: Values) -> list[Unit]:
+    """Return what is not the same in both."""
+    return [unit for unit in UNITS if not unit.same(one, other)]
+
+
+def values_for(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
+    """Return the values to set so that these units are as wanted."""
+    return {name: wanted[name] for unit in units for name in unit.fields}
 
 
 def declared_schedule(declared: Declared) -> Schedule:
@@ -52,8 +60,7 @@ def declared_schedule(declared: Declared) -> Schedule:
 
 def values_of(schedule: Schedule) -> dict[str, Any]:
     """Return the value of every field, instants in UTC."""
-    values = {name: getattr(schedule, name) for name in FIELDS}
-    return {name: _in_utc(value) for name, value in values.items()}
+    return {name: _in_utc(getattr(schedule, name)) for name in FIELDS}
 
 
 def _in_utc(value: Any) -> Any:
@@ -76,8 +83,29 @@ def from_json(stored: Values) -> dict[str, Any]:
     """Return the value of every field; one that a former release did not know had its default."""
     values: dict[str, Any] = {}
     for name, field in FIELDS.items():
-        if name not in stored:
-            values[name] = field.get_default()
-        else:
-            values[name] = stored[name] if isinstance(field, JSONField) else _in_utc(field.to_python(stored[name]))
+        value = stored[name] if name in stored else field.get_default()
+        values[name] = value if isinstance(field, JSONField) else _in_utc(field.to_python(value))
     return values
+
+
+def shown(unit: Unit, values: Values, duration: Callable[[timedelta], str] = str) -> str:
+    """Return what these fields say as text for people, secrets hidden."""
+    if unit is RECURRENCE:
+        if values["kind"] == "cron":
+            return f"cron {values['cron']!r}"
+        return ("every " if values["kind"] == "every" else "") + _text(values["every"] or values["at"], duration)
+    if unit is SWITCH:
+        reason = values["pause_reason"]
+        return "on" if values["enabled"] else f"off ({reason})" if reason else "off"
+    if unit.name in ("args", "kwargs"):
+        args, kwargs = redact_arguments(values["args"], values["kwargs"], registry.parameters_of(values["task"]))
+        return repr(args if unit.name == "args" else kwargs)
+    return _text(values[unit.name], duration)
+
+
+def _text(value: Any, duration: Callable[[timedelta], str]) -> str:
+    if isinstance(value, timedelta):
+        return duration(value)
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S %Z}"
+    return "nothing" if value is None else repr(value)

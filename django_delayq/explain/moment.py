@@ -8,10 +8,9 @@ from zoneinfo import ZoneInfo
 from django.utils.dateparse import parse_datetime, parse_time
 from django.utils.translation import gettext as _
 
-from ..timing.point import EPOCH, from_micros, micros
-from ..timing.zone import get_zone
+from ..timing.point import EPOCH, from_seconds, seconds
+from ..timing.zone import stretch
 
-SECOND = 1_000_000
 _WITH_SECONDS = re.compile(r"\d:\d{2}:\d{2}")
 
 
@@ -66,7 +65,7 @@ def _in_zone(wall: datetime, name: str, zone: ZoneInfo, width: timedelta) -> Mom
     shown = {"time": f"{wall:%Y-%m-%d %H:%M:%S}", "zone": name}
     if first.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
         notes.append(_("%(time)s does not exist in %(zone)s: the clock jumps over it.") % shown)
-        start = from_micros(get_zone(name).stretch(micros(first) // SECOND)[0] * SECOND)
+        start = from_seconds(stretch(zone, seconds(first))[0])
         if start is not None:  # what stands for it comes right after the jump
             return Moment(start, start + max(width, timedelta(minutes=1)), tuple(notes))
     elif local.replace(fold=1).utcoffset() != local.utcoffset():

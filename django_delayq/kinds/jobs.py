@@ -10,6 +10,7 @@ from ..broker import JobBroker, Shard
 from ..compat import AnyTask, task_backends
 from ..counters import Counts
 from ..exceptions import ForgedJob, JobLost, UnknownTask
+from ..grouping import grouped
 from ..jobs import Call, Options, Retries, decode
 from ..jobs.aliases import keepers_of
 from ..jobs.task import retries_of
@@ -127,7 +128,7 @@ class Jobs(JobCalls):
             else:
                 starting.append(job)
         kept = []
-        for shard, jobs in by_shard(starting).items():
+        for shard, jobs in grouped(starting, lambda job: job.shard).items():
             deadline = time.monotonic() + self._lease_seconds
             lost = self._renew(shard, jobs, start=True)
             for job in jobs:
@@ -190,14 +191,6 @@ def _count(job: HeldJob, counted: Counts) -> None:
 
 #: Of a job that has ended, by its state's status.
 OUTCOMES = {"SUCCESSFUL": "succeeded", "FAILED": "failed"}
-
-
-def by_shard(jobs: Sequence[HeldJob]) -> dict[Shard, list[HeldJob]]:
-    """Return jobs by where they are."""
-    shards: dict[Shard, list[HeldJob]] = {}
-    for job in jobs:
-        shards.setdefault(job.shard, []).append(job)
-    return shards
 
 
 def _backend_of(alias: str) -> Any:

@@ -163,7 +163,7 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
         return
     known = held.entry.point_ms is not None  # Redis may have lost it
     row = next((row for row in rows if row.due_at == held.point), None) if known else None
-    owed = _owed(schedule)
+    owed = chain.left_undecided(schedule, schedule.state)
     if row is None and known and (before := _before(held.point, schedule, rows, owed)) is not None:
         verdicts.settle.append(held.go_to(before, schedule))
         return
@@ -201,13 +201,6 @@ def _undecided(point: datetime, schedule: ScheduleRow) -> bool:
     return schedule.state.last_due_at is None or point > schedule.state.last_due_at
 
 
-def _owed(schedule: ScheduleRow) -> datetime | None:
-    """Return the first undecided point of the definitions before the last edit, as the edit noted it; None for none."""
-    due = schedule.state.next_due_at
-    owed = due is not None and schedule.created_at < due <= schedule.effective_from and _undecided(due, schedule)
-    return due if owed else None
-
-
 def _not_owed(point: datetime, schedule: ScheduleRow, row: RunRow | None, first: datetime | None) -> bool:
     """Say whether the point is decided, a hole was left before it, or is of no definition. Note [What is owed]."""
     if row is None and (point <= schedule.created_at or not _undecided(point, schedule)):
@@ -234,7 +227,7 @@ def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, 
         held.outcome = Outcome(run, schedule)
         held.close(run, Status.SKIPPED, "paused")
     else:
-        verdicts.settle.append(held.go_to(_owed(schedule), schedule))
+        verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))
         return
     verdicts.decided.append(held)
 
@@ -242,7 +235,7 @@ def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, 
 def _left_by_edit(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts, reason: str = "edited") -> None:
     """Explain what the definition before an edit left undecided, as one stretch. Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
-    first = point + timedelta(milliseconds=1) if point <= edited else _owed(schedule)
+    first = point + timedelta(milliseconds=1) if point <= edited else chain.left_undecided(schedule, schedule.state)
     if first is None or first > edited:
         return
     run = held.new_run(schedule, first, last_due_at=edited, points=0)

@@ -60,10 +60,14 @@ class Reader:
         """Return the rows with these keys, by their order; `where` is more SQL without values of anybody's."""
         if not keys:
             return []
-        among, values = f"{self._key} IN ({', '.join(['%s'] * len(keys))})", [*keys]
+        connection = connections[self._using]
+        values: list[Any] = [*keys]
         if isinstance(keys, range):
             among, values = f"{self._key} >= %s AND {self._key} < %s", [keys.start, keys.stop]
-        connection = connections[self._using]
+        elif connection.vendor == "postgresql":  # one parameter: its driver looks for each in the text, in Python
+            among, values = f"{self._key} = ANY(%s)", [values]
+        else:
+            among = f"{self._key} IN ({', '.join(['%s'] * len(keys))})"
         with connection.cursor() as cursor:
             if self._in_c:
                 cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)

@@ -16,6 +16,7 @@ from django.db.models import BooleanField, Exists, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ..fields import utcnow
+from ..grouping import grouped
 from ..models import Origin, Run, Schedule, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
@@ -74,12 +75,8 @@ def open_chains() -> QuerySet[Run]:
 
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
-    found: dict[int, list[RunRow]] = {}
-    rows = _runs("schedule", pks, _OPEN_OF_CHAIN)
-    for row in sorted(rows, key=lambda row: row.due_at):
-        if row.status != Status.QUEUED:
-            found.setdefault(row.schedule_id, []).append(row)
-    return found
+    rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
+    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id)
 
 
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:

@@ -8,8 +8,7 @@ from enum import Enum
 
 from .. import chain
 from ..broker import Broker, EntryView
-from . import rows
-from .read import Wanted, read_wanted
+from .read import Wanted, keys_of, read_wanted
 from .write import write_wanted
 
 #: No sound entry that is due waits longer for its score, and no lease is longer: see unsound() in the scripts' prelude.
@@ -34,84 +33,72 @@ class Difference(Enum):
     @property
     def is_damage(self) -> bool:
         """True where the entry is to be replaced, not only brought up to date."""
-        return self in _DAMAGE
-
-    def words(self, item: Wanted) -> str:
-        """Return the line of a report."""
-        return f"{item.schedule.name}: {self.value.format(point=item.point)}"
+        return self.name in ("TORN", "AHEAD", "EARLIER", "WAKE", "LEASE", "ATTEMPTS")
 
 
 NOTHING = EntryView(None, None, None, leased=False)
-_DAMAGE = (
-    Difference.TORN, Difference.AHEAD, Difference.EARLIER, Difference.WAKE, Difference.LEASE, Difference.ATTEMPTS,
-)  # fmt: skip
 
 
-def compare(
-    broker: Broker, homes: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False
-) -> list[tuple[Wanted, Difference]]:
+def compare(broker: Broker, queues: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False) -> list[str]:
     """Compare the schedules of these keys, which live in these queues; mend what differs, unless in a `dry_run`.
 
-    Those that moved to another queue this very moment are left to the delta sweep. `flushed`: Redis is not asked, it
-    had nothing a moment ago; what has come there since is found by the scripts, and stays.
+    Return a line for each that differs. Those that moved to another queue this very moment are left to the delta sweep.
+    `flushed`: Redis is not asked, it had nothing a moment ago; what has come there since is found by the scripts, and
+    stays.
 
     Raises:
         BrokerError: Redis cannot be written; the next sweep does what was not reached.
     """
     now_ms = 0
-    views = dict.fromkeys(homes, NOTHING)
+    views = dict.fromkeys(queues, NOTHING)
     if not flushed:
         now_ms = broker.now_ms()
-        replies = broker.views([(chain.member_of(pk), queue) for pk, queue in homes.items()])
-        views = dict(zip(homes, replies, strict=True))
-    found: list[tuple[Wanted, Difference]] = []
-    update: list[Wanted] = []
+        replies = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
+        views = dict(zip(queues, replies, strict=True))
+    lines: list[str] = []
+    outdated: list[Wanted] = []
     damaged: list[Wanted] = []
-    expected: dict[str, str] = {}
-    for item in read_wanted(rows.keys_of(homes), note=not dry_run):
-        schedule = item.schedule
-        view = views.get(schedule.pk)
-        if view is None or homes[schedule.pk] != schedule.queue:
+    for item in read_wanted(keys_of(queues), note=not dry_run):
+        view = views.get(item.pk)
+        if view is None or queues[item.pk] != item.queue:
             continue
         difference = find_difference(item, view, now_ms)
-        if difference is None:
-            continue
-        found.append((item, difference))
-        (damaged if difference.is_damage else update).append(item)
-        if view.generation is not None and view.generation > schedule.generation:
-            expected[item.member] = str(view.generation)
-    if not dry_run:
-        for items, reset in ((update, False), (damaged, True)):
-            if items:
-                write_wanted(broker, items, reset=reset, expected=expected)
-    return found
+        if difference is not None:
+            lines.append(f"{item.name}: {difference.value.format(point=item.point)}")
+            (damaged if difference.is_damage else outdated).append(item)
+            if view.generation is not None and view.generation > item.definition.generation:
+                item.definition = item.definition._replace(expected=str(view.generation))
+    for items, reset in ((outdated, False), (damaged, True)):
+        if items and not dry_run:
+            write_wanted(broker, items, reset=reset)
+    return lines
 
 
 def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:
     """Say what is wrong with an entry, None where nothing is."""
-    generation, score_ms = item.schedule.generation, view.score_ms
+    wanted, score_ms = item.definition, view.score_ms
     if item.past_django:
         return Difference.PAST_DJANGO
     if item.point is None:
-        return _find_needless(view, generation, now_ms)
+        return _find_needless(view, wanted.generation, now_ms)
     if view.point_ms is None or score_ms is None or view.generation is None:
         return Difference.ABSENT if view.point_ms is None and score_ms is None else Difference.TORN
-    if view.generation != generation:
-        return Difference.BEHIND if view.generation < generation else Difference.NEWER
+    if view.generation != wanted.generation:
+        return Difference.BEHIND if view.generation < wanted.generation else Difference.NEWER
     if view.leased:
         return Difference.LEASE if score_ms > now_ms + LONGEST_WAIT_MS else None
-    if view.point_ms > item.point_ms:
+    if view.point_ms > wanted.point_ms:
         return Difference.AHEAD
-    if score_ms > max(now_ms, item.wake_ms) + LONGEST_WAIT_MS:
+    if score_ms > max(now_ms, wanted.wake_ms) + LONGEST_WAIT_MS:
         return Difference.WAKE
     if item.awaited:  # waits for a retry
         return None
-    if view.point_ms < item.point_ms:
+    if view.point_ms < wanted.point_ms:
         return Difference.EARLIER if score_ms > now_ms else None  # else its claimer is about to see it
     if view.point_ms > now_ms:
         if view.retrying:
             return Difference.ATTEMPTS
-        if score_ms != item.wake_ms:
+        if score_ms != wanted.wake_ms:
             return Difference.WAKE
     return None
 

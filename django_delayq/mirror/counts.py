@@ -11,11 +11,11 @@ from functools import partial
 
 from .. import ledger
 from ..broker import Broker, MinuteCounts
+from ..broker.web import ask
 from ..counters import Counts
 from ..exceptions import BrokerError
 from ..fields import utcnow
 from ..timing import from_ms, to_ms
-from .fast import ask
 
 MINUTE_MS = 60_000
 #: All workers together look so often; somewhat less than a minute, as each asks with its heartbeat.

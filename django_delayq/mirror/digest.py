@@ -29,11 +29,11 @@ def digest_of(schedule: ScheduleRow) -> str:
     """Return what identifies this definition as far as Redis is concerned; the same in every process and database."""
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
-    shard = sum_of_place(schedule.queue, schedule.jitter, schedule.name)
+    shard = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
     return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{shard}"
 
 
-def sum_of_place(queue: str, jitter: timedelta, name: str) -> str:
+def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
     """Return the last part of a digest: where a schedule waits and when it is woken."""
     shard = (queue, jitter, name) if jitter else queue
     return f"{crc32(repr(shard).encode()):08x}"
@@ -46,8 +46,11 @@ class PastDjango(NamedTuple):
     moved: bool
 
 
-def edited_past_django(schedule: ScheduleRow, seen: str, digest: str) -> PastDjango | None:
+def edited_past_django(schedule: ScheduleRow, digest: str) -> PastDjango | None:
     """Compare a definition with what was mirrored of it; None where SQL edited nothing. See Note [Digest]."""
+    seen = schedule.state.mirrored_digest
+    if seen == digest:
+        return None
     old, new = seen.split(":"), digest.split(":")
     if len(old) != len(new) or old[0] != new[0]:  # never mirrored, or by another version of this package
         return None

@@ -1,15 +1,18 @@
 """Drift as a number: how far Redis is from the database, by counting. Compares no schedule's entry, changes nothing."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from .. import ledger
 from ..broker import Broker
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..timing.point import EPOCH
-from .durable import STALE, count_missing, count_unmirrored
+from .durable import find_missing, load_waiting
 from .turn import read_last
+
+#: A job that no sweep has seen to for so long counts: the sweeps come every 2 s.
+STALE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +66,42 @@ def drift(broker: Broker) -> Drift:
     # A bound, not `is not null`: SQLite then counts on the index.
     states = ScheduleState._base_manager.using(using)
     expected = states.filter(next_due_at__gte=EPOCH).count()
-    # A parked schedule that owes a point has its entry until a worker claims it, and none afterwards.
+    # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
     parked = states.filter(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED).count()
     expected += ledger.open_apart().count()
     stats = broker.all_stats(broker.shards())
     members = sum(item.members for item in stats)
+    parts = [(item.members, item.points, item.generations) for item in stats]
     last = read_last(broker)
     return Drift(
         unmirrored=unmirrored,
         tombstones=tombstones,
         missing=max(0, expected - parked - members - unmirrored),
         ghosts=max(0, members - expected - unmirrored - tombstones),
-        torn=sum(max(item.members, item.points, item.generations) - item.members for item in stats)
-        + sum(item.members - min(item.members, item.points, item.generations) for item in stats),
+        torn=sum(max(counts) - min(counts) for counts in parts),
         unbuilt=sum(item.epoch is None or item.epoch.startswith("building:") for item in stats),
         swept_at=None if last is None else last.at,
         mended=0 if last is None else last.mended,
-        jobs=count_unmirrored(STALE),
-        missing_jobs=count_missing(broker),
+        jobs=_count_stale_jobs(),
+        missing_jobs=_count_missing_jobs(broker),
     )
+
+
+def _count_stale_jobs() -> int:
+    """Count jobs that no sweep has seen to; one that was revived is as old as its revival.
+
+    Only one that was revived has a fence before its first attempt.
+    """
+    now = utcnow()
+    rows = ledger.unmirrored_jobs().filter(enqueued_at__lt=now - STALE)
+    return rows.exclude(attempt=0, fence__gt="", wakes_at__range=(now - STALE, now)).count()
+
+
+def _count_missing_jobs(broker: Broker) -> int:
+    """Count jobs that a sweep has seen to and that Redis has no more, among the oldest that are open.
+
+    The oldest are those that a restored database has open again, because they have ended since.
+    """
+    rows = ledger.open_jobs().filter(mirrored=True, queue__in=broker.config.queues)
+    missing = find_missing(broker, load_waiting(rows, calls=False))
+    return rows.filter(pk__in=[job.pk for job in missing]).count() if missing else 0  # without what has just ended

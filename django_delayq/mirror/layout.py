@@ -6,17 +6,17 @@ own copy: where it lives (PostgreSQL's system identifier and database, a SQLite 
 created (a copy has the same moment but another place; two projects with equal paths have different moments).
 
 Note [Queues of other settings]
-A process whose settings name fewer queues is no stranger, and the numbers of the others stay in the layout whatever it
-writes there: they are the guard of those entries. But its sweeps and saves mirror schedules of every queue. Where it
-would count the shards of such a queue otherwise, it would put a second entry for each into another place, and both
+A process whose settings name fewer queues belongs here too, and the numbers of the others stay in the layout whatever
+it writes there: they are the guard of those entries. But its sweeps and saves mirror schedules of every queue. Where it
+would count the shards of such a queue otherwise, it would put a second entry for each into another shard, and both
 would be run. So it is refused as soon as the database has something for that queue.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 from django.db.migrations.recorder import MigrationRecorder
@@ -29,56 +29,46 @@ from ..models import Schedule
 _known: dict[tuple[str, str], str] = {}
 
 
-def check_layout(broker: Broker, *, adopt: bool = False, claim: bool = True) -> None:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What stands in Redis: the database, the number of shards of each queue, and from which one it is being moved."""
+
+    database: str
+    shards: dict[str, int] = field(default_factory=dict)
+    former: dict[str, int] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        stored = {"database": self.database, "shards": self.shards}
+        return json.dumps(stored | {"former": self.former} if self.former else stored, sort_keys=True)
+
+
+def check_layout(broker: Broker, *, claim: bool = True) -> None:
     """Claim the prefix for this database and these shard counts, or find that it is theirs already.
 
-    `adopt` takes the prefix over from another database; without `claim` nothing is written, and a prefix that nobody
-    has claimed passes.
+    Without `claim` nothing is written, and a prefix that nobody has claimed passes.
 
     Raises:
         ForeignLayout: The prefix belongs to another database or another number of shards, or see Note [Queues of
             other settings]; says what to do.
     """
-    text = this_layout(broker)
-    stored = _parse(broker.claim_layout(text) if claim else broker.layout() or text)
-    if adopt or stored is None:
-        if claim:
-            store_layout(broker)
+    own = {queue: broker.config.shard_count(queue) for queue in broker.config.queues}
+    text = broker.claim_layout(Layout(fingerprint(), own).text()) if claim else broker.layout()
+    if claim and _parse(text) is None:
+        store_layout(broker)
         return
-    _check_database(broker, stored)
-    shards = {queue: broker.config.shard_count(queue) for queue in broker.config.queues}
-    for queue, count in shards.items():
-        known = stored["shards"].get(queue, count)
+    standing = _checked(broker, text)
+    for queue, count in own.items():
+        known = standing.shards.get(queue, count)
         if known != count:
             raise ForeignLayout(
                 f"The queue {queue!r} has {known} shards in Redis but {count} in DELAYQ['SHARDS'] here. Nothing was "
                 f"changed. If {known} is right, set it here and start again. If {count} is: run, with this setting, "
                 "manage.py delayq_sync --reshard; workers and web processes may go on meanwhile."
             )
-    _check_others(broker, stored)
-    if claim and shards.keys() - stored["shards"].keys():
-        stored["shards"].update(shards)
-        broker.write_layout(json.dumps(stored, sort_keys=True))
-
-
-def this_layout(
-    broker: Broker, *, former: Mapping[str, int] | None = None, standing: Mapping[str, Any] | None = None
-) -> str:
-    """Return the layout of this database and these settings; `former` are the shards that are being moved from.
-
-    What `standing` says of queues that these settings do not name is part. See Note [Queues of other settings].
-    """
-    config = broker.config
-
-    def others(part: str) -> dict[str, int]:
-        return {queue: n for queue, n in (standing or {}).get(part, {}).items() if queue not in config.queues}
-
-    own = {queue: config.shard_count(queue) for queue in config.queues}
-    layout: dict[str, Any] = {"database": fingerprint(), "shards": {**others("shards"), **own}}
-    moved_from = {**others("former"), **(former or {})}
-    if moved_from:
-        layout["former"] = moved_from
-    return json.dumps(layout, sort_keys=True)
+    _check_others(broker, standing)
+    if claim and own.keys() - standing.shards.keys():
+        broker.write_layout(Layout(standing.database, standing.shards | own, standing.former).text())
 
 
 def standing_shards(broker: Broker) -> dict[str, int]:
@@ -89,19 +79,21 @@ def standing_shards(broker: Broker) -> dict[str, int]:
     Raises:
         ForeignLayout: The prefix belongs to another database.
     """
-    stored = _parse(broker.layout() or "")
-    if stored is None:
-        return {}
-    _check_database(broker, stored)
-    return dict(stored["shards"])
+    return _checked(broker, broker.layout()).shards
 
 
 def store_layout(broker: Broker, *, former: Mapping[str, int] | None = None) -> None:
-    """Write the layout of this database and these settings over the one that stands. See `this_layout`."""
-    standing = _parse(broker.layout() or "")
-    if standing is not None and standing["database"] != fingerprint():
-        standing = None
-    broker.write_layout(this_layout(broker, former=former, standing=standing))
+    """Write the layout of this database and these settings; `former` are the shards that are being moved from.
+
+    What stands of queues that these settings do not name stays. See Note [Queues of other settings].
+    """
+    standing, own = _parse(broker.layout()), broker.config.queues
+    if standing is None or standing.database != fingerprint():
+        standing = Layout(fingerprint())
+    shards = {queue: count for queue, count in standing.shards.items() if queue not in own}
+    moved_from = {queue: count for queue, count in standing.former.items() if queue not in own}
+    shards |= {queue: broker.config.shard_count(queue) for queue in own}
+    broker.write_layout(Layout(standing.database, shards, {**moved_from, **(former or {})}).text())
 
 
 def other_shards(broker: Broker) -> dict[str, int]:
@@ -112,39 +104,40 @@ def other_shards(broker: Broker) -> dict[str, int]:
     Raises:
         ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings].
     """
-    stored = _parse(broker.layout() or "")
-    if stored is None:
-        return {}
-    _check_database(broker, stored)
-    _check_others(broker, stored)
-    found: dict[str, int] = {}
-    unfinished = stored.get("former", {})
-    for queue in broker.config.queues:
-        count = stored["shards"].get(queue)
-        if count is not None and (count != broker.config.shard_count(queue) or queue in unfinished):
-            found[queue] = max(count, unfinished.get(queue, 0))
-    return found
+    standing = _checked(broker, broker.layout())
+    _check_others(broker, standing)
+    return {
+        queue: max(standing.shards[queue], standing.former.get(queue, 0))
+        for queue in broker.config.queues
+        if queue in standing.shards
+        and (queue in standing.former or standing.shards[queue] != broker.config.shard_count(queue))
+    }
 
 
 def moving(text: str | None) -> list[str]:
     """Return the queues whose move to another number of shards has not come to its end, by this stored layout."""
-    stored = _parse(text or "")
-    return [] if stored is None else sorted(stored.get("former", {}))
+    standing = _parse(text)
+    return [] if standing is None else sorted(standing.former)
 
 
-def _check_database(broker: Broker, stored: dict[str, Any]) -> None:
-    if stored["database"] != fingerprint():
+def _checked(broker: Broker, text: str | None) -> Layout:
+    """Return a stored layout, an empty one where there is none; refuse that of another database."""
+    standing = _parse(text)
+    if standing is None:
+        return Layout("")
+    if standing.database != fingerprint():
         raise ForeignLayout(
             f"The prefix {broker.config.prefix!r} in Redis belongs to another database. Nothing was changed. If this "
             "is a copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database "
             "replaces the other (restored or moved), or a test run wrote here, stop all workers and run: "
             "manage.py delayq_sync --adopt"
         )
+    return standing
 
 
-def _check_others(broker: Broker, stored: dict[str, Any]) -> None:
-    """Refuse to mirror into wrong places. See Note [Queues of other settings]."""
-    for queue, known in stored["shards"].items():
+def _check_others(broker: Broker, standing: Layout) -> None:
+    """Refuse to mirror into wrong shards. See Note [Queues of other settings]."""
+    for queue, known in standing.shards.items():
         count = broker.config.shard_count(queue)
         if queue not in broker.config.queues and count != known and _in_use(queue):
             raise ForeignLayout(
@@ -159,15 +152,15 @@ def _in_use(queue: str) -> bool:
     return schedules.exists() or ledger.open_apart().filter(queue=queue).exists()
 
 
-def _parse(text: str) -> dict[str, Any] | None:
+def _parse(text: str | None) -> Layout | None:
     """Return a stored layout, None for garbage: it is then written anew."""
     try:
-        value = json.loads(text)
-        former = value.get("former", {})
-        named = [*value["shards"].items(), *former.items()]
-        sound = isinstance(value["database"], str) and all(conf.QUEUE_NAME.fullmatch(name) for name, _ in named)
+        value = json.loads(text or "")
+        layout = Layout(value["database"], value["shards"], value.get("former", {}))
+        named = [*layout.shards.items(), *layout.former.items()]
+        sound = isinstance(layout.database, str) and all(conf.QUEUE_NAME.fullmatch(name) for name, _ in named)
         sound = sound and all(type(count) is int and 0 < count <= conf.MAX_SHARDS for _, count in named)
-        return value if sound else None
+        return layout if sound else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

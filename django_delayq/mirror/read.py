@@ -1,8 +1,11 @@
 """Works out what Redis should hold of schedules, and notes it in their states. Needs no Redis and writes none."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import F, Min, Q, QuerySet
 
 from .. import chain, conf, ledger
 from ..broker import Definition
@@ -10,82 +13,121 @@ from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
 from ..rows import ScheduleRow, StateRow
 from ..signals import schedule_parked
-from ..timing import to_ms
-from . import rows
-from .digest import PastDjango, digest_of, edited_past_django
+from ..timing import to_ms, wake_at
+from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
 
 
 @dataclass(slots=True)
 class Wanted:
-    """What Redis should hold of a schedule: a point and its wake-up, or nothing.
+    """What Redis should hold of a schedule: a point and its wake-up, or nothing where there is no `point`.
 
-    `awaited`: the point has a row of the ledger that is not finished, so it may wait for a retry. `past_django`: SQL
-    edited the row since it was mirrored; see Note [Digest]. `noted`: its state is as this says; else somebody else has
-    locked it, and it must not be called mirrored.
+    `unnoted`: its row does not say yet that this generation is mirrored, and may be made to. `awaited`: the point has a
+    row of the ledger that is not finished, so it may wait for a retry. `past_django`: SQL edited the row since it was
+    mirrored; see Note [Digest].
     """
 
-    schedule: ScheduleRow
-    member: str
+    pk: int
+    name: str
+    queue: str
+    definition: Definition
     point: datetime | None
-    point_ms: int
-    wake_ms: int
-    awaited: bool
-    past_django: bool
-    noted: bool = True
+    unnoted: bool = False
+    awaited: bool = False
+    past_django: bool = False
 
-    def definition(self, expected: str = "") -> Definition:
-        """Return the definition to upsert, where there is a point."""
-        return Definition(self.member, self.schedule.generation, self.point_ms, self.wake_ms, expected)
+    @property
+    def member(self) -> str:
+        """Its member in Redis."""
+        return self.definition.member
 
 
-def read_wanted(pks: Sequence[int], *, note: bool = True) -> list[Wanted]:
+def _definition(pk: int, name: str, jitter: timedelta, generation: int, point: datetime | None) -> Definition:
+    point_ms = wake_ms = 0
+    if point is not None:
+        point_ms = wake_ms = to_ms(point)
+        if jitter:
+            wake_ms = to_ms(wake_at(point, jitter, name))
+    return Definition(chain.member_of(pk), generation, point_ms, wake_ms)
+
+
+def read_settled(queues: Mapping[int, str]) -> list[Wanted]:
+    """Return what is wanted of those of these schedules, by their queues, that need no working out.
+
+    They are mirrored and active, nothing of them has begun, and nothing of before an edit is undecided.
+    """
+    pks, fields = keys_of(queues), ("pk", "queue", "name", "jitter", "generation", "state__next_due_at")
+    rows = Schedule._base_manager.using(ledger.database()).filter(
+        Q(state__last_due_at=None) | Q(state__last_due_at__lt=F("state__next_due_at")),
+        **_among("pk", pks),
+        enabled=True,
+        synced_generation=F("generation"),
+        state__condition=Condition.ACTIVE,
+        state__next_due_at__gt=F("effective_from"),
+    )
+    # The end of a run apart from the chain moves the next point, and is not written there.
+    rows = rows.exclude(every_from=Schedule.EveryFrom.FINISH, overlap="allow")
+    found = list(rows.order_by("pk").values_list(*fields, "state__mirrored_digest"))
+    begun = _load_oldest_open(pks)
+    return [
+        Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point), point)
+        for pk, queue, name, jitter, generation, point, digest in found
+        if queues.get(pk) == queue and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name))
+    ]
+
+
+def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
+    """Return (primary key, queue) of the schedules that this names."""
+    return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue", named=True)
+
+
+def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
     """Read definitions and work out what Redis should hold of each; `note` the result in their states.
 
     Needs no Redis, so that a state tells what a definition left undecided even where Redis was never reached. What was
     edited past Django becomes a new version here: it gets a generation, and an `effective_from` where its timing
     changed. What others have locked is left to the next sweep. `range(a, b)` stands for all keys between.
     """
-    schedules = list(ledger.load_schedules(pks).values())
-    marks = {schedule.pk: digest_of(schedule) for schedule in schedules}
-    edited = _edited(schedules, marks)
-    left: set[int] = set()
+    schedules = ledger.load_schedules(pks)
+    digests = {pk: digest_of(row) for pk, row in schedules.items()}
+    edited = {pk: what for pk, row in schedules.items() if (what := edited_past_django(row, digests[pk])) is not None}
+    locked: set[int] = set()
     if edited and note:
-        left = _begin_versions(schedules, edited)
+        locked = _begin_versions(schedules, edited)
         fresh = ledger.load_schedules(edited)
-        schedules = [fresh.get(row.pk, row) for row in schedules]
-        marks |= {pk: digest_of(row) for pk, row in fresh.items()}
-    oldest = rows.load_oldest_open(pks)
+        schedules |= fresh
+        digests |= {pk: digest_of(row) for pk, row in fresh.items()}
+    oldest = _load_oldest_open(pks)
     notes = _Notes()
-    wanted = [_work_out(row, marks[row.pk], oldest.get(row.pk), row.pk in edited, notes) for row in schedules]
-    if note:
-        noted = {item.schedule.pk: item for item in wanted}
-        for pk in notes.write(left):
-            noted[pk].noted = False
-    return wanted
-
-
-def _work_out(schedule: ScheduleRow, mark: str, waiting: datetime | None, past_django: bool, notes: "_Notes") -> Wanted:
-    """Work out one of them; `waiting` is the oldest point that has a row of the ledger and no outcome."""
-    point, owed = notes.take(schedule, mark)
-    if waiting is None:
-        if owed and schedule.state.condition != Condition.PARKED:
-            point = (
-                schedule.state.next_due_at
-            )  # its claimer runs or skips it, and explains what else the old definition left
-    elif schedule.enabled:  # else it is closed by who finds it
-        point = waiting if point is None else min(waiting, point)
-    point_ms = wake_ms = 0
-    if point is not None:
-        point_ms = wake_ms = to_ms(point)
-        if schedule.jitter:
-            wake_ms = to_ms(chain.wake_of(schedule, point))
-    awaited = point is not None and point == waiting
-    return Wanted(schedule, chain.member_of(schedule.pk), point, point_ms, wake_ms, awaited, past_django)
+    wanted = {pk: _work_out(row, digests[pk], oldest.get(pk), notes) for pk, row in schedules.items()}
+    for pk in edited:
+        wanted[pk].past_django = True
+    for pk in notes.write(locked) if note else ():
+        wanted[pk].unnoted = False
+    return list(wanted.values())
 
 
 def note_parked(pks: Sequence[int]) -> None:
     """Note in the states which of these schedules cannot go on, and why; see `ScheduleState.condition_reason`."""
     read_wanted(pks)
+
+
+def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, notes: "_Notes") -> Wanted:
+    """Work out one of them; `waiting` is the oldest point that has a row of the ledger and no outcome."""
+    point, undecided = notes.take(schedule, digest)
+    if waiting is None:
+        if undecided is not None and schedule.state.condition != Condition.PARKED:
+            point = undecided  # its claimer runs or skips it, and explains what else the old definition left
+    elif schedule.enabled:  # else it is closed by who finds it
+        point = waiting if point is None else min(waiting, point)
+    return Wanted(
+        schedule.pk,
+        schedule.name,
+        schedule.queue,
+        _definition(schedule.pk, schedule.name, schedule.jitter, schedule.generation, point),
+        point,
+        unnoted=schedule.synced_generation != schedule.generation,
+        awaited=point is not None and point == waiting,
+    )
 
 
 class _Notes:
@@ -94,88 +136,79 @@ class _Notes:
     def __init__(self) -> None:
         self.changed: list[StateRow] = []
         self.mirrored: list[StateRow] = []  # nothing but their digest
-        self.parked: list[tuple[ScheduleRow, str]] = []
+        self.parked: list[ScheduleRow] = []
 
-    def take(self, schedule: ScheduleRow, mark: str) -> tuple[datetime | None, bool]:
-        """Return the schedule's next point and whether another one is owed, in memory."""
+    def take(self, schedule: ScheduleRow, digest: str) -> tuple[datetime | None, datetime | None]:
+        """Return the schedule's next point and one of before its last edit that is undecided, in memory."""
         state = schedule.state
-        adding, seen = not state.stored, state.mirrored_digest
-        before = state.next_due_at, state.condition, state.condition_reason
-        if adding and schedule.synced_generation:  # its state was lost: what is undecided is not known
+        before, seen = (state.next_due_at, state.condition, state.condition_reason), state.mirrored_digest
+        if not state.stored and schedule.synced_generation:  # its state was lost: what is undecided is not known
             state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
-        owed = _owed(schedule, state)
-        kept = state.next_due_at
+        undecided = chain.left_undecided(schedule, state)
         point = ledger.settle_state(schedule, state)
-        if owed:
-            state.next_due_at = kept
-        state.mirrored_digest = mark
-        if adding or before != (state.next_due_at, state.condition, state.condition_reason):
+        if undecided is not None:
+            state.next_due_at = undecided
+        state.mirrored_digest = digest
+        if not state.stored or before != (state.next_due_at, state.condition, state.condition_reason):
             self.changed.append(state)
             if state.condition == Condition.PARKED != before[1]:
-                self.parked.append((schedule, state.condition_reason))
-        elif seen != mark:
+                self.parked.append(schedule)
+        elif seen != digest:
             self.mirrored.append(state)
-        return point, owed
+        return point, undecided
 
-    def write(self, left: set[int]) -> set[int]:
-        """Write them but for those `left` out, and tell of schedules that are parked since now.
+    def write(self, locked: set[int]) -> set[int]:
+        """Write them but for those that others have `locked`, and tell of schedules that are parked since now.
 
-        Return which were left out: others have locked them. See `models/locks.py`, Note [Order of locks].
+        Return which are locked. See `models/locks.py`, Note [Order of locks].
         """
-        pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in left]
+        pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in locked]
         if pks:
             using = ledger.database()
             with ledger.writing(using):
-                left = left | ledger.leave_locked(Schedule, pks, using)
-                left |= ledger.leave_locked(ScheduleState, [pk for pk in pks if pk not in left], using)
-                self._write(self.changed, ("next_due_at", "condition", "condition_reason", "mirrored_digest"), left)
-                self._write(self.mirrored, ("mirrored_digest",), left)
-        for schedule, reason in self.parked:
-            if schedule.pk not in left:
-                instance = ledger.as_schedule(schedule)
-                schedule_parked.send_robust(sender=Schedule, schedule=instance, reason=reason)
-        return left
-
-    @staticmethod
-    def _write(states: Sequence[StateRow], fields: Sequence[str], left: set[int]) -> None:
-        ledger.write_states([state for state in states if state.schedule_id not in left], fields)
+                for model in (Schedule, ScheduleState):
+                    locked = locked | ledger.leave_locked(model, [pk for pk in pks if pk not in locked], using)
+                fields = ("next_due_at", "condition", "condition_reason", "mirrored_digest")
+                for states, names in ((self.changed, fields), (self.mirrored, fields[-1:])):
+                    ledger.write_states([state for state in states if state.schedule_id not in locked], names)
+        for row in self.parked:
+            if row.pk not in locked:
+                reason = row.state.condition_reason
+                schedule_parked.send_robust(sender=Schedule, schedule=ledger.as_schedule(row), reason=reason)
+        return locked
 
 
-def _owed(schedule: ScheduleRow, state: StateRow) -> bool:
-    """Say whether a point of the definition before the last edit had come due by then and is undecided (rule R8)."""
-    due = state.next_due_at
-    return (
-        due is not None
-        and due <= schedule.effective_from
-        and due > schedule.created_at
-        and (state.last_due_at is None or due > state.last_due_at)
-    )
-
-
-def _edited(schedules: Sequence[ScheduleRow], marks: dict[int, str]) -> dict[int, PastDjango]:
-    """Return which of these rows SQL has edited since they were mirrored, and what of them."""
-    found = {}
-    for row in schedules:
-        seen, mark = row.state.mirrored_digest, marks[row.pk]
-        if seen != mark and (edited := edited_past_django(row, seen, mark)) is not None:
-            found[row.pk] = edited
-    return found
-
-
-def _begin_versions(schedules: Sequence[ScheduleRow], edited: dict[int, PastDjango]) -> set[int]:
+def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, PastDjango]) -> set[int]:
     """Make new versions of rows that SQL has edited, as `Schedule.save` would have done; return which are locked."""
     using = ledger.database()
     written = Schedule._base_manager.using(using)
     queues = conf.get_config().queues
     with ledger.writing(using):
-        left = ledger.leave_locked(Schedule, list(edited), using)
-        free = {pk: what for pk, what in edited.items() if pk not in left}
-        gone = [row for row in schedules if row.pk in free and free[row.pk].moved]
-        retimed = [pk for pk, what in free.items() if what.retimed]
-        written.filter(pk__in=retimed).update(**moved())
+        locked = ledger.leave_locked(Schedule, list(edited), using)
+        free = {pk: what for pk, what in edited.items() if pk not in locked}
+        written.filter(pk__in=[pk for pk, what in free.items() if what.retimed]).update(**moved())
         written.filter(pk__in=list(free)).update(generation=next_generation())
-        # Where they were before is not known: they leave every other place before they enter the new one.
-        Tombstone.bury(
+        # Where they were before is not known: they leave the shards of every other queue before they enter new ones.
+        gone = [schedules[pk] for pk, what in free.items() if what.moved]
+        Tombstone.add(
             [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue], using=using
         )
-    return left
+    return locked
+
+
+def _load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
+    """Return the oldest due point without an outcome of each of these chains that has one."""
+    rows = ledger.open_chains().filter(**_among("schedule_id", pks)).order_by()
+    return dict(rows.values_list("schedule_id").annotate(Min("due_at")))
+
+
+def keys_of(pks: Collection[int]) -> list[int] | range:
+    """Return the keys; as a range where that asks for few rows more, which the database answers faster."""
+    first, last = min(pks, default=0), max(pks, default=-1)
+    return range(first, last + 1) if last - first < 2 * len(pks) else list(pks)
+
+
+def _among(column: str, pks: Collection[int]) -> dict[str, Any]:
+    if isinstance(pks, range):
+        return {f"{column}__gte": pks.start, f"{column}__lt": pks.stop}
+    return {f"{column}__in": list(pks)}

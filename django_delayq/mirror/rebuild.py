@@ -1,57 +1,71 @@
-"""The rebuild of flushed shards from the database.
+"""The walk through everything that the database wants in Redis, and the rebuild of flushed shards by it.
 
 Note [What was mirrored goes back as it was]
 After a flush nearly every schedule is as Redis knew it: its definition was mirrored, and `next_due_at`, written in the
 transaction that recorded the last outcome, is its first missing point. Such entries go back straight from the columns,
-without working out a point, for this is what decides how long a large index is gone. `load_settled` names the
-conditions; whatever does not meet each of them (never mirrored, an open row of the ledger, parked, exhausted, owed from
-before an edit, moved by SQL) is worked out as a sweep does it. Nothing is trusted that an entry in Redis was not: where
-SQL or another release of the time zones has changed when a schedule is due, the next full sweep finds it, or whoever
-claims the entry.
+without working out a point, for this is what decides how long a large index is gone. `read_settled` names the
+conditions; whatever does not meet each of them (never mirrored, an open row of the ledger, parked, exhausted, undecided
+since before an edit, moved by SQL) is worked out as a sweep does it. Nothing is trusted that an entry in Redis was not:
+where SQL or another release of the time zones has changed when a schedule is due, the next full sweep finds it, or
+whoever claims the entry.
 """
 
 import logging
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 
-from .. import failpoints
+from .. import failpoints, ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
-from . import rows
-from .build import Build
 from .compare import compare
-from .durable import put_jobs, waiting_pages
-from .runs import open_pages, put_back
-from .write import PAGE, write_settled
+from .durable import put_back_jobs, put_jobs, waiting_pages
+from .pages import pages
+from .read import queues_of, read_settled
+from .runs import put_back
+from .write import write_wanted
 
 logger = logging.getLogger("django_delayq.mirror")
+
+#: How long a rebuild may take between two pages before another worker may begin anew.
+TTL_MS = 15_000
+
+
+class Build:
+    """A rebuild of the shards whose epoch is absent. Only who holds its mark from the first page to the last calls them
+    built: a flush in between takes the mark away.
+    """
+
+    def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
+        self.broker = broker
+        self._id = secrets.token_hex(4)
+        self._mark = f"building:{self._id}"
+        taken = broker.swap_epochs(shards, None, self._mark, ttl_ms=TTL_MS)
+        self.shards = [shard for shard, mine in zip(shards, taken, strict=True) if mine]
+
+    def go_on(self) -> bool:
+        """Keep the mark for the next page; False where Redis was flushed again."""
+        return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
+
+    def finish(self) -> bool:
+        """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
+        return all(self.broker.swap_epochs(self.shards, self._mark, self._id))
 
 
 def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
     """Fill flushed shards from the database; True if done, False if another worker is at it or Redis was flushed again.
 
-    The part of the full sweep that brings entries and runs back, for these shards. Idempotent and safe beside claims:
-    entries restart at their first missing point, see Note [First missing point].
+    Idempotent and safe beside claims: entries restart at their first missing point, see `chain.py`, Note [First missing
+    point].
+
+    Raises:
+        BrokerError: Redis failed on the way; whoever finds the shards flushed begins anew.
     """
     build = Build(broker, shards)
     if not build.shards:
         return False
-    queues = sorted({shard.queue for shard in build.shards})
-    whole = set(build.shards) == set(broker.shards(queues))
     count = 0
-    for homes in rows.pages(PAGE, queues):
-        if not whole:
-            homes = {pk: queue for pk, queue in homes.items() if broker.shard_of(member_of(pk), queue) in build.shards}
-        count += _put_entries(broker, homes)
-        failpoints.reach("during_rebuild")
-        if not build.go_on():
-            return False
-    for runs in open_pages(queues):
-        put_back(broker, runs)
-        if not build.go_on():
-            return False
-    for jobs in waiting_pages(queues):
-        here = [job for job in jobs if whole or broker.shard_of(job.member, job.queue) in build.shards]
-        put_jobs(broker, [job.as_new() for job in here])
+    for schedules, _ in walk(broker, flushed=build.shards):
+        count += schedules
         if not build.go_on():
             return False
     done = build.finish()
@@ -59,10 +73,36 @@ def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
     return done
 
 
-def _put_entries(broker: Broker, homes: dict[int, str]) -> int:
-    """Bring back the entries of a page; return how many. See Note [What was mirrored goes back as it was]."""
-    settled = [row for row in rows.load_settled(rows.keys_of(homes)) if homes.get(row.pk) == row.queue]
-    write_settled(broker, settled)
-    done = {row.pk for row in settled}
-    rest = {pk: queue for pk, queue in homes.items() if pk not in done}
-    return len(settled) + (len(compare(broker, rest, flushed=True)) if rest else 0)
+def walk(
+    broker: Broker, *, flushed: Sequence[Shard] | None = None, dry_run: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Have Redis hold each schedule, run and durable job as the database wants it. Leaves other members as they are.
+
+    Yields for each page how many schedules it had, and a line for each change. Everything is compared; or else these
+    `flushed` shards are filled, without asking what they hold.
+    """
+    names = None if flushed is None else sorted({shard.queue for shard in flushed})
+    own = None if flushed is None or set(flushed) == set(broker.shards(names)) else set(flushed)
+    among = {} if names is None else {"queue__in": names}
+    for page in pages(queues_of(**among)):
+        queues = {pk: queue for pk, queue in page if own is None or broker.shard_of(member_of(pk), queue) in own}
+        yield len(queues), compare(broker, queues, dry_run=dry_run) if flushed is None else _fill(broker, queues)
+        failpoints.reach("during_rebuild")
+    for runs in pages(ledger.open_apart().filter(**among)):
+        yield 0, put_back(broker, runs, dry_run=dry_run)
+    for jobs in waiting_pages(names, calls=flushed is not None):
+        if flushed is None:
+            yield 0, put_back_jobs(broker, jobs, dry_run=dry_run)
+        else:
+            here = [job for job in jobs if own is None or broker.shard_of(job.member, job.queue) in own]
+            put_jobs(broker, [job.as_new() for job in here])
+            yield 0, []
+
+
+def _fill(broker: Broker, queues: Mapping[int, str]) -> list[str]:
+    """Bring back the entries of a page. See Note [What was mirrored goes back as it was]."""
+    settled = read_settled(queues)
+    write_wanted(broker, settled)
+    done = {item.pk for item in settled}
+    rest = {pk: queue for pk, queue in queues.items() if pk not in done}
+    return compare(broker, rest, flushed=True) if rest else []

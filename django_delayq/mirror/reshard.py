@@ -4,29 +4,43 @@ Note [Changing the number of shards]
 A member's shard follows from its name and the number of shards, so another number moves most members. Two workers that
 count differently would look for a member in two shards; so the layout in Redis changes first, and with it each shard's
 epoch: whoever works with the former number finds out at its next claim, or with its next heartbeat, refuses and drains.
-What it still executes it records and settles where it was. Then each member leaves its former place before it enters
+What it still executes it records and settles where it was. Then each member leaves its former shard before it enters
 its new one, as a schedule that is moved to another queue does: while it is leased it stays, so that no point is held in
-two places. Workers with the new number hand back what they find in a former place, for it to be moved
+two of them. Workers with the new number hand back what they find in a former shard, for it to be moved
 (`worker/dispatch.py`). What is due waits for the end of its move, the work of a page.
 The layout keeps the former numbers until all is moved. A move that was interrupted is finished by the next one; until
 then what is on its way is brought back by the next full sweep of any worker, which the beginning of the move makes due,
 and `delayq_status` tells what to do.
+
+Note [Jobs enter before they leave]
+A job has no row that could bring it back, so it enters its new shard before it leaves the former one: a move that is
+interrupted leaves it in both, and the next one goes on. It is executed in the new one only: whoever counts as before
+finds out at its claim and hands it back, and so do those who count anew with what they find in a former shard. What a
+worker holds stays until that has ended; its result is moved like the others. Where the new shard has finished it
+meanwhile, its result keeps it from being added once more.
 """
 
+import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .. import chain, ledger
-from ..broker import Broker, Shard
-from . import rows
-from .build import Build
+from ..broker import Broker, JobBroker, NewJob, Shard
+from ..exceptions import ForgedJob, UnreadableJob
+from ..grouping import grouped
+from ..jobs import decode, is_member, sign_anew
+from ..models.run import OPEN
 from .compare import compare
-from .ghosts import BEYOND
-from .jobs import move_jobs, move_results
+from .durable import put_in_shards
 from .layout import other_shards, store_layout
+from .read import queues_of
+from .rebuild import Build
 from .runs import put_back
 from .turn import TTL_MS, sweep_now
+from .write import remove_whole
+
+logger = logging.getLogger("django_delayq.mirror")
 
 #: Between two looks at what is still leased.
 PAUSE_SECONDS = 0.5
@@ -49,11 +63,28 @@ def reshard(
     former = other_shards(broker)
     if not former:
         return {}
+    shards = [Shard(queue, number) for queue, count in former.items() for number in range(count)]
     build = Build(broker, broker.shards(former))  # first: a new worker must not find these shards flushed
-    token = _begin(broker, former)
+    token = MARK + secrets.token_hex(8)
+    broker.note_sweep(None)
+    broker.begin_sweep(token, ttl_ms=TTL_MS)
+    store_layout(broker, former=former)
+    broker.renew_epochs(shards)
+
+    def keep_marks() -> None:
+        build.go_on()
+        if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
+            broker.begin_sweep(token, ttl_ms=TTL_MS)
+
+    moved = dict.fromkeys(former, 0)
     try:
-        moved = _move(broker, former, build, token, say, pause)
-        broker.drop([shard for shard in _shards(former) if not _exists(broker, shard)])
+        while leased := _move_entries(broker, shards, moved, keep_marks) + _move_jobs(broker, shards, moved):
+            say(f"{leased} are being executed where they were; waiting for their ends.")
+            pause(PAUSE_SECONDS)
+            keep_marks()
+        _move_results(broker, former)
+        build.finish()
+        broker.drop([shard for shard in shards if shard.number >= broker.config.shard_count(shard.queue)])
         store_layout(broker)
         sweep_now(broker)
     finally:
@@ -70,77 +101,98 @@ def under_way(broker: Broker) -> bool:
     return (broker.sweep_mark() or "").startswith(MARK)
 
 
-def _begin(broker: Broker, former: Mapping[str, int]) -> str:
-    """Change the layout, so that whoever counts differently stops; return the mark that keeps sweeps away."""
-    token = MARK + secrets.token_hex(8)
-    broker.note_sweep(None)
-    broker.begin_sweep(token, ttl_ms=TTL_MS)
-    store_layout(broker, former=former)
-    broker.renew_epochs(_shards(former))
-    return token
-
-
-def _shards(former: Mapping[str, int]) -> list[Shard]:
-    return [Shard(queue, number) for queue, count in former.items() for number in range(count)]
-
-
-def _exists(broker: Broker, shard: Shard) -> bool:
-    return shard.number < broker.config.shard_count(shard.queue)
-
-
-def _move(
-    broker: Broker,
-    former: Mapping[str, int],
-    build: Build,
-    token: str,
-    say: Callable[[str], object],
-    pause: Callable[[float], object],
-) -> dict[str, int]:
-    moved = dict.fromkeys(former, 0)
-    while True:
-        leased = 0
-        for shard, members in _misplaced(broker, former):
-            left = _leave(broker, shard, members)
-            _enter(broker, left)
-            moved[shard.queue] += len(left)
-            leased += len(members) - len(left)
-            _keep(broker, build, token)
-        leased += move_jobs(broker, _shards(former), moved)
-        if not leased:
-            move_results(broker, former)
-            build.finish()
-            return moved
-        say(f"{leased} are being executed where they were; waiting for their ends.")
-        pause(PAUSE_SECONDS)
-        _keep(broker, build, token)
-
-
-def _keep(broker: Broker, build: Build, token: str) -> None:
-    build.go_on()
-    if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
-        broker.begin_sweep(token, ttl_ms=TTL_MS)
-
-
-def _misplaced(broker: Broker, former: Mapping[str, int]) -> Iterator[tuple[Shard, list[str]]]:
-    """Yield the members of schedules and runs that are not where they belong now, page by page."""
-    for shard in _shards(former):
-        known = _exists(broker, shard)
+def _move_entries(
+    broker: Broker, shards: Sequence[Shard], moved: dict[str, int], keep_marks: Callable[[], None]
+) -> int:
+    """Move the entries of schedules and runs, and count them in `moved`; return how many stay, being leased."""
+    leased = 0
+    for shard in shards:
         for page in broker.scan(shard):
             members = [member for member in sorted(page) if chain.parse_member(member) is not None]
-            wrong = [member for member in members if not known or broker.shard_of(member, shard.queue) != shard]
+            wrong = [member for member in members if broker.shard_of(member, shard.queue) != shard]
             if wrong:
-                yield shard, wrong
-
-
-def _leave(broker: Broker, shard: Shard, members: list[str]) -> list[str]:
-    """Take members out of a shard; return those that have left it. What is under a live lease stays."""
-    replies = broker.remove(shard, [(member, BEYOND, "") for member in members], gone=True)
-    return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
+                left = remove_whole(broker, shard, wrong)
+                _enter(broker, left)
+                moved[shard.queue] += len(left)
+                leased += len(wrong) - len(left)
+                keep_marks()
+    return leased
 
 
 def _enter(broker: Broker, members: list[str]) -> None:
     """Mirror what these members stand for, where it belongs."""
     parsed = [item for item in map(chain.parse_member, members) if item is not None]
-    compare(broker, rows.load_homes_of([pk for kind, pk in parsed if kind == "s"]))
+    compare(broker, dict(queues_of(pk__in=[pk for kind, pk in parsed if kind == "s"])))
     runs = ledger.load_runs([pk for kind, pk in parsed if kind == "r"])
-    put_back(broker, [run for run in runs.values() if run.status in ("queued", "running", "retrying")])
+    put_back(broker, [run for run in runs.values() if run.status in OPEN])
+
+
+def _move_jobs(broker: Broker, shards: Iterable[Shard], moved: dict[str, int]) -> int:
+    """Move jobs that wait or are dead, and count them in `moved`; return how many stay, because a worker holds them."""
+    jobs = JobBroker(broker)
+    held = 0
+    for shard in shards:
+        for page in jobs.waiting(shard):
+            wrong = {member: wake for member, wake in page if jobs.shard_of(member, shard.queue) != shard}
+            left = _move_waiting(jobs, shard, wrong)
+            moved[shard.queue] += left
+            held += len(wrong) - left
+        for page in jobs.dead(shard):
+            moved[shard.queue] += _move_dead(jobs, shard, page)
+    return held
+
+
+def _move_results(broker: Broker, queues: Iterable[str]) -> None:
+    jobs = JobBroker(broker)
+    for queue in queues:
+        for number, member in jobs.results(queue):
+            shard = jobs.shard_of(member, queue)
+            if shard.number != number:
+                jobs.move_result(member, Shard(queue, number), shard)
+
+
+def _move_waiting(jobs: JobBroker, shard: Shard, wakes: Mapping[str, int]) -> int:
+    """Move jobs to their own shards; return how many have left this one. See Note [Jobs enter before they leave]."""
+    views = jobs.views(shard, list(wakes)) if wakes else []
+    entering: list[NewJob] = []
+    now_ms, left = jobs.broker.now_ms(), 0
+    for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
+        if " " in view.holder and (view.waits_until_ms or 0) > now_ms:  # others are marked, and held by nobody
+            continue
+        if not view.payload or not is_member(member):
+            logger.error("Dropped from %s: %r, which is no job.", shard, member[:100])
+            left += jobs.change(shard, member, "leave") in ("OK", "GONE")
+            continue
+        text = sign_anew(shard.queue, member, view.payload)
+        entering.append(NewJob(member, wake_ms, *_labels(jobs, shard, member, text), text))
+    _enter_jobs(jobs, grouped(entering, lambda job: jobs.shard_of(job.member, shard.queue)))
+    return left + sum(jobs.change(shard, job.member, "leave") in ("OK", "GONE") for job in entering)
+
+
+def _labels(jobs: JobBroker, shard: Shard, member: str, payload: str) -> tuple[int, str]:
+    """Return the priority and the unique key of a job; what Redis has of them where its text cannot be read here."""
+    try:
+        _, call, _ = decode(shard.queue, member, payload)
+    except (ForgedJob, UnreadableJob):
+        return jobs.labels(shard, member)
+    return call.priority, "" if call.durable else call.unique  # a durable one's is guarded by the database
+
+
+def _enter_jobs(jobs: JobBroker, groups: Mapping[Shard, Sequence[NewJob]]) -> None:
+    """Add jobs to their shards. Where two of one key wait, the first one keeps it."""
+    standing = put_in_shards(jobs, groups, again=True)
+    refused = {
+        shard: [job._replace(unique="") for job in group if standing[job.member] not in ("", job.member)]
+        for shard, group in groups.items()
+    }
+    if any(refused.values()):
+        put_in_shards(jobs, refused, again=True)
+
+
+def _move_dead(jobs: JobBroker, shard: Shard, page: list[tuple[str, int]]) -> int:
+    wrong = [(member, died) for member, died in page if jobs.shard_of(member, shard.queue) != shard]
+    for (member, died_ms), view in zip(wrong, jobs.views(shard, [member for member, _ in wrong]), strict=True):
+        text = sign_anew(shard.queue, member, view.payload)
+        jobs.entomb(jobs.shard_of(member, shard.queue), member, died_ms, text)
+        jobs.change(shard, member, "bury")
+    return len(wrong)

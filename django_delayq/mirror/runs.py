@@ -1,31 +1,32 @@
 """Brings Redis and the open rows of the ledger together: runs apart from their chains, and chains that nobody ends."""
 
-from collections.abc import Iterator, Sequence
-
-from django.db.models import QuerySet
+from collections.abc import Sequence
 
 from .. import chain, ledger
 from ..broker import Broker, Definition
-from ..models import Run
+from ..grouping import grouped
+from ..models import Origin
 from ..rows import AnyRun
 from ..timing import to_ms
 from .compare import LONGEST_WAIT_MS
-from .fast import enqueue_runs
-from .write import PAGE
 
 
-def open_pages(queues: Sequence[str] | None = None) -> Iterator[list[Run]]:
-    """Return pages of runs apart from their chains that have no outcome: waiting orders, retries, runs that died."""
-    rows = ledger.open_apart()
-    return pages_of(rows if queues is None else rows.filter(queue__in=queues))
+def enqueue_runs(broker: Broker, runs: Sequence[AnyRun]) -> int:
+    """Put run members that are not there into Redis, each shard's in one round trip; return how many were added.
 
+    A backfilled point waits in line from its order on: by its due point it would push before everything that is due.
+    """
+    now_ms = broker.now_ms() if any(run.origin != Origin.DUE for run in runs) else 0
 
-def pages_of(rows: QuerySet[Run]) -> Iterator[list[Run]]:
-    """Yield these runs in pages, the oldest first."""
-    last = 0
-    while page := list(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
-        yield page
-        last = page[-1].pk
+    def member(run: AnyRun) -> tuple[str, int, int]:
+        due_ms = to_ms(run.due_at)
+        wake_ms = to_ms(run.created_at) if run.origin == Origin.BACKFILL else due_ms
+        if run.origin != Origin.DUE:  # an order starts at once, also where its sender's clock is ahead
+            wake_ms = min(wake_ms, now_ms)
+        return chain.run_member_of(run.pk), due_ms, wake_ms
+
+    shards = grouped(runs, lambda run: broker.shard_of(chain.run_member_of(run.pk), run.queue))
+    return sum(sum(broker.enqueue(shard, [member(run) for run in group])) for shard, group in shards.items())
 
 
 def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:

@@ -1,25 +1,29 @@
 """The sweeps that make the mirror true whatever was missed: delta and full."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from .. import failpoints, ledger
-from ..broker import Broker, JobBroker
+from .. import chain, ledger
+from ..broker import Broker, JobBroker, Shard
 from ..fields import utcnow
-from ..models import Schedule, Status, Tombstone
-from . import rows
-from .build import Build
+from ..models import Run, Schedule, Status, Tombstone
 from .compare import compare
-from .durable import load_unmirrored, prune_pages, put_back_jobs, put_unmirrored, waiting_pages
-from .fast import enqueue_runs
-from .ghosts import remove_ghosts
+from .durable import load_waiting, put_jobs
 from .layout import check_layout
-from .runs import close_abandoned, open_pages, pages_of, put_back
-from .write import PAGE, remove_tombstones, sync
+from .pages import PAGE, pages
+from .read import queues_of
+from .rebuild import Build, walk
+from .runs import close_abandoned, enqueue_runs
+from .write import remove_tombstones, remove_whole, sync
 
-#: An order younger than this is still on the fast path; one older than the second value is left to the full sweep.
-ORDER_YOUNG, ORDER_OLD = timedelta(seconds=2), timedelta(seconds=15)
+logger = logging.getLogger("django_delayq.mirror")
+
+#: An order or a job younger than this is still on the fast path.
+YOUNG = timedelta(seconds=2)
+#: An order older than this is left to the full sweep.
+ORDER_OLD = timedelta(seconds=15)
 
 
 @dataclass(slots=True)
@@ -48,18 +52,21 @@ def delta_sweep(broker: Broker) -> int:
     stones = Tombstone._base_manager.using(using).exists()
     pks = list(Schedule.objects.using(using).unmirrored().order_by().values_list("pk", flat=True)[:PAGE])
     orders = ledger.open_apart().filter(
-        status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - ORDER_YOUNG
+        status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - YOUNG
     )
     ordered = orders.exists()
-    jobs = load_unmirrored()
+    jobs = load_waiting(ledger.unmirrored_jobs().exclude(enqueued_at__range=(now - YOUNG, now + YOUNG)))
     if not (stones or pks or ordered or jobs):
         return 0
     check_layout(broker)
-    put_unmirrored(broker, jobs)
+    if jobs:
+        if added := put_jobs(broker, [job.as_new() for job in jobs]):
+            logger.info("Put %d jobs into Redis that were not there.", added)
+        ledger.note_mirrored([job.member for job in jobs])
     remove_tombstones(broker)
     newer = sync(broker, pks)
-    compare(broker, rows.load_homes_of(newer))
-    for runs in pages_of(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
+    compare(broker, dict(queues_of(pk__in=newer)))
+    for runs in pages(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
         enqueue_runs(broker, runs)
     with ledger.writing(using):  # what others have locked stays marked: asking for more at once would not end
         left = ledger.leave_locked(Schedule, pks, using) if pks else ()
@@ -67,7 +74,7 @@ def delta_sweep(broker: Broker) -> int:
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], bool] = lambda: True) -> Report:
-    """Compare every definition, member and open run with Redis, and mend what differs. See `compare`.
+    """Compare every definition, member, open run and durable job with Redis, and mend what differs.
 
     Shards that were flushed are built by it. `go_on` is asked after each page; where it says no, the sweep ends there.
 
@@ -77,7 +84,8 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], boo
     report = Report()
     JobBroker(broker).counts(broker.shards())  # no page below comes across a damaged key of jobs
     build = Build(broker, [] if dry_run else broker.shards())
-    for lines in _sweep_parts(broker, report, dry_run=dry_run):
+    for checked, lines in _parts(broker, dry_run=dry_run):
+        report.checked += checked
         report.lines += lines
         build.go_on()
         if not go_on():
@@ -89,18 +97,38 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], boo
     return report
 
 
-def _sweep_parts(broker: Broker, report: Report, *, dry_run: bool) -> Iterator[list[str]]:
-    """Do the full sweep part by part, yielding a line per change."""
-    for homes in rows.pages(PAGE):
-        report.checked += len(homes)
-        yield [difference.words(item) for item, difference in compare(broker, homes, dry_run=dry_run)]
-        failpoints.reach("during_rebuild")
+def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
+    yield from walk(broker, dry_run=dry_run)
     for shard in broker.shards():
-        yield from remove_ghosts(broker, shard, dry_run=dry_run)
-    yield close_abandoned(broker, dry_run=dry_run)
-    for runs in open_pages():
-        yield put_back(broker, runs, dry_run=dry_run)
-    for jobs in waiting_pages(calls=False):
-        yield put_back_jobs(broker, jobs, dry_run=dry_run)
-    for _ in () if dry_run else prune_pages():
-        yield []
+        for lines in remove_ghosts(broker, shard, dry_run=dry_run):
+            yield 0, lines
+    yield 0, close_abandoned(broker, dry_run=dry_run)
+    while not dry_run and ledger.prune_jobs(PAGE):
+        yield 0, []
+
+
+def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Iterator[list[str]]:
+    """Remove members without a row, and what is left of lost ones; yield a line for each, page by page.
+
+    Jobs are not looked at. An entry of which a part was lost is no ghost: comparing the definitions mends it.
+    """
+    for page in broker.scan(shard):
+        ghosts = _find_ghosts(broker, shard, page)
+        if ghosts and not dry_run:
+            remove_whole(broker, shard, ghosts)
+        yield [f"{member!r} in {shard}: removed, nothing in the database stands behind it" for member in ghosts]
+
+
+def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
+    parsed = {member: chain.parse_member(member) for member in sorted(page)}
+    pks = {kind: [item[1] for item in parsed.values() if item and item[0] == kind] for kind in "sr"}
+    queues = {"s": dict(queues_of(pk__in=pks["s"])), "r": {}}
+    if pks["r"]:
+        runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"]).open()
+        queues["r"] = dict(runs.values_list("pk", "queue"))
+    ghosts = []
+    for member, item in parsed.items():
+        queue = queues[item[0]].get(item[1]) if item else None
+        if queue is None or broker.shard_of(member, queue) != shard:
+            ghosts.append(member)
+    return ghosts

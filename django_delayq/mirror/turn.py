@@ -17,7 +17,7 @@ from datetime import datetime
 
 from ..broker import Broker
 from ..timing import from_ms
-from .layout import check_layout, fingerprint
+from .layout import check_layout, fingerprint, store_layout
 from .sweep import Report, full_sweep
 
 #: A definition that SQL edited, or damage, waits for so long at most.
@@ -50,9 +50,9 @@ def read_last(broker: Broker) -> LastSweep | None:
     """
     try:
         value = json.loads(broker.last_sweep() or "")
-        names = str(value["run_id"]), str(value["database"])
-        last = LastSweep(int(value["at_ms"]), *names, int(value["checked"]), int(value["mended"]))
-        return last if from_ms(last.at_ms) else None
+        at_ms, checked, mended = (int(value[name]) for name in ("at_ms", "checked", "mended"))
+        from_ms(at_ms)  # or it is garbage
+        return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
@@ -60,15 +60,14 @@ def read_last(broker: Broker) -> LastSweep | None:
 def is_due(
     broker: Broker, *, every_seconds: float = FULL_SECONDS, now_ms: int | None = None, run_ids: str | None = None
 ) -> bool:
-    """Say whether a full sweep is due. See Note [Turns]. Three commands, without those that `sweep_in_turn` names.
+    """Say whether a full sweep is due. See Note [Turns] and, for what is asked for if not given, `sweep_in_turn`.
 
     Raises:
         BrokerError: Redis does not answer.
     """
     last = read_last(broker)
-    if last is None or last.database != fingerprint():
-        return True
-    if last.run_id != (broker.run_ids() if run_ids is None else run_ids):
+    servers = broker.run_ids() if run_ids is None else run_ids
+    if last is None or last.database != fingerprint() or last.run_id != servers:
         return True
     age_ms = (broker.now_ms() if now_ms is None else now_ms) - last.at_ms
     return not 0 <= age_ms < every_seconds * 1000
@@ -120,18 +119,18 @@ def sweep_now(broker: Broker, *, go_on: Callable[[], bool] = lambda: True) -> Re
 
 
 def adopt(broker: Broker) -> Report:
-    """Take the prefix over for this database, whatever it was before: restored, copied, or moved to another place.
+    """Take the prefix over for this database, whatever it was before: restored, copied, or moved elsewhere.
 
     The layout is written first, then every shard gets another epoch and loses its leases, and the sweep that is under
     way loses its mark: so workers of the other database find at their next claim or sweep, within 30 s in any case,
     that the prefix is not theirs, and end; what they still execute they cannot settle. Then everything is compared:
-    newer generations are forced down, points ahead of the ledger rewound, strangers removed. Workers of this database
-    may go on, but what they execute at this moment may be executed a second time.
+    newer generations are forced down, points ahead of the ledger rewound, other members removed. Workers of this
+    database may go on, but what they execute at this moment may be executed a second time.
 
     Raises:
         BrokerError: Redis failed on the way; run it again.
     """
-    check_layout(broker, adopt=True)
+    store_layout(broker)
     broker.note_sweep(None)
     broker.take_over(broker.shards())
     return sweep_now(broker)

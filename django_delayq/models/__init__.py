@@ -14,19 +14,6 @@ from .state import Condition, ScheduleState
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS",
-    "Condition",
-    "Declaration",
-    "Job",
-    "JobStatus",
-    "Origin",
-    "RedisJob",
-    "Rollup",
-    "Run",
-    "RunQuerySet",
-    "Schedule",
-    "ScheduleQuerySet",
-    "ScheduleState",
-    "Status",
-    "Tombstone",
-]
+    "OPEN_JOBS", "Condition", "Declaration", "Job", "JobStatus", "Origin", "RedisJob", "Rollup", "Run", "RunQuerySet",
+    "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
+]  # fmt: skip

@@ -1,5 +1,6 @@
-"""Validation of a definition: recurrence, task, arguments, place. Asks the database only whether `at` changed."""
+"""Validation of a definition: recurrence, task, arguments, queue. Asks the database only whether `at` changed."""
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ GAPS_COMPARED = 100
 #: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 
+#: A model field, and what is wrong with it.
+Problem = tuple[str, str]
+
 
 def clean_definition(schedule: "Schedule") -> None:
     """Check the whole definition and report every mistake at once.
@@ -29,37 +33,36 @@ def clean_definition(schedule: "Schedule") -> None:
     Raises:
         ValidationError: A dict by model field.
     """
+    _refuse(_types(schedule))
+    kind = _kind(schedule)
+    timing = [] if kind else _recurrence(schedule)
+    _refuse([*kind, *timing, *_timeout_and_queue(schedule), *_call(schedule), *_handover(schedule)])
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
     errors: dict[str, list[str]] = {}
-    for field, message in _types(schedule):
+    for field, message in problems:
         errors.setdefault(field, []).append(message)
     if errors:
         raise ValidationError(errors)
-    for check in (_kind, _recurrence, _timeout, _queue, _call, _handover):
-        if check is _recurrence and errors:
-            continue
-        for field, message in check(schedule):
-            errors.setdefault(field, []).append(message)
-    if errors:
-        raise ValidationError(errors)
 
 
-def _types(schedule: "Schedule") -> list[tuple[str, str]]:
+def _types(schedule: "Schedule") -> list[Problem]:
     """Values of the wrong type reach this point only from code: a form has converted them."""
-    problems = []
-    for names, wanted in ((DURATIONS, timedelta), (INSTANTS, datetime)):
-        for name in names:
-            value = getattr(schedule, name)
-            if value is not None and not isinstance(value, wanted):
-                problems.append((name, f"This must be a {wanted.__name__}, not {type(value).__name__} {value!r}."))
-    return problems
+    types = dict.fromkeys(DURATIONS, timedelta) | dict.fromkeys(INSTANTS, datetime)
+    return [
+        (name, f"This must be a {wanted.__name__}, not {type(value).__name__} {value!r}.")
+        for name, wanted in types.items()
+        if (value := getattr(schedule, name)) is not None and not isinstance(value, wanted)
+    ]
 
 
-def _kind(schedule: "Schedule") -> list[tuple[str, str]]:
+def _kind(schedule: "Schedule") -> list[Problem]:
     if schedule.kind not in VALUE_FIELD:
         return [("kind", f"The kind is one of cron, every and once, not {schedule.kind!r}.")]
     problems = []
     for kind, field in VALUE_FIELD.items():
-        filled = bool(schedule.cron) if field == "cron" else getattr(schedule, field) is not None
+        filled = getattr(schedule, field) not in (None, "")
         if kind == schedule.kind and not filled:
             problems.append((field, f"A schedule of kind {schedule.kind!r} needs this field."))
         elif kind != schedule.kind and filled:
@@ -69,7 +72,7 @@ def _kind(schedule: "Schedule") -> list[tuple[str, str]]:
     return problems
 
 
-def _recurrence(schedule: "Schedule") -> list[tuple[str, str]]:
+def _recurrence(schedule: "Schedule") -> list[Problem]:
     naive = [name for name in INSTANTS if (value := getattr(schedule, name)) is not None and is_naive(value)]
     if naive:
         return [(name, "An instant must be aware: add the time zone, as in datetime(…, tzinfo=UTC).") for name in naive]
@@ -114,7 +117,7 @@ def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedel
     return None
 
 
-def _one_off(schedule: "Schedule") -> list[tuple[str, str]]:
+def _one_off(schedule: "Schedule") -> list[Problem]:
     at = schedule.at
     if at is None or at > utcnow():
         return []
@@ -124,40 +127,31 @@ def _one_off(schedule: "Schedule") -> list[tuple[str, str]]:
     return [("at", f"{at:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
 
 
-def _timeout(schedule: "Schedule") -> list[tuple[str, str]]:
-    if schedule.timeout is None or schedule.timeout > timedelta(0):
-        return []
-    return [("timeout", "A timeout is longer than zero; leave it empty for none.")]
-
-
-def _queue(schedule: "Schedule") -> list[tuple[str, str]]:
+def _timeout_and_queue(schedule: "Schedule") -> Iterator[Problem]:
+    if schedule.timeout is not None and schedule.timeout <= timedelta(0):
+        yield "timeout", "A timeout is longer than zero; leave it empty for none."
     queues = conf.get_config().queues
-    if schedule.queue in queues:
-        return []
-    return [("queue", f"No setting names the queue {schedule.queue!r}; DELAYQ['QUEUES'] has {', '.join(queues)}.")]
+    if schedule.queue not in queues:
+        yield "queue", f"No setting names the queue {schedule.queue!r}; DELAYQ['QUEUES'] has {', '.join(queues)}."
 
 
-def _call(schedule: "Schedule") -> list[tuple[str, str]]:
+def _call(schedule: "Schedule") -> list[Problem]:
+    field = "task"
     try:
         task = registry.get_task(schedule.task)
-    except UnknownTask as error:
-        return [("task", str(error))]
-    try:
+        field = "args"
         validate_json(schedule.args, {})
-    except InvalidArguments as error:
-        return [("args", str(error))]
-    try:
+        field = "kwargs"
         validate_json([], schedule.kwargs)
-    except InvalidArguments as error:
-        return [("kwargs", str(error))]
-    try:
+        if not schedule.kwargs or not registry.fits(task, schedule.args):
+            field = "args"
         registry.check_call(task, schedule.args, schedule.kwargs)
-    except InvalidArguments as error:
-        return [("args" if not schedule.kwargs or not registry.fits(task, schedule.args) else "kwargs", str(error))]
+    except (UnknownTask, InvalidArguments) as error:
+        return [(field, str(error))]
     return []
 
 
-def _handover(schedule: "Schedule") -> list[tuple[str, str]]:
+def _handover(schedule: "Schedule") -> list[Problem]:
     task = registry.get_tasks().get(schedule.task)
     if not schedule.backend or task is None:  # the task's own check says so
         return []

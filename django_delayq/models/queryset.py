@@ -13,14 +13,7 @@ from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet
 from .state import Condition
 from .tombstone import Tombstone
-from .versions import (
-    BOOKKEEPING_FIELDS,
-    TIMING_FIELDS,
-    is_expression,
-    moved,
-    moved_by,
-    next_generation,
-)
+from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -64,12 +57,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         """
         if kwargs.keys() <= BOOKKEEPING_FIELDS:
             return super().update(**kwargs)
-        kwargs = {
-            "updated_at": utcnow(),
-            **kwargs,
-            "generation": next_generation(),
-            **moved_by(kwargs),
-        }
+        kwargs = {"updated_at": utcnow(), **kwargs, "generation": next_generation(), **moved_by(kwargs)}
         self._for_write = True
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
         with transaction.atomic(using=self.db):
@@ -92,7 +80,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
                 elsewhere.append((pk, old_queue, generation))
             if timing != old_timing:
                 retimed.append(pk)
-        Tombstone.bury(elsewhere, using=self.db)
+        Tombstone.add(elsewhere, using=self.db)
         written.filter(pk__in=retimed).update(**moved())
 
     update.alters_data = True  # type: ignore[attr-defined]

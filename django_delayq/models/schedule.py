@@ -16,7 +16,7 @@ from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
 from .tombstone import Tombstone
-from .versions import BOOKKEEPING_FIELDS, moved_by, next_generation, now_generation
+from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
 
 
 def default_timezone() -> str:
@@ -168,21 +168,19 @@ class Schedule(Recurring, PrimaryModel):
                 self.clean()
                 super().save(*args, **kwargs)
                 return
-            values = self._values(fields)
-            if any(values.get(name, getattr(old, name)) != getattr(old, name) for name in CHECKED_FIELDS):
+            names = {field.attname for field in self._meta.concrete_fields if not field.primary_key}
+            names = (names if fields is None else names & set(fields)) - BOOKKEEPING_FIELDS
+            changed = {name for name in names if getattr(self, name) != getattr(old, name)}
+            if changed & CHECKED_FIELDS:
                 self.clean()
-            if "queue" in values and old.queue != self.queue:
-                Tombstone.bury([(old.pk, old.queue, old.generation)], using=using)
-            version = {"generation": next_generation(), **moved_by(values), "updated_at": utcnow()}
-            before = {name: getattr(self, name) for name in version}
+            if "queue" in changed:
+                Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
+            version = next_version(old, changed)
             self.__dict__.update(version)
             if fields is not None:
                 kwargs["update_fields"] = {*fields, *version}
-            try:
-                super().save(*args, **kwargs)
-            except BaseException:  # leave no expressions behind in an instance that may be used again
-                self.__dict__.update(before)
-                raise
+            super().save(*args, **kwargs)
+            # Where SQL had edited the row before, the mirror has made a further version of it.
             self.refresh_from_db(using=using, fields=["generation", "replaced_from", "effective_from"])
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
@@ -211,12 +209,6 @@ class Schedule(Recurring, PrimaryModel):
         super().clean()
         clean_definition(self)
 
-    def _values(self, update_fields: Any) -> dict[str, Any]:
-        names = {field.attname for field in self._meta.concrete_fields if not field.primary_key} - BOOKKEEPING_FIELDS
-        if update_fields is not None:
-            names &= set(update_fields)
-        return {name: getattr(self, name) for name in names}
-
     def begin_version(self) -> None:
         """Make this row a definition that begins now."""
         now = utcnow()
@@ -237,7 +229,7 @@ class Schedule(Recurring, PrimaryModel):
 
 
 #: A change of one of these is validated by `save()` too, not only by forms.
-CHECKED_FIELDS = (
+CHECKED_FIELDS = frozenset((
     "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
     "jitter", "overlap", "missed", "timeout", "backend", "priority",
-)  # fmt: skip
+))  # fmt: skip

@@ -1,7 +1,6 @@
 """Deletions and moves that Redis has yet to follow. Written in the deleting transaction, removed by the delta sweep."""
 
 from collections.abc import Iterable
-from typing import Self
 
 from django.db import models
 
@@ -11,7 +10,7 @@ from .versions import now_generation
 
 
 class Tombstone(PrimaryModel):
-    """The member of a deleted schedule, or of the old place of a moved one, which must leave Redis."""
+    """The member of a deleted schedule, or that of a moved one in its old queue, which must leave Redis."""
 
     member = models.CharField(max_length=64)
     queue = models.CharField(max_length=64)
@@ -27,9 +26,9 @@ class Tombstone(PrimaryModel):
         return f"{self.member} in {self.queue}"
 
     @classmethod
-    def bury(cls, entries: Iterable[tuple[int, str, int]], *, using: str) -> list[Self]:
+    def add(cls, entries: Iterable[tuple[int, str, int]], *, using: str) -> None:
         """Record (schedule pk, queue, generation) as gone, in the current transaction."""
-        return cls._base_manager.using(using).bulk_create(
+        cls._base_manager.using(using).bulk_create(
             [
                 cls(member=f"s{pk}", queue=queue, generation=max(generation + 1, now_generation()))
                 for pk, queue, generation in entries

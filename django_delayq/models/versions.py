@@ -2,17 +2,19 @@
 
 Note [Generation]
 A definition's generation grows with every write and is compared by the mirror, which may deliver writes late and out
-of order. It is computed in the UPDATE itself as max(generation + 1, now in ms): `+ 1` orders concurrent edits whatever
-the clocks say, and the clock lets it grow past a deleted namesake's, or past that of a restored backup.
+of order. It is computed from the locked row, or in the UPDATE itself, as max(generation + 1, now in ms): `+ 1` orders
+concurrent edits whatever the clocks say, and the clock lets it grow past a deleted namesake's, or past that of a
+restored backup.
 
 Note [Effective from]
 An edit must not create a due point in the past. `effective_from` is the instant of the last change of the recurrence,
-the window or `enabled`; only points after it belong to the new definition. It is compared and set in the same UPDATE,
-against the row as the database has it, so that neither a stale instance nor a concurrent edit can slip by.
+the window or `enabled`; only points after it belong to the new definition. It is compared with the row as the
+database has it, locked or in the same UPDATE, so that neither a stale instance nor a concurrent edit can slip by.
 `replaced_from`, set with it, is the `effective_from` of the last enabled definition that an edit has replaced: whoever
 held a point under an older one learns from it that there was another one in between, which may have had points too.
 """
 
+from collections.abc import Set
 from typing import Any
 
 from django.db.models import Case, F, Q, Value, When
@@ -20,22 +22,10 @@ from django.db.models.functions import Greatest
 
 from ..fields import UTCDateTimeField, utcnow
 
-TIMING_FIELDS = frozenset(
-    (
-        "kind",
-        "cron",
-        "every",
-        "every_from",
-        "at",
-        "timezone",
-        "dst_gap",
-        "dst_overlap",
-        "start_at",
-        "end_at",
-        "max_runs",
-        "enabled",
-    )
-)
+TIMING_FIELDS = frozenset((
+    "kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at", "max_runs",
+    "enabled",
+))  # fmt: skip
 BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "replaced_from", "updated_at"))
 
 
@@ -64,11 +54,25 @@ def is_expression(value: Any) -> bool:
     return hasattr(value, "resolve_expression")
 
 
+def retimes(old: Any, changed: Set[str]) -> bool:
+    """Say whether an edit of these fields of a definition changes when it is due."""
+    # `H` in a cron expression is a hash of the name.
+    return not changed.isdisjoint(TIMING_FIELDS) or ("name" in changed and "h" in old.cron.lower())
+
+
 def moves_effective_from(old: Any, new: Any) -> bool:
     """Say whether saving `new` over `old` moves `effective_from`; for display, before anything is written."""
-    if any(getattr(old, name) != getattr(new, name) for name in TIMING_FIELDS):
-        return True
-    return bool(old.name != new.name and "h" in old.cron.lower())
+    return retimes(old, {name for name in (*TIMING_FIELDS, "name") if getattr(old, name) != getattr(new, name)})
+
+
+def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
+    """Return what an edit of these fields of a locked row sets beside them."""
+    now = utcnow()
+    version = {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
+    if not retimes(old, changed):
+        return {**version, "replaced_from": old.replaced_from, "effective_from": old.effective_from}
+    replaced_from = old.effective_from if old.enabled else old.replaced_from
+    return {**version, "replaced_from": replaced_from, "effective_from": max(now, old.effective_from, old.created_at)}
 
 
 def moved_by(values: dict[str, Any]) -> dict[str, Any]:

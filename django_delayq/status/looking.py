@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from .. import conf, ledger, mirror
 from ..broker import Broker
+from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
 from ..fields import utcnow
 from ..redaction import redact_text
@@ -64,8 +65,8 @@ def look_quickly() -> Snapshot:
     config = conf.get_config()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     try:
-        snapshot.redis = mirror.ask(partial(read_redis, server=False))
-        snapshot.comparison = mirror.ask(compare)
+        snapshot.redis = ask(partial(read_redis, server=False))
+        snapshot.comparison = ask(compare)
         snapshot.load = ledger.read_load()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))

@@ -7,9 +7,10 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from ..worker.status import LEAVING, OK, RECYCLE, WORKING
-from .fresh import held_back
-from .line import announced
+from ..worker.exit_codes import OK, RECYCLE
+from ..worker.options import LEAVING, WORKING
+from .channel import VARIABLE
+from .process import held_back
 
 
 class Child:
@@ -21,46 +22,44 @@ class Child:
 
     def __init__(self, number: int, command: Sequence[str]) -> None:
         self.number = number
-        self.working = self.leaving = False
-        self.told_to_stop = self.killed = self.hung_up = False
+        #: What it has said so far.
+        self.spoke = self.working = self.leaving = False
+        self.stopping = self.killed = self.hung_up = False
+        self.renew = False  # it is to be replaced although it works
         #: When it has to be gone; None while it may stay.
         self.deadline: float | None = None
-        self._line, theirs = socket.socketpair()
-        self._line.setblocking(False)
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
         self._rest = b""
         try:
             with theirs, held_back():
-                environment = announced(os.environ, theirs.fileno(), number)
-                self._process = subprocess.Popen(  # noqa: S603 - our own command line
-                    command, env=environment, pass_fds=[theirs.fileno()]
-                )
+                descriptor = theirs.fileno()
+                environment = {**os.environ, VARIABLE: f"{descriptor} {number}"}
+                self._process = subprocess.Popen(command, env=environment, pass_fds=[descriptor])  # noqa: S603
         except BaseException:
-            self._line.close()
+            self._channel.close()
             raise
         self.pid = self._process.pid
         self.started_at = self.heard_at = time.monotonic()
-        self.spoke = False
 
     def fileno(self) -> int:
-        """Return the descriptor of its line, for a selector."""
-        return self._line.fileno()
+        """Return the descriptor of its channel, for a selector."""
+        return self._channel.fileno()
 
-    def listen(self) -> list[str]:
-        """Return the words it has said since the last time, to be called until `hung_up`. Never blocks."""
+    def listen(self) -> None:
+        """Take in what it has said since the last time, to be called until `hung_up`. Never blocks."""
         try:
-            told = self._line.recv(4096)
+            received = self._channel.recv(4096)
         except BlockingIOError:
-            return []
+            return
         except OSError:
-            told = b""
-        if told:
+            received = b""
+        if received:
             self.heard_at, self.spoke = time.monotonic(), True
-        self.hung_up = not told
-        *words, self._rest = (self._rest + told).split(b"\n")
-        found = [word.decode(errors="replace") for word in words]
-        self.working = self.working or WORKING in found
-        self.leaving = self.leaving or LEAVING in found
-        return found
+        self.hung_up = not received
+        *words, self._rest = (self._rest + received).split(b"\n")
+        self.working = self.working or WORKING.encode() in words
+        self.leaving = self.leaving or LEAVING.encode() in words
 
     @property
     def status(self) -> int | None:
@@ -72,10 +71,15 @@ class Child:
         """True where it has ended and left nothing behind: it drained, or never came to work."""
         return self.status in (OK, RECYCLE) or not self.working
 
+    @property
+    def lived_seconds(self) -> float:
+        """How long ago it was started."""
+        return time.monotonic() - self.started_at
+
     def stop(self, within_seconds: float) -> None:
         """Tell it once to drain; it has to be gone within so long."""
-        if not self.told_to_stop:
-            self.told_to_stop = True
+        if not self.stopping:
+            self.stopping = True
             self.deadline = time.monotonic() + within_seconds
             self._process.send_signal(signal.SIGTERM)
 
@@ -86,25 +90,19 @@ class Child:
 
     def close(self) -> None:
         """Let go of a process that has ended."""
-        self._line.close()
+        self._channel.close()
 
-    @property
-    def lived_seconds(self) -> float:
-        """How long ago it was started."""
-        return time.monotonic() - self.started_at
+    def how_it_ended(self) -> str:
+        """Return how it ended, in words for the log."""
+        status = self.status or 0
+        if status >= 0:
+            return f"ended with exit status {status}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:  # a real-time signal
+            name = f"signal {-status}"
+        unasked = name == "SIGKILL" and not self.killed
+        return f"was killed by {name}" + (" (by hand, or by the kernel for want of memory)" if unasked else "")
 
     def __str__(self) -> str:
         return f"Process {self.number}, pid {self.pid},"
-
-
-def how_it_ended(child: Child) -> str:
-    """Return how a child ended, in words for the log."""
-    status = child.status or 0
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:  # a real-time signal
-        name = f"signal {-status}"
-    unasked = name == "SIGKILL" and not child.killed
-    return f"was killed by {name}" + (" (by hand, or by the kernel for want of memory)" if unasked else "")

@@ -1,7 +1,7 @@
-"""The parent of several workers: waits for signals, words and deaths, and has the crew act on them.
+"""The parent of several workers: waits for signals, words and deaths, and has the pool act on them.
 
 It runs no task, talks to no Redis and no database and holds no lease. So whatever happens to one of its children
-happens to no other; and when it is killed itself, the children notice (`line.py`) and drain.
+happens to no other; and when it is killed itself, the children notice (`channel.py`) and drain.
 """
 
 import logging
@@ -9,10 +9,12 @@ import os
 import selectors
 import time
 
-from ..worker.status import OK, UNFINISHED
-from .alarm import Alarm
+from .. import conf
+from ..worker.exit_codes import OK, UNFINISHED
 from .child import Child
-from .crew import Crew, SupervisorOptions
+from .pool import Pool
+from .process import command_line
+from .signals import SupervisorSignals
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -25,7 +27,7 @@ CAP_SECONDS = 5.0
 
 
 class Supervisor:
-    """Keeps `processes` workers. `run()` returns the exit status: 0 if all drained; `failure` says why it gave up.
+    """Keeps `processes` workers; with `burst`, until each has found nothing due. `pool.failure` says why it gave up.
 
     Note [Silence]
     A task in C code that never lets go of the interpreter hangs its whole process, with the thread that renews the
@@ -33,64 +35,60 @@ class Supervisor:
     other workers have what it had. Killing it then costs nothing that is not lost already, and frees its place.
     """
 
-    def __init__(self, options: SupervisorOptions) -> None:
-        self._crew = Crew(options)
-        self._alarm = Alarm()
+    def __init__(self, processes: int, *, burst: bool) -> None:
+        config = conf.get_config()
+        self._processes = processes
+        self.pool = Pool(processes, command_line(), drain_seconds=config.drain_seconds, burst=burst)
+        self._signals = SupervisorSignals()
         self._selector = selectors.DefaultSelector()
-        self._silence_seconds = max(2 * options.lease_seconds, BUSY_SECONDS)
-        self._killed = False
-        self._renewals = 0
-
-    @property
-    def failure(self) -> str:
-        """Why no worker can start; '' where nothing is wrong."""
-        return self._crew.failure
+        self._silence_seconds = max(2 * config.lease_seconds, BUSY_SECONDS)
 
     def run(self) -> int:
-        """Supervise until told to stop, or until nothing is due in burst mode. In the main thread only."""
-        with self._alarm, self._selector:
-            logger.info("Supervisor of %d processes, pid %d.", len(self._crew.seats), os.getpid())
-            self._selector.register(self._alarm, selectors.EVENT_READ)
+        """Supervise until told to stop, or until nothing is due in burst mode. In the main thread only.
+
+        Returns the exit status: OK if all drained.
+        """
+        with self._signals, self._selector:
+            logger.info("Supervisor of %d processes, pid %d.", self._processes, os.getpid())
+            self._selector.register(self._signals, selectors.EVENT_READ)
             while True:
                 self._obey()
-                for child in self._crew.start_missing():
+                for child in self.pool.start_missing():
                     self._selector.register(child, selectors.EVENT_READ, child)
-                if self._crew.done:
+                if self.pool.done:
                     break
                 self._wait()
-                for child in self._crew.bury():
+                for child in self.pool.reap():
                     self._forget(child)
                     child.close()
                 self._end_overdue()
         logger.info("All processes have ended.")
-        return OK if self._crew.clean and not self.failure else UNFINISHED
+        return OK if self.pool.clean and not self.pool.failure else UNFINISHED
 
     def _obey(self) -> None:
-        """Carry out what signals asked for."""
-        if self._alarm.stops and not self._crew.stopping:
-            self._crew.stop()
-        if self._alarm.stops > 1 and not self._killed:
-            self._killed = True
-            self._crew.kill()
-        if self._alarm.renewals > self._renewals:
-            self._renewals = self._alarm.renewals
-            self._crew.renew()
+        if self._signals.stops and not self.pool.stopping:
+            self.pool.stop()
+        if self._signals.stops > 1:
+            self.pool.kill()
+        if self._signals.renew:
+            self._signals.renew = False
+            self.pool.renew()
 
     def _wait(self) -> None:
         """Sleep until something happens, and hear what the children say."""
         now = time.monotonic()
-        moments = [child.deadline for child in self._crew.children if not child.killed]
-        moments += [now + CAP_SECONDS, self._crew.next_start()]
+        moments = [child.deadline for child in self.pool.children if not child.killed]
+        moments += [now + CAP_SECONDS, self.pool.next_start()]
         seconds = min(moment for moment in moments if moment is not None) - now
         for key, _ in self._selector.select(max(0.0, seconds)):
             if isinstance(key.data, Child):
-                self._crew.hear(key.data)
+                self.pool.hear(key.data)
                 if key.data.hung_up:
                     self._forget(key.data)
             else:
-                self._alarm.silence()
+                self._signals.clear()
         if time.monotonic() - now > CAP_SECONDS + BUSY_SECONDS / 2:  # we stood still ourselves, and heard nobody
-            for child in self._crew.children:
+            for child in self.pool.children:
                 child.heard_at = time.monotonic()
 
     def _forget(self, child: Child) -> None:
@@ -99,7 +97,7 @@ class Supervisor:
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
-        for child in self._crew.children:
+        for child in self.pool.children:
             if child.killed:
                 continue
             if child.deadline is not None and now >= child.deadline:

@@ -11,14 +11,13 @@ import queue
 from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 from django.db import Error
 
-from ..backend.memory import MemoryJobs
+from ..backend.memory import Memory, MemoryJobs
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
 from ..kinds import Held, Jobs, Kind, Points, Timeouts
@@ -31,7 +30,7 @@ from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
 from .lasting import lasting
-from .points import MemoryBroker
+from .points import MemoryPoints
 
 #: No lease of a bench ends: seconds, by the monotonic clock.
 FOREVER = 1e12
@@ -45,12 +44,10 @@ class Hand(Slots):
         self.submitted: deque[Held] = deque()
 
     def submit(self, items: Sequence[Held]) -> None:
-        """Keep them."""
         self.submitted.extend(items)
 
     @property
     def free(self) -> int:
-        """There is always one."""
         return 1
 
 
@@ -58,73 +55,56 @@ class Loud(Trouble):
     """In a test, what fails shall be seen."""
 
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
-        """Raise it."""
         raise error
 
     def database_failed(self, error: Error, *, writing: bool = False) -> None:
-        """Raise it."""
         raise error
-
-
-@dataclass(slots=True, order=True)
-class Under:
-    """What was begun and has not ended yet by the frozen clock."""
-
-    end_ms: int
-    number: int
-    held: Held
 
 
 class Bench:
     """One worker for all queues. Used by the test's thread only."""
 
-    def __init__(self, clock: FrozenClock) -> None:
-        self.clock = clock
-        self.points = MemoryBroker(clock)
-        self.jobs = MemoryJobs(self.points)
-        config = self.points.config
+    def __init__(self, clock: FrozenClock, points: MemoryPoints, jobs: MemoryJobs) -> None:
+        self.clock, self.points, self.jobs = clock, points, jobs
+        config = points.config
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
         # A test's connections are its own, and in its transaction: nobody closes them.
         self.timeouts = Timeouts(
             grace_seconds=config.timeout_grace_seconds, overdue=self._given_up.put, forget=lambda: None
         )
-        self.kinds = Points(self.points, self.timeouts), Jobs(self.jobs, self.timeouts)
+        self.indexes: tuple[Memory[Any], ...] = points, jobs
+        self.kinds: tuple[Kind[Any], ...] = Points(points, self.timeouts), Jobs(jobs, self.timeouts)
         self.hand = Hand()
-        trouble = Loud(self.points, [])
-        timers = Timers(self.points, [], cap_seconds=FOREVER, alone=True)
+        trouble = Loud(points, [])
+        timers = Timers(points, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.kinds, keeper, trouble, timers)
         self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, timers, config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
-        #: What has begun and not ended, soonest first.
-        self.under_way: list[Under] = []
+        #: What has begun and not ended by the frozen clock, soonest first: ms of its end, a number, and itself.
+        self.under_way: list[tuple[int, int, Held]] = []
         self._numbers = count()
 
     # -- one step
 
     def next_ms(self) -> int | None:
         """Return when there is something to do, which may have passed; None for never."""
-        point, job = self.points.head(), self.jobs.head()
-        found = [under.end_ms for under in self.under_way[:1]]
-        if point is not None:
-            found.append(self.points.members[point].wake_ms)
-        if job is not None:
-            found.append(self.jobs.jobs[job].wake_ms)
+        found = [end_ms for end_ms, _, _ in self.under_way[:1]]
+        found += [first[0] for index in self.indexes if (first := index.first()) is not None]
         return min(found, default=None)
 
     def step(self) -> None:
         """Do one thing that is due by the clock: end what ends, or else begin a point, or else a job."""
         now_ms = self.clock.now_ms
-        if self.under_way and self.under_way[0].end_ms <= now_ms:
-            self._end(self.under_way.pop(0).held)
+        if self.under_way and self.under_way[0][0] <= now_ms:
+            self._end(self.under_way.pop(0)[-1])
             return
-        points, jobs = self.kinds
-        point, job = self.points.head(), self.jobs.head()
-        if point is not None and self.points.members[point].wake_ms <= now_ms:
-            self._begin(points, point[0])
-        elif job is not None and self.jobs.jobs[job].wake_ms <= now_ms:
-            self._begin(jobs, job[0])
+        for kind, index in zip(self.kinds, self.indexes, strict=True):
+            first = index.first()
+            if first is not None and first[0] <= now_ms:
+                self._begin(kind, first[1])
+                break
         while self.hand.submitted:
             self._call(self.hand.submitted.popleft())
 
@@ -148,7 +128,7 @@ class Bench:
         if self.clock.now_ms <= began_ms:
             self._end(held)
             return
-        self.under_way.append(Under(self.clock.now_ms, next(self._numbers), held))
+        self.under_way.append((self.clock.now_ms, next(self._numbers), held))
         self.under_way.sort()
         self.clock.set(began_ms)  # see Note [Side by side]
 
@@ -159,7 +139,7 @@ class Bench:
 
     def _check(self, held: Held) -> None:
         standing = self.points.members.get((held.shard, held.member))
-        if standing is not None and standing.fence == held.lease:
+        if standing is not None and standing.holder == held.lease:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."
             )

@@ -20,48 +20,27 @@ from ..exceptions import DelayQError
 from ..timing import from_ms, to_ms
 
 #: Whose `datetime` and `time` are replaced.
-MODULES = ("django_delayq", "django.utils.timezone")
+MODULES = ("django_delayq.", "django.utils.timezone.")
 #: What lives by the real clock all the same.
-EXCEPT = ("django_delayq.testing", "django_delayq.embedded", "django_delayq.failpoints")
+EXCEPT = ("django_delayq.testing.", "django_delayq.embedded.", "django_delayq.failpoints.")
 DATETIME = datetime
 
 
-class FrozenDatetime:
-    """The class `datetime` in every respect, but for what asks for the time."""
+class Frozen:
+    """A class or a module in every respect, but for what asks for the time."""
 
-    def __init__(self, clock: "FrozenClock") -> None:
-        self._clock = clock
+    def __init__(self, real: Any, **instead: Any) -> None:
+        self._real = real
+        vars(self).update(instead)
 
-    def now(self, tz: tzinfo | None = None) -> datetime:
-        """Return the frozen instant."""
-        return self._clock.now.astimezone(tz) if tz else self._clock.now.astimezone().replace(tzinfo=None)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> datetime:
-        return DATETIME(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._real(*args, **kwargs)
 
     def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, DATETIME)
+        return isinstance(instance, self._real)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(DATETIME, name)
-
-
-class FrozenTime:
-    """The module `time` in every respect, but for what asks for the time of day."""
-
-    def __init__(self, clock: "FrozenClock") -> None:
-        self._clock = clock
-
-    def time(self) -> float:
-        """Return the frozen instant."""
-        return self._clock.now_ms / 1000
-
-    def time_ns(self) -> int:
-        """Return the frozen instant."""
-        return self._clock.now_ms * 1_000_000
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real_time, name)
+        return getattr(self._real, name)
 
 
 class FrozenClock:
@@ -82,14 +61,15 @@ class FrozenClock:
         """The frozen instant, aware, in UTC."""
         return from_ms(self.now_ms)
 
+    def _now(self, tz: tzinfo | None = None) -> datetime:
+        return self.now.astimezone(tz) if tz else self.now.astimezone().replace(tzinfo=None)
+
     def set(self, now_ms: int) -> None:
-        """Show another instant."""
         self.now_ms = now_ms
         for follow in self.followers:
             follow(self.now)
 
     def advance(self, duration: timedelta) -> None:
-        """Move on by so much."""
         self.set(self.now_ms + duration // timedelta(milliseconds=1))
 
     def freeze(self) -> None:
@@ -98,11 +78,15 @@ class FrozenClock:
         Raises:
             DelayQError: A clock of this kind is there already.
         """
-        if isinstance(vars(timezone)["datetime"], FrozenDatetime):
+        if isinstance(vars(timezone)["datetime"], Frozen):
             raise DelayQError("A Runner is active already: use that one, or end it first.")
-        frozen = {"datetime": FrozenDatetime(self), "time": FrozenTime(self)}
+        seconds, nanoseconds = (lambda: self.now_ms / 1000), (lambda: self.now_ms * 1_000_000)
+        frozen = {
+            "datetime": Frozen(DATETIME, now=self._now),
+            "time": Frozen(real_time, time=seconds, time_ns=nanoseconds),
+        }
         for module_name, module in list(sys.modules.items()):
-            if not _lives_by_it(module_name):
+            if not f"{module_name}.".startswith(MODULES) or f"{module_name}.".startswith(EXCEPT):
                 continue
             names = vars(module)
             for name, replacement in frozen.items():
@@ -116,11 +100,3 @@ class FrozenClock:
         while self._replaced:
             names, name, real = self._replaced.pop()
             names[name] = real
-
-
-def _lives_by_it(module: str) -> bool:
-    return _within(module, MODULES) and not _within(module, EXCEPT)
-
-
-def _within(module: str, packages: tuple[str, ...]) -> bool:
-    return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -10,23 +10,21 @@ from ..mirror.durable import waiting_pages
 from ..mirror.read import read_wanted
 from ..models import Schedule
 from ..signals import definitions_changed
-from .points import MemoryBroker
+from .points import MemoryPoints
 
 
 class Following:
     """From `connect` to `disconnect`, writes of this process are followed at once, all others by `everything`."""
 
-    def __init__(self, points: MemoryBroker, jobs: MemoryJobs) -> None:
+    def __init__(self, points: MemoryPoints, jobs: MemoryJobs) -> None:
         self.points, self.jobs = points, jobs
         self._changed: set[int] = set()
 
     def connect(self) -> None:
-        """Begin."""
         post_save.connect(self._saved, sender=Schedule)
         definitions_changed.connect(self._written, sender=Schedule)
 
     def disconnect(self) -> None:
-        """End."""
         post_save.disconnect(self._saved, sender=Schedule)
         definitions_changed.disconnect(self._written, sender=Schedule)
 
@@ -59,6 +57,4 @@ class Following:
         """Put those there that are not: also what a `TestCase`, which never commits, has inserted."""
         for page in waiting_pages():
             for queue, job in (waiting.as_new() for waiting in page):
-                shard = self.jobs.shard_of(job.member, queue)
-                if (shard, job.member) not in self.jobs.jobs:
-                    self.jobs.add(shard, job)
+                self.jobs.enqueue_each([(self.jobs.shard_of(job.member, queue), [job])], {}, again=False)

@@ -22,29 +22,26 @@ def lasting(task: AnyTask, duration: timedelta | None, limit: timedelta | None, 
     if duration is None:
         yield
         return
-    real, lasts = task.func, duration
-    too_long = limit is not None and lasts > limit
+    real = task.func
 
-    def end() -> None:
-        clock.advance(limit if too_long and limit is not None else lasts)
+    @contextmanager
+    def clocked() -> Iterator[None]:
+        try:
+            if limit is not None and duration > limit:
+                raise TaskTimeout
+            yield
+        finally:
+            clock.advance(duration if limit is None else min(duration, limit))
 
     @functools.wraps(real)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            if too_long:
-                raise TaskTimeout
+        with clocked():
             return real(*args, **kwargs)
-        finally:
-            end()
 
     @functools.wraps(real)
     async def acall(*args: Any, **kwargs: Any) -> Any:
-        try:
-            if too_long:
-                raise TaskTimeout
+        with clocked():
             return await real(*args, **kwargs)
-        finally:
-            end()
 
     object.__setattr__(task, "func", acall if iscoroutinefunction(real) else call)  # tasks are frozen
     try:

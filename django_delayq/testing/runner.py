@@ -8,9 +8,10 @@ from typing import Any, Self
 from django.utils import timezone
 
 from .. import conf
-from ..backend import sending
+from ..backend import memory
 from ..compat import AnyTask
 from ..exceptions import DelayQError
+from ..fields import utcnow
 from ..models import Run
 from ..registry import get_task
 from ..signals import run_finished, run_skipped
@@ -19,6 +20,7 @@ from .assertions import Assertions
 from .bench import Bench
 from .clock import FrozenClock
 from .following import Following
+from .points import MemoryPoints
 
 #: So many executions and outcomes are taken for a task that enqueues itself for ever.
 MOST = 10_000
@@ -49,18 +51,20 @@ class Runner(Assertions):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            began_ms = to_ms(utcnow())
             stack.enter_context(conf.without_redis())
-            self.bench = Bench(self.clock)
-            self.following = Following(self.bench.points, self.bench.jobs)
-            before = sending.take_over(sending.MemorySender(self.bench.jobs))
-            stack.callback(sending.take_over, before)
-            before.hand_over(self.bench.jobs)
-            self._handed_over = len(self.bench.jobs.added)
             self.clock.freeze()
             stack.callback(self.clock.thaw)
-            for connect, disconnect in self._receivers():
-                connect()
-                stack.callback(disconnect)
+            points = MemoryPoints()
+            jobs = stack.enter_context(memory.kept(points, began_ms))
+            self.bench = Bench(self.clock, points, jobs)
+            self.following = Following(points, jobs)
+            self._handed_over = len(jobs.added)
+            self.following.connect()
+            stack.callback(self.following.disconnect)
+            for signal in (run_finished, run_skipped):
+                signal.connect(self._note)
+                stack.callback(signal.disconnect, self._note)
             self.bench.timeouts.start()
             stack.callback(self.bench.timeouts.stop)
             self._stack = stack.pop_all()
@@ -68,13 +72,6 @@ class Runner(Assertions):
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-    def _receivers(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
-        return [
-            (self.following.connect, self.following.disconnect),
-            (lambda: run_finished.connect(self._note), lambda: run_finished.disconnect(self._note)),
-            (lambda: run_skipped.connect(self._note), lambda: run_skipped.disconnect(self._note)),
-        ]
 
     def _note(self, run: Run, **kwargs: Any) -> None:
         self._recorded.append(run)

@@ -1,34 +1,35 @@
-"""The cron recurrence: an expression, a zone, and what happens around summer time. Neither parses nor walks itself."""
+"""The cron recurrence: which instants the local times of an expression are in a zone.
+
+Note [Stretches]
+A zone is a row of stretches of constant offset. Inside one, wall clock and instants differ by a constant, so every
+question is one about wall-clock seconds. What is special happens where a stretch begins: after a gap, a fixed-time job
+that matched inside the gap gets one point at the first valid minute (`run_after`); after a jump back, a fixed-time job
+begins only where the wall clock was not yet before (`once`). Two wall-clock times that fall on one instant are one
+point.
+"""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
-from .fields import Fields
-from .point import from_micros, micros
-from .walk import Walk
-from .zone import get_zone
+from .fields import DAY, Fields
+from .point import from_seconds, micros, seconds
+from .zone import LONGEST_SHIFT, get_zone, stretch
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
-SECOND = 1_000_000
 
 
 @lru_cache(maxsize=4096)
-def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str) -> Walk:
+def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str) -> tuple[Fields, ZoneInfo]:
     for name, value, allowed in (("dst_gap", dst_gap, DST_GAP), ("dst_overlap", dst_overlap, DST_OVERLAP)):
         if value not in allowed:
             raise InvalidRecurrence(f"{name} is one of {' and '.join(allowed)}, not {value!r}.", field=name)
-    fields = compile_cron(expression, key)
-    return Walk(
-        fields,
-        get_zone(timezone),
-        run_after=fields.fixed and dst_gap == "run_after",
-        once=fields.fixed and dst_overlap == "once",
-    )
+    return compile_cron(expression, key), get_zone(timezone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Cron:
     """A cron expression in a time zone. Equal by its arguments; compiled once per process and set of arguments.
 
     `key` feeds the hash behind `H`: the same key always gives the same times. `dst_gap` and `dst_overlap` concern
-    fixed-time jobs only (neither minute nor hour begins with `*`).
+    fixed-time jobs only (neither minute nor hour begins with `*`). `fields` is the compiled expression.
 
     Raises:
         InvalidRecurrence: The message names the field, the value and what is allowed.
@@ -47,50 +48,92 @@ class Cron:
     dst_gap: str = "run_after"
     dst_overlap: str = "once"
     key: str = ""
-    _walk: Walk = field(init=False, repr=False, compare=False)
+    fields: Fields = field(init=False, repr=False, compare=False)
+    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("expression", "timezone", "dst_gap", "dst_overlap", "key"):
             value = getattr(self, name)
             if not isinstance(value, str):
-                raise InvalidRecurrence(
-                    f"{name} must be text, not {value!r}.",
-                    field=name if name in ("timezone", "dst_gap", "dst_overlap") else "cron",
-                )
+                column = "cron" if name in ("expression", "key") else name
+                raise InvalidRecurrence(f"{name} must be text, not {value!r}.", field=column)
         key = self.key if "h" in self.expression.lower() else ""  # else thousands of names would each be prepared
-        walk = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
-        object.__setattr__(self, "_walk", walk)
+        fields, zone = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "_zone", zone)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Cron, (self.expression, self.timezone, self.dst_gap, self.dst_overlap, self.key)
 
-    @property
-    def fields(self) -> Fields:
-        """Return the compiled expression."""
-        return self._walk.fields
-
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first point strictly after the instant, or None after the year 9999.
-
-        Raises:
-            ValueError: The instant is naive.
-        """
-        point = self._walk.first_at_or_after(micros(instant) // SECOND + 1)
-        return None if point is None else from_micros(point * SECOND)
+        return from_seconds(self._first(seconds(instant) + 1))
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest point with `floor < point <= instant`, or None. Costs some 20 to 30 times `next_after`.
-
-        Raises:
-            ValueError: An instant is naive.
-        """
-        point = self._walk.last_at_or_before(micros(instant) // SECOND, micros(floor) // SECOND)
-        return None if point is None else from_micros(point * SECOND)
+        """See `Recurrence`. Costs some 20 to 30 times `next_after`."""
+        return from_seconds(self._last(seconds(instant), seconds(floor)))
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many points there are with `first <= point <= last`.
+        return self._count(-(-micros(first) // 1_000_000), seconds(last))
 
-        Raises:
-            ValueError: An instant is naive.
+    # -- in whole seconds since 1970, of UTC where they are not called wall; see Note [Stretches]
+
+    def _first(self, second: int) -> int | None:
+        """Return the first due point from `second` on, or None after the year 9999."""
+        while True:
+            begin, end, offset, extra = self._stretch(second)
+            wall = begin + offset
+            found = self.fields.first_at_or_after(wall)
+            if extra is not None and (found is None or extra < found - offset):
+                return extra
+            if found is None:
+                return None
+            if found - offset < end:
+                return found - offset
+            second = end
+            if end + offset - wall > DAY:
+                # No jump back leads from here to before `wall`, and nothing matches between that and `found`.
+                second = max(end, found - offset - 2 * DAY)
+
+    def _last(self, second: int, floor: int) -> int | None:
+        """Return the last due point in `floor < point <= second`, by bisection: a long way back costs little."""
+        newest = self._first(floor + 1)
+        if newest is None or newest > second:
+            return None
+        low, high = newest, second + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            point = self._first(middle)
+            if point is None or point > second:
+                high = middle
+            else:
+                low = point
+        return low
+
+    def _count(self, first: int, last: int) -> int:
+        """Return how many due points lie in `first <= point <= last`, stretch by stretch, not point by point."""
+        total = 0
+        second = first
+        while second <= last:
+            begin, end, offset, extra = self._stretch(second)
+            if extra is not None and extra <= last and not self.fields.count(extra + offset, extra + offset + 1):
+                total += 1
+            total += self.fields.count(begin + offset, min(end, last + 1) + offset)
+            second = end
+        return total
+
+    def _stretch(self, second: int) -> tuple[int, int, int, int | None]:
+        """Return from where on the stretch that holds the second counts, its end, its offset, and its extra point.
+
+        That is the one that stands for all that matched in the gap before the stretch, unless it comes before `second`.
         """
-        return self._walk.count(-(-micros(first) // SECOND), micros(last) // SECOND)
+        start, end, offset, before = stretch(self._zone, second)
+        shift = offset - before
+        if shift == 0 or abs(shift) > LONGEST_SHIFT or not self.fields.fixed:
+            return second, end, offset, None
+        if shift < 0:
+            return max(second, start - shift) if self.dst_overlap == "once" else second, end, offset, None
+        extra = -(-(start + offset) // 60) * 60 - offset
+        if self.dst_gap == "skip" or extra < second:
+            return second, end, offset, None
+        missing = self.fields.first_at_or_after(start + before)
+        return second, end, offset, extra if missing is not None and missing < start + offset else None

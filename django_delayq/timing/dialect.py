@@ -6,14 +6,13 @@ Never walks time. What croniter gets wrong is refused or rewritten before it see
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
-from functools import lru_cache
+from datetime import date, timedelta
 
 from croniter import CroniterError, croniter
 
 from ..exceptions import InvalidRecurrence
-from .fields import DayRule, Fields
-from .grammar import DAY_OF_MONTH, DAY_OF_WEEK, HOUR, MINUTE, MONTH, SECOND, FieldSpec, Items, read_field, shown
+from .fields import DAY, DayRule, Fields
+from .grammar import SPECS, read_field, shown
 
 MAX_LENGTH = 255
 MACROS = {
@@ -25,14 +24,19 @@ MACROS = {
     "@MIDNIGHT": "0 0 * * *",
     "@HOURLY": "0 * * * *",
 }
-SPECS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK)
-#: Where croniter puts the fields of SPECS in its expansion: the seconds come last.
-_EXPANDED = (5, 0, 1, 2, 3, 4)
-_MONTH_LENGTHS = {2: (28, 29), 4: (30,), 6: (30,), 9: (30,), 11: (30,)}
+REFUSED_MACROS = {
+    "@EVERY": "@every is an interval, not a cron expression. Use the kind 'every' and write the interval there.",
+    "@REBOOT": (
+        "@reboot is not supported: workers restart at any time, and there are many. "
+        "Write a time, or use the kind 'once'."
+    ),
+}
+#: The wall-clock second at which the year 9600 begins. The calendar comes again every 400 years, and ends with 9999.
+_LAST_CYCLE = (date(9600, 1, 1) - date(1970, 1, 1)).days * DAY
 
 _WORD = re.compile(r"\S+", re.ASCII)
-_EVERY = re.compile(r"\s*@EVERY\s+(?P<duration>\S+)\s*", re.ASCII)
-_DURATION = re.compile(r"(?P<amount>[0-9]{1,9}(?:\.[0-9]{1,6})?)(?P<unit>MS|D|H|M|S)", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(MS|D|H|M|S)")
+_EVERY = re.compile(rf"\s*@EVERY\s+((?:{_DURATION.pattern})+)\s*", re.ASCII)
 _UNITS = {
     "D": timedelta(days=1),
     "H": timedelta(hours=1),
@@ -47,16 +51,11 @@ def parse_every(text: str) -> timedelta | None:
     match = _EVERY.fullmatch(text.upper()) if len(text) <= MAX_LENGTH else None
     if match is None:
         return None
-    duration, end, total = match["duration"], 0, timedelta(0)
-    for part in _DURATION.finditer(duration):
-        if part.start() != end:
-            return None
-        end = part.end()
-        try:
-            total += float(part["amount"]) * _UNITS[part["unit"]]
-        except OverflowError:
-            return None
-    return total if end == len(duration) and total > timedelta(0) else None
+    try:
+        parts = (float(amount) * _UNITS[unit] for amount, unit in _DURATION.findall(match[1]))
+        return sum(parts, timedelta(0)) or None
+    except OverflowError:
+        return None
 
 
 def compile_cron(expression: str, key: str) -> Fields:
@@ -74,40 +73,17 @@ def compile_cron(expression: str, key: str) -> Fields:
         odd = next(character for character in expression if not character.isascii())
         raise InvalidRecurrence(f"A cron expression is plain ASCII; {shown(expression)} has {odd!r}.")
     text = expression.upper()
-    # Without an H the key changes nothing; sharing saves memory where thousands of schedules have one expression.
-    return _compile(text, key if "H" in text else "")
-
-
-@lru_cache(maxsize=4096)
-def _compile(text: str, key: str) -> Fields:
     words = _split(text)
     if len(words) == 5:
         words = ["0", *words]
-    items = [read_field(spec, word, key) for spec, word in zip(SPECS, words, strict=True)]
-    masks = _expand(text, items)
-    rule = DayRule(
-        days=masks[3],
-        before_last=tuple(items[3].before_last),
-        nearest=tuple(items[3].nearest),
-        last_working_day=items[3].last_working_day,
-        weekdays=masks[5],
-        nth=tuple(items[5].nth),
-        last=tuple(items[5].last),
-        both=words[3].startswith(("*", "?")) or words[5].startswith(("*", "?")),
-    )
-    months = masks[4]
-    days = tuple(tuple(rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
-    if not _ever_comes(months, days):
+    rule = DayRule(both=words[3].startswith(("*", "?")) or words[5].startswith(("*", "?")))
+    plain = [read_field(spec, word, key, rule) for spec, word in zip(SPECS, words, strict=True)]
+    seconds, minutes, hours, rule.days, months, rule.weekdays = _expand(text, plain)
+    fixed = not words[1].startswith("*") and not words[2].startswith("*")
+    fields = Fields(seconds, minutes, hours, months, rule, fixed)
+    if fields.first_at_or_after(_LAST_CYCLE) is None:
         raise _never_comes(words)
-    return Fields(
-        seconds=masks[0],
-        minutes=masks[1],
-        hours=masks[2],
-        months=months,
-        day_masks=days,
-        fixed=not words[1].startswith("*") and not words[2].startswith("*"),
-        source=tuple(",".join(item.source) for item in items),
-    )
+    return fields
 
 
 def _split(text: str) -> list[str]:
@@ -136,36 +112,22 @@ def _split(text: str) -> list[str]:
 def _macro(words: list[str]) -> list[str]:
     if len(words) == 1 and words[0] in MACROS:
         return MACROS[words[0]].split()
-    if words[0] == "@EVERY":
-        raise InvalidRecurrence(
-            "@every is an interval, not a cron expression. Use the kind 'every' and write the interval there."
-        )
-    if words[0] == "@REBOOT":
-        raise InvalidRecurrence(
-            "@reboot is not supported: workers restart at any time, and there are many. "
-            "Write a time, or use the kind 'once'."
-        )
     known = ", ".join(name.lower() for name in MACROS)
-    raise InvalidRecurrence(f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own.")
+    unknown = f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own."
+    raise InvalidRecurrence(REFUSED_MACROS.get(words[0], unknown))
 
 
-def _expand(text: str, items: Sequence[Items]) -> list[int]:
+def _expand(text: str, plain: Sequence[Sequence[str]]) -> list[int]:
     """Have croniter expand the plain items of all six fields; return a bit mask for each, 0 where there is none."""
-    fields = [",".join(item.plain) or "*" for item in items]
     try:
-        expanded, _ = croniter.expand(" ".join(fields), second_at_beginning=True)
+        expanded, _ = croniter.expand(" ".join(",".join(items) or "*" for items in plain), second_at_beginning=True)
     except CroniterError as error:  # nothing known gets here; a newer croniter may refuse more
         raise InvalidRecurrence(f"{shown(text)} is not a cron expression: {error}") from error
+    expanded = [expanded[-1], *expanded[:-1]]  # croniter puts the seconds last
     return [
-        _mask(spec, expanded[position]) if item.plain else 0
-        for spec, position, item in zip(SPECS, _EXPANDED, items, strict=True)
+        sum(1 << value for value in (range(spec.low, spec.high + 1) if "*" in values else values)) if items else 0
+        for spec, values, items in zip(SPECS, expanded, plain, strict=True)
     ]
-
-
-def _mask(spec: FieldSpec, values: Sequence[int | str]) -> int:
-    if "*" in values:
-        return sum(1 << value for value in range(spec.low, spec.high + 1))
-    return sum(1 << int(value) for value in values)
 
 
 def _never_comes(words: Sequence[str]) -> InvalidRecurrence:
@@ -175,13 +137,4 @@ def _never_comes(words: Sequence[str]) -> InvalidRecurrence:
     return InvalidRecurrence(
         f"This date never comes: {', '.join(fields)} have no day in common. Choose a day that the month has; "
         "L is its last one."
-    )
-
-
-def _ever_comes(months: int, days: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether any month of any year has a matching day: in 400 years each month begins on each weekday."""
-    return any(
-        months >> month & 1 and any(days[length - 28])
-        for month in range(1, 13)
-        for length in _MONTH_LENGTHS.get(month, (31,))
     )

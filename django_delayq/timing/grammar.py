@@ -6,65 +6,47 @@ Expands no ranges and no steps; that is croniter's work.
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..exceptions import InvalidRecurrence
+from .fields import LAST, DayRule
 
-MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"), 1
-    )
-}
-WEEKDAYS = {name: number for number, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))}
+_MONTH_NAMES = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 _VALUE = r"[A-Z]+|[0-9]+"
 _RANGE = re.compile(rf"(?P<low>\*|{_VALUE})(?:-(?P<high>{_VALUE}))?(?:/(?P<step>[0-9]+))?")
 _HASH = re.compile(r"H(?:\((?P<low>[0-9]+)-(?P<high>[0-9]+)\))?(?:/(?P<step>[0-9]+))?")
-_LAST_DAY = re.compile(r"L(?:-(?P<back>[0-9]+))?")
+_BEFORE_LAST = re.compile(r"L(?:-(?P<back>[0-9]+))?")
 _NEAREST = re.compile(r"(?P<day>[0-9]+)W")
-_NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)")
-_LAST_WEEKDAY = re.compile(r"(?P<weekday>[0-9]+|SUN|MON|TUE|WED|THU|FRI|SAT)L")
+_NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)|(?P<last>[0-9]+|{'|'.join(_WEEKDAY_NAMES)})L")
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """What one field of an expression allows. `high` counts what `*` means, `top` is the largest number written."""
+    """What one field of an expression allows: `*` means `low` to `high`, `top` is the largest number written.
+
+    The first of the names stands for `low`.
+    """
 
     name: str
     low: int
     high: int
-    names: dict[str, int]
     top: int
-
-    @property
-    def allowed(self) -> str:
-        """Return the allowed values in words."""
-        names = f" or {next(iter(self.names))}-{list(self.names)[-1]}" if self.names else ""
-        if self.names is WEEKDAYS:
-            return "0-7 (0 and 7 are Sunday) or SUN-SAT"
-        return f"{self.low}-{self.top}{names}"
+    names: tuple[str, ...]
+    allowed: str
 
 
-SECOND = FieldSpec("second", 0, 59, {}, 59)
-MINUTE = FieldSpec("minute", 0, 59, {}, 59)
-HOUR = FieldSpec("hour", 0, 23, {}, 23)
-DAY_OF_MONTH = FieldSpec("day-of-month", 1, 31, {}, 31)
-MONTH = FieldSpec("month", 1, 12, MONTHS, 12)
-DAY_OF_WEEK = FieldSpec("day-of-week", 0, 6, WEEKDAYS, 7)
-
-
-@dataclass(slots=True)
-class Items:
-    """The items of one field: `plain` for the parser, the rest already understood (see `fields.DayRule`)."""
-
-    plain: list[str] = field(default_factory=list)
-    before_last: list[int] = field(default_factory=list)
-    nearest: list[int] = field(default_factory=list)
-    last_working_day: bool = False
-    nth: list[tuple[int, int]] = field(default_factory=list)
-    last: list[int] = field(default_factory=list)
-    source: list[str] = field(default_factory=list)
+DAY_OF_MONTH = FieldSpec("day-of-month", 1, 31, 31, (), "1-31")
+DAY_OF_WEEK = FieldSpec("day-of-week", 0, 6, 7, _WEEKDAY_NAMES, "0-7 (0 and 7 are Sunday) or SUN-SAT")
+SPECS = (
+    FieldSpec("second", 0, 59, 59, (), "0-59"),
+    FieldSpec("minute", 0, 59, 59, (), "0-59"),
+    FieldSpec("hour", 0, 23, 23, (), "0-23"),
+    DAY_OF_MONTH,
+    FieldSpec("month", 1, 12, 12, _MONTH_NAMES, "1-12 or JAN-DEC"),
+    DAY_OF_WEEK,
+)
 
 
 def shown(text: str) -> str:
@@ -77,70 +59,63 @@ def refuse(spec: FieldSpec, text: str, why: str) -> InvalidRecurrence:
     return InvalidRecurrence(f"{spec.name} field: {shown(text)} {why}", field="cron")
 
 
-def read_field(spec: FieldSpec, text: str, key: str) -> Items:
-    """Check and normalise the items of one field, in upper case.
+def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> list[str]:
+    """Return the plain items of one field in numbers: values, ranges and steps; the others are put into the rule.
 
     Raises:
         InvalidRecurrence: An item is not understood, out of range, reversed, or has a step that does not fit.
     """
-    items = Items()
     if text == "?" and spec in (DAY_OF_MONTH, DAY_OF_WEEK):
-        items.plain, items.source = ["*"], ["*"]
-        return items
+        return ["*"]
     if "?" in text:
         raise refuse(spec, text, "is not understood: ? stands alone, in day-of-month or day-of-week. Write * instead.")
+    plain = []
     for item in text.split(","):
         if not item:
             raise refuse(spec, text, "has an empty item. Remove the extra comma.")
-        _read_item(spec, item, key, items)
-    return items
+        if hashed := _HASH.fullmatch(item):
+            item = _hashed(spec, item, hashed, key)
+        if _read_day(spec, item, rule) or _read_weekday(spec, item, rule):
+            continue
+        match = _RANGE.fullmatch(item)
+        if match is None:
+            raise refuse(spec, item, _why_not(spec, item))
+        plain.append(_plain(spec, item, match))
+    return plain
 
 
-def _read_item(spec: FieldSpec, item: str, key: str, items: Items) -> None:
-    hashed = _HASH.fullmatch(item)
-    if hashed:
-        item = _hashed(spec, item, hashed, key)
-    if _read_special(spec, item, items):
-        items.source.append(item)
-        return
-    match = _RANGE.fullmatch(item)
+def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
+    """Put `L`, `L-3`, `LW` or `15W` into the rule; return whether the item was one of these."""
+    if spec is not DAY_OF_MONTH:
+        return False
+    if item == "LW":
+        rule.nearest.add(31)
+    elif match := _NEAREST.fullmatch(item):
+        rule.nearest.add(_value(spec, item, match["day"]))
+    elif match := _BEFORE_LAST.fullmatch(item):
+        back = _number(spec, item, match["back"] or "0")
+        if back > 30:
+            raise refuse(spec, item, "is out of range: allowed are L (the last day) and L-1 to L-30.")
+        rule.before_last.add(back)
+    else:
+        return False
+    return True
+
+
+def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
+    """Put `5#2`, `5#L` or `5L` into the rule; return whether the item was one of these."""
+    match = _NTH.fullmatch(item) if spec is DAY_OF_WEEK else None
     if match is None:
-        raise refuse(spec, item, _why_not(spec, item))
-    plain = _plain(spec, item, match)
-    items.plain.append(plain)
-    items.source.append(plain)
-
-
-def _read_special(spec: FieldSpec, item: str, items: Items) -> bool:
-    """Read an item that only the fields of days have; return whether it was one."""
-    if spec is DAY_OF_MONTH:
-        if match := _LAST_DAY.fullmatch(item):
-            back = _number(spec, item, match["back"] or "0")
-            if back > 30:
-                raise refuse(spec, item, "is out of range: allowed are L (the last day) and L-1 to L-30.")
-            items.before_last.append(back)
-        elif item == "LW":
-            items.last_working_day = True
-        elif match := _NEAREST.fullmatch(item):
-            items.nearest.append(_value(spec, item, match["day"]))
-        else:
-            return False
-        return True
-    if spec is DAY_OF_WEEK:
-        if match := _NTH.fullmatch(item):
-            weekday = _value(spec, item, match["weekday"]) % 7
-            if match["nth"] == "L":
-                items.last.append(weekday)
-            elif 1 <= _number(spec, item, match["nth"]) <= 5:
-                items.nth.append((weekday, int(match["nth"])))
-            else:
-                raise refuse(spec, item, "is out of range: after # allowed are 1-5 and L (the last one in the month).")
-        elif match := _LAST_WEEKDAY.fullmatch(item):
-            items.last.append(_value(spec, item, match["weekday"]) % 7)
-        else:
-            return False
-        return True
-    return False
+        return False
+    weekday = _value(spec, item, match["weekday"] or match["last"]) % 7
+    if match["nth"] in (None, "L"):
+        nth = LAST
+    else:
+        nth = _number(spec, item, match["nth"])
+        if not 1 <= nth <= 5:
+            raise refuse(spec, item, "is out of range: after # allowed are 1-5 and L (the last one in the month).")
+    rule.nth.add((weekday, nth))
+    return True
 
 
 def _plain(spec: FieldSpec, item: str, match: re.Match[str]) -> str:
@@ -150,18 +125,15 @@ def _plain(spec: FieldSpec, item: str, match: re.Match[str]) -> str:
         raise refuse(spec, item, "has step 0: steps begin at 1. Leave the step out to have every value.")
     if match["low"] == "*":
         if match["high"] is not None:
-            raise refuse(
-                spec, item, f"is not understood: a range has a number on both sides; allowed are {spec.allowed}."
-            )
+            why = f"is not understood: a range has a number on both sides; allowed are {spec.allowed}."
+            raise refuse(spec, item, why)
         _check_step(spec, item, step, spec.low, spec.high)
         return "*" if match["step"] is None else f"*/{step}"
-    low = _value(spec, item, match["low"])
+    low = high = _value(spec, item, match["low"])
     if match["high"] is not None:
         high = _value(spec, item, match["high"])
     elif match["step"] is not None:
-        low, high = (low % 7, 6) if spec is DAY_OF_WEEK else (low, spec.high)
-    else:
-        return str(low % 7 if spec is DAY_OF_WEEK else low)
+        low, high = low % 7 if spec is DAY_OF_WEEK else low, spec.high
     if low > high:
         raise refuse(spec, item, f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
     _check_step(spec, item, step, low, high)
@@ -190,8 +162,11 @@ def _check_step(spec: FieldSpec, item: str, step: int, low: int, high: int) -> N
 
 
 def _value(spec: FieldSpec, item: str, text: str) -> int:
-    number = spec.names.get(text) if text.isalpha() else _number(spec, item, text)
-    if number is None:
+    if text.isdecimal():
+        number = _number(spec, item, text)
+    elif text in spec.names:
+        number = spec.low + spec.names.index(text)
+    else:
         raise refuse(spec, item, _why_not(spec, item))
     if not spec.low <= number <= spec.top:
         raise refuse(spec, item, f"is out of range: allowed are {spec.allowed}.")
@@ -255,7 +230,7 @@ def _why_not(spec: FieldSpec, item: str) -> str:
         return f"is not understood: W stands in day-of-month only, as in 15W; here {allowed}"
     if "W" in item and spec is DAY_OF_MONTH:
         return "is not understood: W follows one day, as in 15W, or LW; ranges have no nearest weekday."
-    if "H" in item and spec.names.get(item[:3]) is None:
+    if "H" in item and item[:3] not in spec.names:
         return f"is not understood: write H, H/15, H(0-29) or H(0-29)/10; otherwise {allowed}"
     if item == "L" and spec is DAY_OF_WEEK:
         return "is not understood: write 5L for the last Friday of the month, or SAT for Saturday."

@@ -1,4 +1,7 @@
-"""Due points as numbers: microseconds and milliseconds since 1970. Never reads a clock, never rounds a point down."""
+"""Due points as numbers since 1970. Never reads a clock, never rounds a point down to ms.
+
+What takes an instant raises ValueError for a naive one.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,28 +27,25 @@ def as_utc(instant: datetime, name: str = "instant") -> datetime:
 
 
 def micros(instant: datetime) -> int:
-    """Return the whole microseconds since 1970, exactly.
-
-    Raises:
-        ValueError: The instant is naive.
-    """
+    """Return the whole microseconds since 1970, exactly."""
     return (as_utc(instant) - EPOCH) // MICROSECOND
 
 
-def from_micros(value: int) -> datetime | None:
-    """Return the instant in UTC, or None where the years 1 to 9999 do not reach."""
+def seconds(instant: datetime) -> int:
+    """Return the whole seconds since 1970, rounded down."""
+    return micros(instant) // 1_000_000
+
+
+def from_seconds(value: int | None) -> datetime | None:
+    """Return the instant in UTC, or None where the years 1 to 9999 do not reach, or where there is none."""
     try:
-        return EPOCH + timedelta(0, 0, value)
+        return None if value is None else EPOCH + timedelta(0, value)
     except OverflowError:
         return None
 
 
 def to_ms(instant: datetime) -> int:
-    """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early.
-
-    Raises:
-        ValueError: The instant is naive.
-    """
+    """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early."""
     return -(-micros(instant) // 1000)
 
 

@@ -37,6 +37,10 @@ class Policies:
             if value not in allowed:
                 raise InvalidRecurrence(f"{name} is one of {', '.join(allowed)}, not {value!r}.", field=name)
 
+    def wake(self, point: datetime) -> datetime:
+        """Return when the point is to be claimed; see `wake_at`."""
+        return wake_at(point, self.jitter, self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -80,7 +84,7 @@ def too_old(point: datetime, now: datetime, policies: Policies) -> bool:
         ValueError: An instant is naive.
     """
     window = policies.catch_up_window
-    return window is not None and now - wake_at(point, policies.jitter, policies.key) > window
+    return window is not None and now - policies.wake(point) > window
 
 
 def decide(
@@ -101,19 +105,16 @@ def decide(
         ValueError: An instant is naive.
     """
     point, now = as_utc(point, "point"), as_utc(now, "now")
-    late = _Lateness(recurrence, now, policies)
+    late = _Late(recurrence, point, now, policies)
     if not late.is_late(point):
         return Run()
     if too_old(point, now, policies):
-        return late.skip_while(
-            "catch_up_window", point, now - (policies.catch_up_window or ZERO), lambda p: too_old(p, now, policies)
-        )
-    busy = None
-    if policies.overlap != "allow" and busy_from is not None and last_finished_at is not None:
-        busy = (as_utc(busy_from, "busy_from"), min(as_utc(last_finished_at, "last_finished_at"), now))
-    if busy is not None and busy[0] <= late.wake(point) <= busy[1]:
-        return _overlapped(late, point, busy[1])
-    return _missed(late, point, busy)
+        sure_until = now - (policies.catch_up_window or ZERO)
+        return late.skip_while("catch_up_window", sure_until, lambda candidate: too_old(candidate, now, policies))
+    if policies.overlap == "allow" or busy_from is None or last_finished_at is None:
+        return late.missed(None)
+    busy = as_utc(busy_from, "busy_from"), min(as_utc(last_finished_at, "last_finished_at"), now)
+    return late.overlapped(busy[1]) if busy[0] <= policies.wake(point) <= busy[1] else late.missed(busy)
 
 
 def decide_all(
@@ -131,7 +132,7 @@ def decide_all(
     """
     skips: list[Skip] = []
     following: datetime | None = point
-    while following is not None and (not skips or wake_at(following, policies.jitter, policies.key) <= now):
+    while following is not None and (not skips or policies.wake(following) <= now):
         decision = decide(recurrence, following, now, busy_from, last_finished_at, policies)
         if isinstance(decision, Run):
             return skips, following
@@ -141,18 +142,16 @@ def decide_all(
 
 
 @dataclass(frozen=True, slots=True)
-class _Lateness:
-    """One decision's view of the schedule: which points are late, and how far a stretch of them reaches."""
+class _Late:
+    """One decision about a point that may be late: what becomes of it, and how far a skip that begins there reaches."""
 
     recurrence: Recurrence
+    point: datetime
     now: datetime
     policies: Policies
 
-    def wake(self, point: datetime) -> datetime:
-        return wake_at(point, self.policies.jitter, self.policies.key)
-
     def is_late(self, point: datetime) -> bool:
-        lag = self.now - self.wake(point)
+        lag = self.now - self.policies.wake(point)
         if self.policies.grace is not None or lag <= ZERO:
             return lag > (self.policies.grace or ZERO)
         if lag > LONGEST_DEFAULT_GRACE:
@@ -160,85 +159,85 @@ class _Lateness:
         following = self.recurrence.next_after(point)
         return following is not None and lag > (following - point) / 2
 
-    def skip_while(self, reason: str, point: datetime, sure_until: datetime, test: Callable[[datetime], bool]) -> Skip:
-        """Skip the point and those after it as long as they are late and pass the test.
+    # -- what is decided
 
-        All points whose wake is at or before `sure_until` pass the test: the walk begins near there, not at `point`.
+    def overlapped(self, busy_until: datetime) -> Run | Skip:
+        """Judge a late point that came due while the schedule was busy."""
+
+        def woke_meanwhile(candidate: datetime) -> bool:
+            return self.policies.wake(candidate) <= busy_until
+
+        if self.policies.overlap == "queue_all":
+            return Run()
+        if self.policies.overlap == "skip":
+            return self.skip_while("overlap", busy_until, woke_meanwhile)
+        newest, _ = self.last_of(busy_until - max(self.policies.jitter, ZERO), woke_meanwhile)
+        return self.skip_until("overlap", newest)
+
+    def missed(self, busy: tuple[datetime, datetime] | None) -> Run | Skip:
+        """Judge a late point that came due while nobody was there.
+
+        What was missed ends where the overlap policy begins, with the first point in a later busy stretch: one that
+        `queue_all` promises to run is not skipped as missed.
         """
+        overlapped = None
+        if busy is not None and self.point < busy[0]:
+            overlapped = self.recurrence.next_after(max(self.point, busy[0] - MICROSECOND))
+            if overlapped is not None and overlapped > busy[1]:
+                overlapped = None
+        if self.policies.missed == "all":
+            return self.catch_up(self.now if overlapped is None else overlapped - MICROSECOND)
+        if overlapped is not None:
+            return self.skip_until("missed", overlapped)
+        if self.policies.missed == "skip":
+            return self.skip_while("missed", self.now, lambda _: True)
+        return self.skip_until("missed", self.newest(self.now))
+
+    def catch_up(self, end: datetime) -> Run | Skip:
+        """Keep the newest `max_catch_up` of the points up to `end`, the first of them found by bisection."""
+        keep = self.policies.max_catch_up
+        if keep <= 0:
+            return self.skip_while("max_catch_up", end, lambda candidate: candidate <= end)
+        newest = self.newest(end)
+        if self.recurrence.count_between(self.point + MICROSECOND, newest) < keep:
+            return Run()
+        low, high = self.point, newest + MICROSECOND  # `keep` points from low on, fewer from high on
+        while high - low > MICROSECOND:
+            middle = low + (high - low) // 2
+            if self.recurrence.count_between(middle, newest) >= keep:
+                low = middle
+            else:
+                high = middle
+        return self.skip_until("max_catch_up", low)
+
+    # -- how far a skip reaches
+
+    def newest(self, until: datetime) -> datetime:
+        """Return the newest point up to an instant, at least the claimed one."""
+        return self.recurrence.previous_at_or_before(until, self.point) or self.point
+
+    def last_of(self, sure: datetime, test: Callable[[datetime], bool]) -> tuple[datetime, datetime | None]:
+        """Return the last of the points that pass the test one after the other, and the first that does not.
+
+        All up to `sure` pass it: the walk begins there.
+        """
+        last = self.newest(sure)
+        following = self.recurrence.next_after(last)
+        while following is not None and test(following):
+            last, following = following, self.recurrence.next_after(following)
+        return last, following
+
+    def skip_while(self, reason: str, sure_until: datetime, test: Callable[[datetime], bool]) -> Skip:
+        """Skip the points that are late and pass the test, which all do whose wake is not after `sure_until`."""
         grace = LONGEST_DEFAULT_GRACE if self.policies.grace is None else self.policies.grace
         sure = min(sure_until, self.now - grace) - max(self.policies.jitter, ZERO) - MICROSECOND
-        last = self.newest(sure, point)
-        resume_at = self.recurrence.next_after(last)
-        while resume_at is not None and self.is_late(resume_at) and test(resume_at):
-            last, resume_at = resume_at, self.recurrence.next_after(resume_at)
-        return self.skip(reason, point, last, resume_at)
+        return self.skip(reason, *self.last_of(sure, lambda candidate: self.is_late(candidate) and test(candidate)))
 
-    def skip(self, reason: str, point: datetime, last: datetime, resume_at: datetime | None) -> Skip:
-        points = 1 + self.recurrence.count_between(point + MICROSECOND, last)
-        return Skip(first=point, last=last, points=points, reason=reason, resume_at=resume_at)
+    def skip_until(self, reason: str, resume_at: datetime) -> Run | Skip:
+        if resume_at == self.point:
+            return Run()
+        return self.skip(reason, self.newest(resume_at - MICROSECOND), resume_at)
 
-    def skip_until(self, reason: str, point: datetime, resume_at: datetime) -> Skip:
-        return self.skip(reason, point, self.newest(resume_at - MICROSECOND, point), resume_at)
-
-    def newest(self, until: datetime, point: datetime) -> datetime:
-        """Return the newest point up to an instant, or `point` if there is none after it."""
-        return self.recurrence.previous_at_or_before(until, point) or point
-
-
-def _overlapped(late: _Lateness, point: datetime, busy_until: datetime) -> Run | Skip:
-    if late.policies.overlap == "queue_all":
-        return Run()
-
-    def woke_meanwhile(candidate: datetime) -> bool:
-        return late.wake(candidate) <= busy_until
-
-    if late.policies.overlap == "skip":
-        return late.skip_while("overlap", point, busy_until, woke_meanwhile)
-    newest = late.newest(busy_until - max(late.policies.jitter, ZERO), point)
-    following = late.recurrence.next_after(newest)
-    while following is not None and woke_meanwhile(following):
-        newest, following = following, late.recurrence.next_after(following)
-    return Run() if newest == point else late.skip_until("overlap", point, newest)
-
-
-def _missed(late: _Lateness, point: datetime, busy: tuple[datetime, datetime] | None) -> Run | Skip:
-    """Judge a late point that came due while nobody was there."""
-    policies = late.policies
-    overlapped = None if busy is None else _first_overlapped(late.recurrence, point, busy)
-    if policies.missed == "all":
-        return _catch_up(late, point, late.now if overlapped is None else overlapped - MICROSECOND)
-    if overlapped is not None:
-        return late.skip_until("missed", point, overlapped)
-    if policies.missed == "skip":
-        return late.skip_while("missed", point, late.now, lambda _: True)
-    newest = late.newest(late.now, point)
-    return Run() if newest == point else late.skip_until("missed", point, newest)
-
-
-def _first_overlapped(recurrence: Recurrence, point: datetime, busy: tuple[datetime, datetime]) -> datetime | None:
-    """Return the first point after `point` that belongs to a later busy stretch, and so to the overlap policy.
-
-    What was missed ends there: a point that `queue_all` promises to run is not skipped as missed.
-    """
-    if point >= busy[0]:
-        return None
-    candidate = recurrence.next_after(max(point, busy[0] - MICROSECOND))
-    return candidate if candidate is not None and candidate <= busy[1] else None
-
-
-def _catch_up(late: _Lateness, point: datetime, end: datetime) -> Run | Skip:
-    """Keep the newest `max_catch_up` of the points from `point` to `end`, the first of them found by bisection."""
-    recurrence, keep = late.recurrence, late.policies.max_catch_up
-    if keep <= 0:
-        return late.skip_while("max_catch_up", point, end, lambda candidate: candidate <= end)
-    newest = late.newest(end, point)
-    if recurrence.count_between(point + MICROSECOND, newest) < keep:
-        return Run()
-    low, high = point, newest + MICROSECOND  # `keep` points from low on, fewer from high on
-    while high - low > MICROSECOND:
-        middle = low + (high - low) // 2
-        if recurrence.count_between(middle, newest) >= keep:
-            low = middle
-        else:
-            high = middle
-    return late.skip_until("max_catch_up", point, low)
+    def skip(self, reason: str, last: datetime, resume_at: datetime | None) -> Skip:
+        points = 1 + self.recurrence.count_between(self.point + MICROSECOND, last)
+        return Skip(first=self.point, last=last, points=points, reason=reason, resume_at=resume_at)

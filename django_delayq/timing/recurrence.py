@@ -9,33 +9,20 @@ from .point import MICROSECOND, as_utc
 
 
 class Recurrence(Protocol):
-    """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock."""
+    """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock.
+
+    Raises:
+        ValueError: An instant is naive.
+    """
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first point strictly after the instant, or None if there is none.
-
-        Raises:
-            ValueError: The instant is naive.
-        """
-        ...
+        """Return the first point strictly after the instant, or None if there is none up to the year 9999."""
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest point with `floor < point <= instant`, or None.
-
-        The cost does not grow with the number of points between.
-
-        Raises:
-            ValueError: An instant is naive.
-        """
-        ...
+        """Return the newest point with `floor < point <= instant`, or None. Costs the same for any number between."""
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many points there are with `first <= point <= last`. The cost does not grow with that number.
-
-        Raises:
-            ValueError: An instant is naive.
-        """
-        ...
+        """Return how many points there are with `first <= point <= last`. Costs the same for any number of them."""
 
 
 def _aware(instant: object, name: str, field: str) -> datetime:
@@ -64,23 +51,24 @@ class Every:
         object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first lattice point strictly after the instant, or None after the year 9999."""
-        return self._point((as_utc(instant) - self.anchor) // self.every + 1)
+        return self._at(self._number(instant) + 1)
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest lattice point with `floor < point <= instant`, or None."""
-        newest = self._point((as_utc(instant) - self.anchor) // self.every)
-        return newest if newest is not None and newest > as_utc(floor, "floor") else None
+        newest, floor = self._at(self._number(instant)), as_utc(floor, "floor")
+        return newest if newest is not None and newest > floor else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many lattice points there are with `first <= point <= last`."""
-        before = -((self.anchor - as_utc(first, "first")) // self.every)
-        return max(0, (as_utc(last, "last") - self.anchor) // self.every - before + 1)
+        before_first = -((self.anchor - as_utc(first, "first")) // self.every) - 1
+        return max(0, self._number(last) - before_first)
 
-    def _point(self, number: int) -> datetime | None:
+    def _number(self, instant: datetime) -> int:
+        """Return the n of the newest lattice point up to the instant."""
+        return (as_utc(instant) - self.anchor) // self.every
+
+    def _at(self, number: int) -> datetime | None:
         try:
             return self.anchor + number * self.every
-        except OverflowError:
+        except OverflowError:  # beyond the years 1 to 9999
             return None
 
 
@@ -98,16 +86,13 @@ class Once:
         object.__setattr__(self, "at", _aware(self.at, "at", "at"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the point if it is strictly after the instant."""
         return self.at if self.at > as_utc(instant) else None
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the point if `floor < point <= instant`."""
         floor, instant = as_utc(floor, "floor"), as_utc(instant)
         return self.at if floor < self.at <= instant else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return 1 if `first <= point <= last`, else 0."""
         first, last = as_utc(first, "first"), as_utc(last, "last")
         return int(first <= self.at <= last)
 
@@ -132,17 +117,13 @@ class Windowed:
             raise InvalidRecurrence(f"The end {self.end} is before the start {self.start}.", field="end_at")
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first point strictly after the instant and inside the window, or None."""
         instant = as_utc(instant)
         if self.start is not None and self.start > instant:
             instant = self.start - MICROSECOND
         point = self.recurrence.next_after(instant)
-        if point is None or (self.end is not None and point > self.end):
-            return None
-        return point
+        return None if point is None or (self.end is not None and point > self.end) else point
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest point of the window with `floor < point <= instant`, or None."""
         instant, floor = as_utc(instant), as_utc(floor, "floor")
         if self.end is not None:
             instant = min(instant, self.end)
@@ -151,7 +132,6 @@ class Windowed:
         return self.recurrence.previous_at_or_before(instant, floor)
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many points of the window there are with `first <= point <= last`."""
         first, last = as_utc(first, "first"), as_utc(last, "last")
         if self.start is not None:
             first = max(first, self.start)

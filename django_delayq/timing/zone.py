@@ -2,9 +2,11 @@
 which may exist twice or not at all."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 from ..exceptions import InvalidRecurrence
@@ -12,81 +14,59 @@ from ..exceptions import InvalidRecurrence
 DAY = 86_400
 #: Offsets are looked up in blocks of 2**22 s, about 49 days: a point in years asks for few days of those between.
 BLOCK_BITS = 22
-MAX_BLOCKS = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = int((datetime(1, 1, 3, tzinfo=UTC) - _EPOCH).total_seconds())
 _LATEST = int((datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH).total_seconds())
 #: Files beside the zones that mean another zone on another machine, or count leap seconds.
 _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
+#: A larger jump is a correction of the calendar, not summer time (Debian cron's rule). A block begins so much earlier
+#: than it is asked for: what is special after a change does not end with the block in which the change lies.
+LONGEST_SHIFT = 3 * 3600
+
 #: (first second, second after the last, offset in s, offset before the first second). All in UTC seconds since 1970.
 #: Neighbours may have equal offsets: a block begins there, and nothing happens.
 Stretch = tuple[int, int, int, int]
 
 
-class Zone:
-    """One time zone. Immutable but for a cache; safe to share between threads."""
+def stretch(zone: tzinfo, second: int) -> Stretch:
+    """Return the stretch of constant offset that holds the second; amortised a dict look-up and a bisection."""
+    starts, stretches = _block(zone, second >> BLOCK_BITS)
+    return stretches[bisect_right(starts, second) - 1]
 
-    __slots__ = ("_blocks", "_info", "name")
 
-    def __init__(self, name: str, info: ZoneInfo) -> None:
-        self.name = name
-        self._info = info
-        self._blocks: dict[int, tuple[list[int], list[Stretch]]] = {}
+def offset(zone: tzinfo, second: int) -> int:
+    """Return the offset from UTC in s; beyond the years 1 to 9999 the nearest known one."""
+    second = min(max(second, _EARLIEST), _LATEST)
+    delta = datetime.fromtimestamp(second, zone).utcoffset()
+    return 0 if delta is None else delta.days * DAY + delta.seconds
 
-    def stretch(self, second: int) -> Stretch:
-        """Return the stretch of constant offset that holds the second; amortised a dict look-up and a bisection."""
-        block = self._blocks.get(second >> BLOCK_BITS)
-        if block is None:
-            block = self._build(second >> BLOCK_BITS)
-        starts, stretches = block
-        return stretches[bisect_right(starts, second) - 1]
 
-    def offset(self, second: int) -> int:
-        """Return the offset from UTC in s; beyond the years 1 to 9999 the nearest known one."""
-        second = min(max(second, _EARLIEST), _LATEST)
-        delta = datetime.fromtimestamp(second, self._info).utcoffset()
-        return 0 if delta is None else delta.days * DAY + delta.seconds
+@lru_cache(maxsize=4096)
+def _block(zone: tzinfo, number: int) -> tuple[list[int], list[Stretch]]:
+    begin, end = (number << BLOCK_BITS) - LONGEST_SHIFT, (number + 1) << BLOCK_BITS
+    changes = _changes(zone, begin - 1, end - 1, offset(zone, begin - 1), offset(zone, end - 1))
+    starts = [begin, *(second for second in changes if second > begin)]
+    bounds = pairwise([*starts, end])
+    return starts, [(start, stop, offset(zone, start), offset(zone, start - 1)) for start, stop in bounds]
 
-    def _build(self, number: int) -> tuple[list[int], list[Stretch]]:
-        begin, end = number << BLOCK_BITS, (number + 1) << BLOCK_BITS
-        start, offset, before = begin, self.offset(begin - 1), self.offset(begin - 1)
-        stretches: list[Stretch] = []
-        for second, changed in self._transitions(begin - 1, end - 1):
-            if second > start:
-                stretches.append((start, second, offset, before))
-            start, offset, before = second, changed, offset
-        stretches.append((start, end, offset, before))
-        if len(self._blocks) >= MAX_BLOCKS:
-            self._blocks.clear()
-        built = ([stretch[0] for stretch in stretches], stretches)
-        self._blocks[number] = built
-        return built
 
-    def _transitions(self, left: int, end: int) -> list[tuple[int, int]]:
-        """Return (second, new offset) of each change in `left < second <= end`. No offset lasts less than a day."""
-        found = []
-        known = self.offset(left)
-        while left < end:
-            right = min(left + DAY, end)
-            target = self.offset(right)
-            while known != target:
-                low, high = left, right
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    if self.offset(middle) == known:
-                        low = middle
-                    else:
-                        high = middle
-                left, known = high, self.offset(high)
-                found.append((left, known))
-            left = right
-        return found
+def _changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -> Iterator[int]:
+    """Yield each second in `left < second <= right` from which on another offset holds, for at least a day."""
+    if at_left == at_right and right - left <= DAY:
+        return
+    if right - left == 1:
+        yield right
+        return
+    middle = (left + right) // 2
+    at_middle = offset(zone, middle)
+    yield from _changes(zone, left, middle, at_left, at_middle)
+    yield from _changes(zone, middle, right, at_middle, at_right)
 
 
 @lru_cache(maxsize=1024)
-def get_zone(name: str) -> Zone:
-    """Return the zone of an IANA name.
+def get_zone(name: str) -> ZoneInfo:
+    """Return the zone of an IANA name, which is the same object each time.
 
     Raises:
         InvalidRecurrence: There is no such zone; the message offers the nearest names.
@@ -95,7 +75,7 @@ def get_zone(name: str) -> Zone:
         raise InvalidRecurrence(f"A time zone is a name such as Europe/Riga or UTC, not {name!r}.", field="timezone")
     if not name.startswith(_MACHINE_DEPENDENT):
         try:
-            return Zone(name, ZoneInfo(name))
+            return ZoneInfo(name)
         except (LookupError, ValueError, OSError):
             pass  # unknown, "../x", or a directory such as "America"
     raise InvalidRecurrence(f"There is no time zone {name[:64]!r}.{_hint(name[:64])}", field="timezone")

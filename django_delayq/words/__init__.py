@@ -6,10 +6,7 @@ from django.utils.translation import gettext as _
 
 from ..timing import Cron, Every, Once, Recurrence, Windowed
 from .days import describe_days
-from .sets import join
 from .times import describe_times
-
-__all__ = ["describe", "join"]
 
 _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("µs", 1))
 
@@ -38,9 +35,8 @@ def describe(recurrence: Recurrence) -> str:
 
 def _cron(cron: Cron) -> str:
     fields = cron.fields
-    *_times, day, month, weekday = fields.source
     times, is_rhythm = describe_times(fields.seconds, fields.minutes, fields.hours)
-    days = describe_days(day, month, weekday, fields.months)
+    days = describe_days(fields.rule, fields.months)
     if not days:
         return times if is_rhythm else f"{times}, {_('every day')}"
     return f"{times}, {days}"

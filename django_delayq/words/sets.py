@@ -26,20 +26,12 @@ def span(first: str, last: str) -> str:
     return _("%(first)s to %(last)s") % {"first": first, "last": last}
 
 
-def step_of(values: Sequence[int]) -> int | None:
-    """Return the constant distance of at least `SHORTEST_SERIES` values, if it is more than 1."""
-    if len(values) < SHORTEST_SERIES:
-        return None
-    step = values[1] - values[0]
-    return step if step > 1 and list(values) == list(range(values[0], values[-1] + 1, step)) else None
-
-
 def shown(values: Sequence[int], name: Callable[[int], str] = str) -> str:
     """Return ascending values as runs, single ones, or one series of steps. Other values, other words."""
-    step = step_of(values)
-    if step is not None:
+    step = values[1] - values[0] if len(values) >= SHORTEST_SERIES else 1
+    if step > 1 and list(values) == list(range(values[0], values[-1] + 1, step)):
         return _("%(span)s in steps of %(step)d") % {"span": span(name(values[0]), name(values[-1])), "step": step}
-    return join([text for run in runs(values) for text in _run(run, name)])
+    return join([text for run in runs(values) for text in said(run, name)])
 
 
 def runs(values: Sequence[int]) -> list[list[int]]:
@@ -53,5 +45,6 @@ def runs(values: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _run(run: list[int], name: Callable[[int], str]) -> list[str]:
+def said(run: Sequence[int], name: Callable[[int], str]) -> list[str]:
+    """Return a stretch as one span, a short one value by value."""
     return [span(name(run[0]), name(run[-1]))] if len(run) >= SHORTEST_RUN else [name(value) for value in run]

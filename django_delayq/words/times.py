@@ -3,7 +3,7 @@
 A rhythm ("every 5 minutes") is said only of steps that divide the round evenly: */7 has a short last interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -20,7 +20,7 @@ def describe_times(second_mask: int, minute_mask: int, hour_mask: int) -> tuple[
     if len(hours) == 24:
         return _within_hours(seconds, minutes), True
     if len(seconds) == 1:
-        rhythm = _every_hours(hours) if seconds == [0] and minutes == [0] else None
+        rhythm = _rhythm(hours, 24, _every_hour) if seconds == [0] and minutes == [0] else None
         if rhythm is not None:
             return rhythm, True
         if seconds == [0] and (span := _spanned(minutes, hours)) is not None:
@@ -41,7 +41,7 @@ def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool
     """Return the times of each hour; `named`: of every hour there is, which has to be said beside a mere minute."""
     if seconds == [0]:
         return _every_minutes(minutes) or _at_minutes(minutes, named=named)
-    rhythm = _every_seconds(seconds)
+    rhythm = _rhythm(seconds, 60, _every_second)
     if rhythm is not None:
         return rhythm if len(minutes) == 60 else f"{rhythm}, {_at_minutes(minutes, named=named)}"
     on_minutes = None if minutes == [0] else _every_minutes(minutes)
@@ -51,14 +51,12 @@ def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool
 
 def _spanned(minutes: Sequence[int], hours: Sequence[int]) -> str | None:
     """Return "every 5 minutes from 09:00 to 17:55" for hours without a hole, None for other shapes."""
-    first, last = clock(hours[0], minutes[0]), clock(hours[-1], minutes[-1])
-    if len(runs(hours)) != 1 or len(hours) * len(minutes) <= 2:
-        return None
     rhythm = _every_minutes(minutes)
-    if rhythm is None or (minutes == [0] and len(hours) < 4):
-        if len(minutes) != 1 or len(hours) < 4:
-            return None
-        rhythm = _every_hour(1)
+    if len(minutes) == 1:
+        rhythm = _every_hour(1) if len(hours) > 3 else None
+    if rhythm is None or len(runs(hours)) != 1 or len(hours) * len(minutes) <= 2:
+        return None
+    first, last = clock(hours[0], minutes[0]), clock(hours[-1], minutes[-1])
     return _("%(rhythm)s from %(first)s to %(last)s") % {"rhythm": rhythm, "first": first, "last": last}
 
 
@@ -69,30 +67,23 @@ def _at_minutes(minutes: Sequence[int], *, named: bool) -> str:
     return ngettext("at minute %(values)s", "at minutes %(values)s", len(minutes)) % values
 
 
-def _every_seconds(seconds: Sequence[int]) -> str | None:
-    step = _even_step(seconds, 60)
-    return None if step is None else ngettext("every second", "every %(count)d seconds", step) % {"count": step}
-
-
 def _every_minutes(minutes: Sequence[int]) -> str | None:
-    if minutes == [0]:
-        return _every_hour(1)
-    step = _even_step(minutes, 60)
-    return None if step is None else ngettext("every minute", "every %(count)d minutes", step) % {"count": step}
+    return _every_hour(1) if minutes == [0] else _rhythm(minutes, 60, _every_minute)
 
 
-def _every_hours(hours: Sequence[int]) -> str | None:
-    step = _even_step(hours, 24)
-    return None if step is None else _every_hour(step)
+def _rhythm(values: Sequence[int], size: int, every: Callable[[int], str]) -> str | None:
+    """Say the n of `*/n` where it divides the round evenly and leaves at least two values."""
+    step = size // len(values)
+    return every(step) if len(values) > 1 and list(values) == list(range(0, size, step)) else None
+
+
+def _every_second(step: int) -> str:
+    return ngettext("every second", "every %(count)d seconds", step) % {"count": step}
+
+
+def _every_minute(step: int) -> str:
+    return ngettext("every minute", "every %(count)d minutes", step) % {"count": step}
 
 
 def _every_hour(step: int) -> str:
     return ngettext("every hour", "every %(count)d hours", step) % {"count": step}
-
-
-def _even_step(values: Sequence[int], size: int) -> int | None:
-    """Return the n of `*/n` where it divides the round evenly and leaves at least two values."""
-    if len(values) < 2:
-        return None
-    step = size // len(values)
-    return step if list(values) == list(range(0, size, step)) else None

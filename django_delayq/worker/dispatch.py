@@ -2,12 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from django.db import DatabaseError
 
 from ..exceptions import BrokerError
+from ..grouping import grouped
 from ..kinds import Held, Kind, Verdicts
 from ..kinds.base import AGAIN_MS
 from .isolation import Isolation
@@ -20,8 +21,6 @@ from .trouble import Delays, Trouble
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
 #: What was offered to the other workers so short a time ago, none of them knows.
 OFFER_SECONDS = 10.0
-
-Key = TypeVar("Key")
 
 
 class Dispatcher:
@@ -151,7 +150,7 @@ class Dispatcher:
 
     def _begin(self, suspects: Sequence[Held]) -> None:
         """Start what somebody may have executed before, as soon as its kind has written so."""
-        for kind, batch in _grouped(suspects, lambda held: held.kind).items():
+        for kind, batch in grouped(suspects, lambda held: held.kind).items():
             try:
                 verdicts: Verdicts[Held] = kind.begin(batch)
             except DatabaseError as error:
@@ -167,19 +166,19 @@ class Dispatcher:
     # -- handing back
 
     def _release_each(self, entries: Sequence[tuple[Held, int]]) -> None:
-        for delay_ms, group in _grouped(entries, lambda item: item[1]).items():
+        for delay_ms, group in grouped(entries, lambda item: item[1]).items():
             self.release([held for held, _ in group], delay_ms)
 
     def release(self, entries: Sequence[Held], delay_ms: int) -> None:
         """Hand entries back unstarted. Where Redis does not answer, their leases end by themselves."""
         self.keeper.discard(entries)
-        for kind, batch in _grouped(entries, lambda held: held.kind).items():
+        for kind, batch in grouped(entries, lambda held: held.kind).items():
             try:
                 kind.give_back(batch, delay_ms)
             except DatabaseError as error:
                 self.trouble.database_failed(error)
             try:
-                for shard, group in _grouped(batch, lambda held: held.shard).items():
+                for shard, group in grouped(batch, lambda held: held.shard).items():
                     self.timers.due(kind.settle(shard, group))
             except BrokerError as error:
                 self.trouble.redis_failed(error)
@@ -194,13 +193,3 @@ class Dispatcher:
         """Hand back at once whatever has not started, also what waits to run alone."""
         self.release_waiting()
         self.release(self.isolation.take_waiting(), 0)
-
-
-Item = TypeVar("Item")
-
-
-def _grouped(items: Sequence[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    groups: dict[Key, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups

@@ -5,11 +5,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from ..broker import Shard
 from ..exceptions import BrokerError
-from ..kinds import Held, Kind
+from ..grouping import grouped
+from ..kinds import Held
 from ..signals import lease_lost
 
 logger = logging.getLogger("django_delayq.worker")
@@ -103,10 +102,7 @@ class LeaseKeeper:
         """
         with self._lock:
             everything = list(self._held)
-        groups: dict[tuple[Kind[Any], Shard], list[Held]] = {}
-        for held in everything:
-            groups.setdefault((held.kind, held.shard), []).append(held)
-        for (kind, shard), entries in groups.items():
+        for (kind, shard), entries in grouped(everything, lambda held: (held.kind, held.shard)).items():
             for at in range(0, len(entries), self.batch_size):
                 batch = entries[at : at + self.batch_size]
                 sent = time.monotonic()

@@ -42,8 +42,8 @@ class LogQueue:
     """
 
     def __init__(self) -> None:
-        self._records: queue.SimpleQueue[tuple[logging.Logger, logging.LogRecord, Context] | None]
-        self._records = queue.SimpleQueue()  # reentrant: a signal handler or a finalizer may log at any moment
+        # Reentrant: a signal handler or a finalizer may log at any moment.
+        self._records: queue.SimpleQueue[tuple[logging.Logger, logging.LogRecord, Context] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="delayq-log", daemon=True)
         self._write_one: Callable[[logging.Logger, logging.LogRecord], None] = logging.Logger.callHandlers
         self._counting = threading.RLock()
@@ -98,17 +98,15 @@ class LogQueue:
             origin, record, context = item
             try:
                 context.run(self._write_one, origin, record)
-                self._tell_dropped()
+                if self._dropped and self._records.empty():
+                    with self._counting:
+                        dropped, self._dropped = self._dropped, 0
+                    text = "%d log records were dropped: the log could not be written for a while."
+                    logger.warning(text, dropped)
             except BaseException:
                 with suppress(Exception):
                     traceback.print_exc()
             self._moved_at = time.monotonic()
-
-    def _tell_dropped(self) -> None:
-        if self._dropped and self._records.empty():
-            with self._counting:
-                dropped, self._dropped = self._dropped, 0
-            logger.warning("%d log records were dropped: the log could not be written for a while.", dropped)
 
 
 def _freeze(record: logging.LogRecord) -> None:

@@ -12,28 +12,29 @@ from ..redaction import redact_text
 _BREAK = re.compile(r"\s*[\r\n\t]\s*")
 
 
-class LineFormatter(logging.Formatter):
-    """`2026-11-21 10:00:00.012 INFO  message`, in UTC. `process` is the worker's place under a supervisor, if any."""
+class _Formatter(logging.Formatter):
+    """`process` is the worker's number under a supervisor, if it has one."""
 
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
-        self._mark = "" if process is None else f"[{process}] "
+        self._process = process
+
+
+class LineFormatter(_Formatter):
+    """`2026-11-21 10:00:00.012 INFO  message`, in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, with a traceback below where there is one."""
         moment = datetime.fromtimestamp(record.created, UTC)
-        text = self._mark + plain(_BREAK.sub(" ", redact_text(record.getMessage())))
+        mark = "" if self._process is None else f"[{self._process}] "
+        text = mark + plain(_BREAK.sub(" ", redact_text(record.getMessage())))
         line = f"{moment:%Y-%m-%d %H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {text}"
         below = redact_text(self.formatException(record.exc_info)) if record.exc_info else ""
         return line + ("\n" + plain(below, keep="\n") if below else "")
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line: `time`, `level`, `logger`, `message`, `process` as above, and an outcome's fields."""
-
-    def __init__(self, process: int | None = None) -> None:
-        super().__init__()
-        self._mark = {} if process is None else {"process": process}
+class JsonFormatter(_Formatter):
+    """One JSON object per line: `time`, `level`, `logger`, `message`, perhaps `process`, and an outcome's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object on one line."""
@@ -42,7 +43,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact_text(record.getMessage()),
-            **self._mark,
+            **({} if self._process is None else {"process": self._process}),
             **getattr(record, "delayq", {}),
         }
         if record.exc_info:

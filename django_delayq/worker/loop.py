@@ -19,12 +19,12 @@ from django.db import connections
 from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
-from . import status
 from .claims import Claims
 from .counting import Counting
 from .dispatch import Dispatcher
+from .exit_codes import OK, RECYCLE, UNFINISHED
 from .leases import LeaseKeeper
-from .options import WorkerOptions
+from .options import LEAVING, WORKING, WorkerOptions
 from .recorder import Recorder
 from .recycling import Recycling
 from .showing import Showing
@@ -45,7 +45,7 @@ WAKE = "wake"
 
 
 class Worker:
-    """One process' worth of work on some queues. `run()` returns an exit status of `status.py`.
+    """One process' worth of work on some queues. `run()` returns one of `exit_codes.py`.
 
     It raises `ForeignLayout` where the prefix is, or becomes, another database's.
 
@@ -111,7 +111,7 @@ class Worker:
             self.timeouts.start()
             self.slots.start()
             if not self.stopping:
-                self._tell(status.WORKING)
+                self._tell(WORKING)
             seconds = 0.0
             while not self.stopping and not self.leaving:
                 seconds = self.round(seconds)
@@ -252,7 +252,7 @@ class Worker:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
         if self.leaving and not self.stopping:
             logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)
-            self._tell(status.LEAVING)
+            self._tell(LEAVING)
         self.dispatcher.release_all()
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
@@ -269,5 +269,5 @@ class Worker:
         self.upkeep.farewell()
         logger.info("Stopped after %d runs.", self.runs)
         if self.leaving and not self.stopping:
-            return status.RECYCLE
-        return status.UNFINISHED if left else status.OK
+            return RECYCLE
+        return UNFINISHED if left else OK

@@ -5,6 +5,12 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
+
+#: Said once the prefix is checked and the slots are ready.
+WORKING: Final = "working"
+#: Said by a worker that is to be recycled, so that its successor can start before it has ended.
+LEAVING: Final = "leaving"
 
 
 def worker_name() -> str:
@@ -17,7 +23,7 @@ class WorkerOptions:
     """`queues` are polled in turn; `burst` ends when nothing is due; `max_runs` ends after that many runs.
 
     `max_runs_per_process` and `max_memory_per_process_mb` (MiB) have the process recycled (`recycling.py`). `tell` is
-    there under a supervisor only: it hears the words of `status.py` as they become true, never blocks, never raises.
+    there under a supervisor only: it hears WORKING and LEAVING as they become true, never blocks, never raises.
     """
 
     queues: tuple[str, ...]

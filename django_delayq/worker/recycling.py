@@ -12,8 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .options import WorkerOptions
-from .status import LEAVING
+from .options import LEAVING, WorkerOptions
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -46,15 +45,13 @@ class Recycling:
         Costs nothing without limits. Looks at the memory every 5 s, so a task that takes all of it at once is not
         stopped. Under a supervisor always ''. See Note [Successor first].
         """
-        if self._told:
-            return ""
-        reason = self._reason(runs)
-        if reason and self._tell is not None:
-            self._told = True
-            logger.info("Wants a successor: %s.", reason)
-            self._tell(LEAVING)
-            return ""
-        return reason
+        reason = "" if self._told else self._reason(runs)
+        if not reason or self._tell is None:
+            return reason
+        self._told = True
+        logger.info("Wants a successor: %s.", reason)
+        self._tell(LEAVING)
+        return ""
 
     def _reason(self, runs: int) -> str:
         if self._max_runs is not None and runs >= self._max_runs:
@@ -63,7 +60,7 @@ class Recycling:
             self._check_at = time.monotonic() + CHECK_SECONDS
             try:
                 used = resident_mb()
-            except (OSError, subprocess.SubprocessError) as error:  # it could be told at the start: next time
+            except OSError as error:  # it could be told at the start: next time
                 logger.debug("The memory of this process is not known: %s", error)
                 return ""
             if used > self._max_memory_mb:
@@ -86,7 +83,10 @@ def resident_mb() -> float:
 
 def _asked_of_ps() -> float:
     command = ["ps", "-o", "rss=", "-p", str(os.getpid())]  # the answer is in KiB
-    answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
     if not answer.stdout.strip().isdigit():
         raise OSError(f"ps does not tell the memory of a process: {(answer.stderr or answer.stdout).decode()!r}")
     return int(answer.stdout) / 1024

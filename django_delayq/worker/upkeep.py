@@ -36,15 +36,10 @@ class Upkeep:
         hinted: Callable[[tuple[Shard, int]], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self.broker = broker
-        self.shards = shards
-        self._wake = wake
-        self._hinted = hinted
-        self.fail = fail
-        self._stop = threading.Event()
-        self._nudge = threading.Event()
-        self._rebuild = threading.Event()
-        self._check_layout = threading.Event()
+        self.broker, self.shards = broker, shards
+        self._wake, self._hinted, self.fail = wake, hinted, fail
+        self._stop, self._nudge = threading.Event(), threading.Event()
+        self._rebuild, self._check_layout = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat"), 0.0)  # monotonic seconds
         self._started = round(time.time())
@@ -133,14 +128,10 @@ class Upkeep:
 
     def _run(self) -> None:
         self._due["delta"] = time.monotonic() + DELTA_SECONDS
-        while not self._stop.is_set():
-            self._nudge.wait(max(0.0, max(self._backoff.until, min(self._due.values())) - time.monotonic()))
+        while not self._stop.wait(max(0.0, self._backoff.until - time.monotonic())):
+            self._nudge.wait(max(0.0, min(self._due.values()) - time.monotonic()))
             self._nudge.clear()
-            if self._stop.is_set():
-                break
-            if self._backoff.until > time.monotonic():
-                self._stop.wait(self._backoff.until - time.monotonic())
-            elif not self.round():
+            if self._stop.is_set() or not self.round():
                 break
         connections.close_all()
 
@@ -155,16 +146,16 @@ class Upkeep:
         except (ForeignLayout, UnfitServer) as error:
             self.fail(error)
             return False
-        except (BrokerError, DatabaseError) as error:
+        except Exception as error:
+            self._due["beat"] = 0.0  # what failed may have been the look or the full sweep
+            first = self._backoff.failed(time.monotonic())
+            if not isinstance(error, BrokerError | DatabaseError):
+                logger.exception("The mirror could not be swept")
+                return True
             forget_frames(error)
             connections.close_all()
-            self._due["beat"] = 0.0  # what failed may have been the look or the full sweep
-            if self._backoff.failed(time.monotonic()):
+            if first:
                 logger.warning("The mirror could not be swept: %s", str(error).strip())
-        except Exception:
-            self._due["beat"] = 0.0
-            self._backoff.failed(time.monotonic())
-            logger.exception("The mirror could not be swept")
         return True
 
     def _round(self) -> None:

@@ -10,8 +10,8 @@ import pytest
 from django.db.models import Max
 
 from django_delayq.broker import Broker
+from django_delayq.broker.web import forget_broker
 from django_delayq.embedded import EmbeddedServer
-from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker.timers import WORKERS_FIRST_SECONDS

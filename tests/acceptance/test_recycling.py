@@ -14,8 +14,9 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq.models import Run, Schedule
-from django_delayq.supervisor import Orders
-from django_delayq.worker import Worker, WorkerOptions, status
+from django_delayq.supervisor.signals import WorkerSignals
+from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.exit_codes import RECYCLE
 from django_delayq.worker.recycling import _asked_of_ps, resident_mb
 from tests.acceptance.processes import (
     alive,
@@ -98,7 +99,7 @@ def test_a_worker_that_drains_already_takes_the_first_order_for_the_first():
         for supervised in (False, True):
             ending = Worker(WorkerOptions(queues=("default",)))
             ending.stopping = True
-            Orders(ending, supervised=supervised).obey()
+            WorkerSignals(ending, supervised=supervised).obey()
             signal.raise_signal(signal.SIGTERM)
             assert not ending.aborted
             signal.raise_signal(signal.SIGTERM)
@@ -177,7 +178,7 @@ def test_a_caller_is_told_that_it_should_be_recycled(broker):
     due_now(broker, "once", "noop")
     with pytest.raises(SystemExit) as ended:
         call_command("delayq_worker", "--max-runs-per-process", "1", stdout=io.StringIO())
-    assert ended.value.code == status.RECYCLE
+    assert ended.value.code == RECYCLE
 
 
 AGAIN = """

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from django_delayq.models import Run
-from django_delayq.supervisor.line import VARIABLE, Line
-from django_delayq.supervisor.seat import YOUNG_SECONDS
+from django_delayq.supervisor.channel import VARIABLE, Channel
+from django_delayq.supervisor.pool import YOUNG_SECONDS
 from tests.acceptance.processes import (
     alive,
     due_now,
@@ -170,17 +170,17 @@ def test_an_interpreter_that_is_being_replaced_is_waited_for(broker, tmp_path, m
         assert stop(parent) == 0
 
 
-def test_a_task_that_starts_processes_does_not_pass_the_line_on():
-    assert Line.found_in({}) is None
+def test_a_task_that_starts_processes_does_not_pass_the_channel_on():
+    assert Channel.found_in({}) is None
     for left_over in ("", "garbage", "999 1", "0"):
-        assert Line.found_in({VARIABLE: left_over}) is None
+        assert Channel.found_in({VARIABLE: left_over}) is None
     ours, theirs = socket.socketpair()
     with ours:
         found = {VARIABLE: f"{theirs.detach()} 2", "OTHER": "x"}
-        line = Line.found_in(found)
-        assert line is not None
-        assert line.number == 2
+        channel = Channel.found_in(found)
+        assert channel is not None
+        assert channel.number == 2
         assert found == {"OTHER": "x"}
-        line.tell("word")
+        channel.tell("word")
         assert ours.recv(100) == b"word\n"
-        line._socket.close()
+        channel._socket.close()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from django_delayq.models import Run
-from django_delayq.supervisor.line import VARIABLE
+from django_delayq.supervisor.channel import VARIABLE
 from tests.acceptance.processes import (
     alive,
     due_now,

@@ -34,7 +34,7 @@ def taken_over(broker):
     prefix = broker.config.prefix
     flush = broker.client.pipeline()
     flush.delete(*broker.client.scan_iter(match=f"*{prefix}*"))
-    flush.set(keys.layout_key(prefix), FOREIGN)
+    flush.set(keys.prefix_key(prefix, "layout"), FOREIGN)
     for place in broker.shards():
         flush.set(keys.shard_keys(prefix, place)[keys.PARTS.index("epoch")], "theirs")
     flush.execute()

@@ -19,7 +19,7 @@ from cronsim import CronSim
 
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron, Every, Policies, Recurrence, Run, Skip, cron, decide, wake_at
-from django_delayq.timing.zone import get_zone
+from django_delayq.timing.zone import _block
 
 #: Our expression, and how croniter writes it.
 EXPRESSIONS = [
@@ -79,7 +79,7 @@ def next_points(zone: str, steps: int) -> None:
 def step_costs(expression: str, theirs: str, zone: str, steps: int) -> list[float]:
     """Return the six medians. Ours looks up a zone's offsets on the first pass, and knows them on the second."""
     local = START.astimezone(ZoneInfo(zone))
-    get_zone.cache_clear()
+    _block.cache_clear()
     cron._prepare.cache_clear()
     ours = Cron(expression, zone)
     reused, simulated = croniter(theirs, local, datetime, implement_cron_bug=True), CronSim(expression, local)

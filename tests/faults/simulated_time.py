@@ -10,13 +10,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from django_delayq import fields
+from django_delayq import fields, rows
 from django_delayq.broker import Broker, scripts
-from django_delayq.kinds import held_point
+from django_delayq.kinds import held_point, job_rows
 from django_delayq.timing import from_ms
 
 SERVER_LINE = "return tonumber(time[1]) * 1000"
-#: In the scripts on jobs the other clock is one of µs; its line begins like the one of ms.
+#: The scripts read µs; those of older versions, for points, read ms by a line that begins like this one.
 MICROS_LINE = "return tonumber(time[1]) * 1000000"
 
 
@@ -48,7 +48,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
     replace(scripts, "load", shifted_load)
     replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
     replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
-    for module in (fields, held_point):
+    for module in (fields, rows, held_point, job_rows):
         replace(module, "datetime", Wall)
 
 

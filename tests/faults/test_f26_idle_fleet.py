@@ -120,7 +120,9 @@ def test_f26_what_comes_due_anywhere_starts_at_once_also_when_the_first_worker_w
 
             def kill():
                 dead.kill()
-                broker.client.zadd(keys.workers_key(broker.config.prefix), {name: broker.now_ms() + 3_600_000})
+                broker.client.zadd(
+                    keys.prefix_key(broker.config.prefix, "workers"), {name: broker.now_ms() + 3_600_000}
+                )
 
             after, at = due_at_once(trace, "after", report, kill)
         orphans = [run for run in after if is_first(name, names, broker.shard_of(f"s{run.schedule_id}", "default"), at)]

@@ -26,6 +26,8 @@ def names_of(claim):
 class JobShard:
     """One shard. Each call of a script is followed by a look whether everything in it still fits together."""
 
+    epoch = "e1"
+
     def __init__(self, broker, epoch="e1", shard=PLACE):
         self.broker, self.client, self.shard = broker, broker.client, shard
         self.jobs = JobBroker(broker)
@@ -88,6 +90,10 @@ class JobShard:
         """Let jobs that wait have other times, as if these had passed."""
         self.client.zadd(self.names["jobs"], wakes)
         self.client.zadd(self.names["due"], {keys.POINTER: min(wakes.values())}, lt=True)
+
+    def give_to(self, holder, member):
+        """Let somebody else hold a job."""
+        self.client.hset(self.names["held"], member, holder)
 
     def result(self, member):
         """Return (text, whether it expires) of a result, None where there is none."""

@@ -59,6 +59,8 @@ def names_of(claim):
 class SeededShard:
     """One shard, seeded and read past the scripts. Numbers in `due` and `point` are relative to `now`."""
 
+    epoch = "e1"
+
     def __init__(self, broker):
         self.broker, self.client, self.now = broker, broker.client, begin(broker)
         self.names = keys.all_keys(broker.config.prefix, PLACE, broker.worker)

@@ -10,8 +10,8 @@ from django.contrib.admin.utils import quote
 from django.core.management import call_command
 
 from django_delayq.backend import listing
+from django_delayq.broker.web import forget_broker
 from django_delayq.fields import utcnow
-from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Job
 from django_delayq.timing import to_ms
 from tests.app import tasks

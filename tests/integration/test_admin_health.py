@@ -7,8 +7,7 @@ import pytest
 from django.test import Client
 
 from django_delayq import mirror
-from django_delayq.broker import keys
-from django_delayq.mirror import fast
+from django_delayq.broker import keys, web
 from tests.integration.admin_pages import LIST, change_url, client_for, kill_redis, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -78,15 +77,15 @@ def test_a_dead_redis_is_told_once_and_asked_once(boss, well, settings, monkeypa
     make("a")
     kill_redis(settings)
     asked = []
-    connect = fast.Broker
-    monkeypatch.setattr(fast, "Broker", lambda **values: asked.append(values) or connect(**values))
+    connect = web.Broker
+    monkeypatch.setattr(web, "Broker", lambda **values: asked.append(values) or connect(**values))
     page = boss.get(LIST).content.decode()
     again = boss.get(LIST).content.decode()
     settings.CACHES = good
     for shown in (page, again):
         assert shown.count("delayq-banner") == 1
         assert "delayq-health" not in shown
-    assert [values["timeout_seconds"] for values in asked] == [fast.TIMEOUT_SECONDS]
+    assert [values["timeout_seconds"] for values in asked] == [web.TIMEOUT_SECONDS]
 
 
 def test_a_list_without_rows_tells_of_a_dead_redis_too(boss, settings):
@@ -99,7 +98,7 @@ def test_a_list_without_rows_tells_of_a_dead_redis_too(boss, settings):
 
 
 def test_a_redis_that_hangs_is_waited_for_once_and_not_by_the_next_pages(boss, settings, monkeypatch, web_timeout):
-    monkeypatch.setattr(fast, "TIMEOUT_SECONDS", web_timeout)
+    monkeypatch.setattr(web, "TIMEOUT_SECONDS", web_timeout)
     make("a")
     good = settings.CACHES
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -141,5 +140,5 @@ def test_a_project_that_does_not_mirror_sees_no_line(boss, settings):
 
 def test_a_post_asks_nothing(boss, well, monkeypatch):
     row = make("a")
-    monkeypatch.setattr("django_delayq.admin.changelist.ask_health", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("django_delayq.admin.glance.ask_health", lambda: pytest.fail("asked"))
     assert boss.post(LIST, {"action": "run_now", "_selected_action": [row.pk]}).status_code == 302

@@ -19,8 +19,8 @@ from django_delayq import registry
 from django_delayq.admin import job_actions
 from django_delayq.backend import operating
 from django_delayq.broker import Broker, keys
+from django_delayq.broker.web import forget_broker
 from django_delayq.compat import TaskResultStatus
-from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import RedisJob
 from tests.app import tasks
 from tests.integration.admin_pages import HOSTILE, client_for, texts

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.admin import changelist
+from django_delayq.admin import runs
 from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run, Schedule
 
@@ -58,7 +58,7 @@ def test_the_list_survives_deleted_schedules_and_asks_little(viewer):
 
 
 def test_the_count_stops_where_nobody_pages_any_more(viewer, monkeypatch):
-    monkeypatch.setattr(changelist, "MOST_COUNTED", 5)
+    monkeypatch.setattr(runs, "MOST_COUNTED", 5)
     for number in range(8):
         make_run(number)
     with CaptureQueriesContext(connection) as captured:

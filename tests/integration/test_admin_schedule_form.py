@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.admin.models import LogEntry
 
-from django_delayq.mirror import fast
+from django_delayq.broker import web
 from django_delayq.models import Schedule
 from tests.faults.harness.servers import pointing_at
 from tests.integration.admin_pages import (
@@ -39,8 +39,8 @@ def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):
 
 
 def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, broker, monkeypatch, web_timeout):
-    monkeypatch.setattr(fast, "TIMEOUT_SECONDS", web_timeout)
-    monkeypatch.setattr(fast, "BREAKER_SECONDS", 600)  # however long the pages take
+    monkeypatch.setattr(web, "TIMEOUT_SECONDS", web_timeout)
+    monkeypatch.setattr(web, "BREAKER_SECONDS", 600)  # however long the pages take
     server, url = blackhole()
     with pointing_at(url):
         response = boss.post(ADD, fields(), follow=True)

@@ -1,4 +1,7 @@
-"""The scripts that the mirror uses, in parts where there is much to do; hints; and the files themselves."""
+"""What the mirror asks of points, in parts where there is much to do; hints; and the files themselves.
+
+Tests of `index` hold the scripts and the memory against each other; tests of `shard` are of what only Redis knows.
+"""
 
 import ast
 import inspect
@@ -13,6 +16,7 @@ from django_delayq.broker import Broker, Definition, JobBroker, MinuteCounts, Se
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
+from tests.integration.in_memory import MemoryShard
 from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
@@ -21,6 +25,12 @@ HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 @pytest.fixture
 def shard(broker):
     return SeededShard(broker)
+
+
+@pytest.fixture(params=["redis", "memory"])
+def index(request, broker):
+    """A shard by either implementation."""
+    return SeededShard(broker) if request.param == "redis" else MemoryShard()
 
 
 # -- upsert
@@ -40,14 +50,19 @@ UPSERTED = [
     ("newer", LATER, 8, "", "", "MOVED", FRESH),
     ("equal", LATER, 7, "", "", "SAME", LATER),
     ("older", LATER, 6, "", "", "OLD", LATER),
-    ("older, reset", LATER, 6, "reset", "", "OLD", LATER),
-    ("older, forced down", LATER, 6, "", "7", "MOVED", {**FRESH, "gen": "6"}),
-    ("older, forced down too late", LATER, 6, "", "5", "OLD", LATER),
     ("newer, already due", OVERDUE, 8, "", "", "DUE", {**OVERDUE, "gen": "8"}),
     ("equal, already due", OVERDUE, 7, "", "", "SAME", OVERDUE),
     ("newer, waits for a retry", RETRYING, 8, "", "", "DUE", {**RETRYING, "gen": "8"}),
     ("newer, leased", LEASED, 8, "", "", "LEASED", {**LEASED, "gen": "8"}),
     ("equal, leased", LEASED, 7, "", "", "SAME", LEASED),
+    ("ahead of the ledger", LATER, 7, "", "", "SAME", LATER),
+]
+
+#: Of an index that was damaged, or comes from before a restore; the mode `reset`.
+UPSERTED_AMISS = [
+    ("older, reset", LATER, 6, "reset", "", "OLD", LATER),
+    ("older, forced down", LATER, 6, "", "7", "MOVED", {**FRESH, "gen": "6"}),
+    ("older, forced down too late", LATER, 6, "", "5", "OLD", LATER),
     ("leased, forced down", LEASED, 6, "", "7", "LEASED", {**LEASED, "gen": "6"}),
     ("newer, a lease that no worker can hold", {**LATER, "due": FAR, "lease": "f"}, 8, "", "", "MOVED", FRESH),
     ("point lost under a lease", {**LEASED, "point": None}, 7, "", "", "FIXED", {**LEASED, "point": 50_000}),
@@ -56,7 +71,6 @@ UPSERTED = [
     ("score lost under a lease", {**LEASED, "due": None}, 7, "", "", "SAME", {**LEASED, "due": 0}),
     ("generation lost", {**LATER, "gen": None}, 7, "", "", "MOVED", {**FRESH, "gen": "7"}),
     ("leavings of a lost entry", {"lease": "f", "attempts": "2"}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
-    ("ahead of the ledger", LATER, 7, "", "", "SAME", LATER),
     ("ahead of the ledger, reset", LATER, 7, "reset", "", "REWOUND", {**FRESH, "gen": "7"}),
     ("behind, reset", {**LATER, "point": 40_000}, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
     ("score damaged, reset", {**LATER, "point": 50_000}, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
@@ -86,17 +100,26 @@ def entry(parts):
 
 @pytest.mark.parametrize(("seed", "generation", "mode", "expected", "result", "after"),
                          [row[1:] for row in UPSERTED], ids=[row[0] for row in UPSERTED])  # fmt: skip
-def test_upsert(shard, seed, generation, mode, expected, result, after):
+def test_upsert(index, seed, generation, mode, expected, result, after):
+    seed_entry(index, seed)
+    item = Definition("s1", generation, index.now + 50_000, index.now + 51_000, expected)
+    assert index.broker.upsert(PLACE, [item], reset=bool(mode)) == [result]
+    assert index.state() == entry(after)
+
+
+@pytest.mark.parametrize(("seed", "generation", "mode", "expected", "result", "after"),
+                         [row[1:] for row in UPSERTED_AMISS], ids=[row[0] for row in UPSERTED_AMISS])  # fmt: skip
+def test_upsert_of_what_is_amiss(shard, seed, generation, mode, expected, result, after):
     seed_entry(shard, seed)
     item = Definition("s1", generation, shard.now + 50_000, shard.now + 51_000, expected)
     assert shard.broker.upsert(PLACE, [item], reset=bool(mode)) == [result]
     assert shard.state() == entry(after)
 
 
-def test_upserts_in_any_order_end_at_the_newest(shard):
-    old, new = (Definition("s1", g, shard.now + 1000 * g, shard.now + 1000 * g) for g in (7, 8))
-    assert [shard.broker.upsert(PLACE, [item]) for item in (new, old, new)] == [["NEW"], ["OLD"], ["SAME"]]
-    assert shard.state() == {"due": {"s1": 8000}, "point": {"s1": 8000}, "gen": {"s1": "8"}}
+def test_upserts_in_any_order_end_at_the_newest(index):
+    old, new = (Definition("s1", g, index.now + 1000 * g, index.now + 1000 * g) for g in (7, 8))
+    assert [index.broker.upsert(PLACE, [item]) for item in (new, old, new)] == [["NEW"], ["OLD"], ["SAME"]]
+    assert index.state() == {"due": {"s1": 8000}, "point": {"s1": 8000}, "gen": {"s1": "8"}}
 
 
 # -- remove
@@ -105,13 +128,16 @@ REMOVED = [
     ("waiting", LATER, 8, "", "REMOVED", {}),
     ("waiting, equal", LATER, 7, "", "REMOVED", {}),
     ("waiting, older", LATER, 6, "", "OLD", LATER),
-    ("waiting, older, forced down", LATER, 6, "7", "REMOVED", {}),
-    ("waiting, forced down too late", LATER, 6, "5", "OLD", LATER),
     ("already due", OVERDUE, 8, "", "DUE", {**OVERDUE, "gen": "8"}),
     ("leased", LEASED, 8, "", "LEASED", {**LEASED, "gen": "8"}),
     ("leased, older", LEASED, 6, "", "OLD", LEASED),
-    ("a lease that no worker can hold", {**LATER, "due": FAR, "lease": "f"}, 8, "", "REMOVED", {}),
     ("not there", {}, 8, "", "GONE", {}),
+]
+
+REMOVED_AMISS = [
+    ("waiting, older, forced down", LATER, 6, "7", "REMOVED", {}),
+    ("waiting, forced down too late", LATER, 6, "5", "OLD", LATER),
+    ("a lease that no worker can hold", {**LATER, "due": FAR, "lease": "f"}, 8, "", "REMOVED", {}),
     ("score lost", {**LATER, "due": None}, 8, "", "REMOVED", {}),
     ("point lost", {**LATER, "point": None}, 8, "", "REMOVED", {}),
     ("leavings", {"gen": "x", "lease": "f", "attempts": "2"}, 8, "", "GONE", {}),
@@ -120,7 +146,15 @@ REMOVED = [
 
 @pytest.mark.parametrize(("seed", "generation", "expected", "result", "after"),
                          [row[1:] for row in REMOVED], ids=[row[0] for row in REMOVED])  # fmt: skip
-def test_remove(shard, seed, generation, expected, result, after):
+def test_remove(index, seed, generation, expected, result, after):
+    seed_entry(index, seed)
+    assert index.broker.remove(PLACE, [("s1", generation, expected)]) == [result]
+    assert index.state() == entry(after)
+
+
+@pytest.mark.parametrize(("seed", "generation", "expected", "result", "after"),
+                         [row[1:] for row in REMOVED_AMISS], ids=[row[0] for row in REMOVED_AMISS])  # fmt: skip
+def test_remove_of_what_is_amiss(shard, seed, generation, expected, result, after):
     seed_entry(shard, seed)
     assert shard.broker.remove(PLACE, [("s1", generation, expected)]) == [result]
     assert shard.state() == entry(after)
@@ -130,26 +164,37 @@ GONE = [
     ("waiting", LATER, 8, "REMOVED", {}),
     ("already due", OVERDUE, 8, "REMOVED", {}),
     ("leased", LEASED, 8, "LEASED", LEASED),
+    ("older", LATER, 6, "OLD", LATER),
+]
+
+GONE_AMISS = [
     ("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {}),
     ("a lease that no worker can hold", {**LEASED, "due": FAR}, 8, "REMOVED", {}),
-    ("older", LATER, 6, "OLD", LATER),
 ]
 
 
 @pytest.mark.parametrize(("seed", "generation", "result", "after"), [row[1:] for row in GONE],
                          ids=[row[0] for row in GONE])  # fmt: skip
-def test_remove_of_what_is_gone(shard, seed, generation, result, after):
+def test_remove_of_what_is_gone(index, seed, generation, result, after):
+    seed_entry(index, seed)
+    assert index.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]
+    assert index.state() == entry(after)
+
+
+@pytest.mark.parametrize(("seed", "generation", "result", "after"), [row[1:] for row in GONE_AMISS],
+                         ids=[row[0] for row in GONE_AMISS])  # fmt: skip
+def test_remove_of_what_is_gone_of_what_is_amiss(shard, seed, generation, result, after):
     seed_entry(shard, seed)
     assert shard.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]
     assert shard.state() == entry(after)
 
 
-def test_a_late_removal_does_not_touch_a_schedule_made_anew(shard):
+def test_a_late_removal_does_not_touch_a_schedule_made_anew(index):
     """Model history: delete at generation 4, re-create, then the tombstone comes."""
-    shard.member("s1", due=60_000, gen=shard.now)
-    before = shard.state()
-    assert shard.broker.remove(PLACE, [("s1", shard.now - 5, "")]) == ["OLD"]
-    assert shard.state() == before
+    index.member("s1", due=60_000, gen=index.now)
+    before = index.state()
+    assert index.broker.remove(PLACE, [("s1", index.now - 5, "")]) == ["OLD"]
+    assert index.state() == before
 
 
 def test_a_scan_tells_the_members_and_what_lost_members_left(shard):

@@ -10,7 +10,7 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared
-from django_delayq.declared.merge import GONE
+from django_delayq.declared.step import GONE
 from django_delayq.declared.values import FIELDS, from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
 from tests.acceptance.support import PATIENCE_SECONDS

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.test import override_settings
 
 from django_delayq import mirror, orders
+from django_delayq.broker import web
 from django_delayq.mirror import fast
 from django_delayq.models import Schedule, Status, Tombstone
 from django_delayq.timing import from_ms
@@ -209,16 +210,16 @@ def redis_at(url):
 
 @pytest.mark.parametrize("kind", ["stopped", "blackholed"])
 def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, web_timeout, caplog, monkeypatch):
-    monkeypatch.setattr(fast, "BREAKER_SECONDS", 600)  # however long the machine takes for what follows
-    monkeypatch.setattr(fast, "TIMEOUT_SECONDS", web_timeout)
+    monkeypatch.setattr(web, "BREAKER_SECONDS", 600)  # however long the machine takes for what follows
+    monkeypatch.setattr(web, "TIMEOUT_SECONDS", web_timeout)
     server, url = blackhole()
     if kind == "stopped":
         server.close()
     with redis_at(url):
         tried = attempts(monkeypatch)
         row = schedule()
-        assert tried == [(fast.TIMEOUT_SECONDS, fast.TIMEOUT_SECONDS)]
-        assert fast.TIMEOUT_SECONDS <= 0.5
+        assert tried == [(web.TIMEOUT_SECONDS, web.TIMEOUT_SECONDS)]
+        assert web.TIMEOUT_SECONDS <= 0.5
         assert kind == "stopped" or visitors(server) > 0
         row.refresh_from_db()
         assert row.generation != row.synced_generation
@@ -239,8 +240,8 @@ def test_the_circuit_breaker_closes_by_itself(broker, monkeypatch):
     server.close()
     with redis_at(url):
         schedule()
-        monkeypatch.setattr(fast, "_broker", broker)
+        monkeypatch.setattr(web, "_broker", broker)
         schedule("too early")
         assert broker.stats(broker.shards()[0]).members == 0
-        monkeypatch.setattr(fast, "_broken_until", time.monotonic() - 0.01)
+        monkeypatch.setattr(web, "_broken_until", time.monotonic() - 0.01)
         assert mirrored(broker, schedule("later"))

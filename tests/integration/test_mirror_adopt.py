@@ -11,7 +11,7 @@ from django_delayq import ledger, mirror
 from django_delayq.broker import Broker, Settlement
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.fields import utcnow
-from django_delayq.mirror import layout, sweep, turn
+from django_delayq.mirror import layout, pages, turn
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import to_ms
 from django_delayq.worker import Worker, WorkerOptions, upkeep
@@ -163,7 +163,7 @@ def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeyp
     become_a_copy(monkeypatch)
     mirror.adopt(built)
     monkeypatch.undo()
-    Tombstone.bury([(ghost.pk, "default", ghost.generation)], using="default")
+    Tombstone.add([(ghost.pk, "default", ghost.generation)], using="default")
     Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
     before = [view(built, row), view(built, ghost)]
     for call in (mirror.delta_sweep, mirror.sweep_in_turn):
@@ -173,7 +173,7 @@ def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeyp
 
 
 def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch):
-    monkeypatch.setattr(sweep, "PAGE", 1)
+    monkeypatch.setattr(pages, "PAGE", 1)
     for n in range(4):
         schedule(f"s{n}")
     built.note_sweep(None)

@@ -68,7 +68,7 @@ def unmirror(broker, row):
 
 
 def bury(broker, row):
-    Tombstone.bury([(999_999, "default", 1)], using="default")
+    Tombstone.add([(999_999, "default", 1)], using="default")
     add_ghost(broker, row)
 
 

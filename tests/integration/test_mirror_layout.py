@@ -10,6 +10,7 @@ from django.test import override_settings
 from django_delayq import conf, mirror
 from django_delayq.broker import Broker
 from django_delayq.exceptions import ForeignLayout
+from django_delayq.mirror import layout
 from django_delayq.models import Schedule
 from tests.integration.mirroring import absent, mirrored, schedule, set_due
 from tests.support import count_keys
@@ -114,7 +115,7 @@ def test_a_garbage_layout_is_written_anew(broker, text):
 
 
 def test_adopting_takes_the_prefix_over(foreign):
-    mirror.check_layout(foreign, adopt=True)
+    layout.store_layout(foreign)
     assert stored(foreign)["database"] == mirror.fingerprint()
     mirror.check_layout(foreign)
 

@@ -8,7 +8,7 @@ from django.db import connection
 
 from django_delayq import mirror
 from django_delayq.fields import utcnow
-from django_delayq.mirror import compare
+from django_delayq.mirror import compare, pages
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
 from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, view
@@ -31,16 +31,16 @@ def worked_out(monkeypatch):
     """The keys of the schedules that a rebuild works out, instead of putting them back as they were."""
     real, pks = rebuilding.compare, []
 
-    def noting(broker, homes, **kwargs):
-        pks.extend(homes)
-        return real(broker, homes, **kwargs)
+    def noting(broker, homes, *, flushed=False, **kwargs):
+        pks.extend(homes if flushed else ())
+        return real(broker, homes, flushed=flushed, **kwargs)
 
     monkeypatch.setattr(rebuilding, "compare", noting)
     return pks
 
 
 def test_a_flushed_shard_is_rebuilt_once(built, monkeypatch):
-    monkeypatch.setattr(rebuilding, "PAGE", 2)
+    monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     built.purge()
     assert mirror.rebuild(built, built.shards())
@@ -61,11 +61,11 @@ def test_a_rebuild_restarts_at_the_first_missing_point(built):
 
 @pytest.mark.parametrize(
     ("module", "name", "call"),
-    [(rebuilding, "write_settled", 1), (rebuilding, "write_settled", 2), (compare, "write_wanted", 1),
-     (rebuilding, "open_pages", 1)],
+    [(rebuilding, "write_wanted", 1), (rebuilding, "write_wanted", 2), (compare, "write_wanted", 1),
+     (rebuilding, "waiting_pages", 1)],
 )  # fmt: skip
 def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(built, monkeypatch, module, name, call):
-    monkeypatch.setattr(rebuilding, "PAGE", 2)
+    monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     Schedule._base_manager.filter(pk=rows[1].pk).update(synced_generation=0)
     built.purge()
@@ -235,7 +235,7 @@ def test_another_time_by_sql_is_found_by_the_next_sweep_as_without_a_flush(built
 
 def test_a_row_that_was_deleted_and_brought_back_by_sql_stays_after_a_rebuild(built):
     row = schedule(**YEARLY)
-    Tombstone.bury([(row.pk, row.queue, row.generation)], using="default")
+    Tombstone.add([(row.pk, row.queue, row.generation)], using="default")
     built.purge()
     assert mirror.rebuild(built, built.shards())
     mirror.delta_sweep(built)

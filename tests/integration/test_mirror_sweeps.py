@@ -8,7 +8,7 @@ from django.db import connection
 from django_delayq import mirror, orders
 from django_delayq.broker import keys
 from django_delayq.fields import utcnow
-from django_delayq.mirror import compare, runs, sweep
+from django_delayq.mirror import compare, pages, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, set_due, view
@@ -107,10 +107,8 @@ def test_a_page_costs_a_fixed_number_of_queries(built, django_assert_num_queries
     for n in range(12):
         schedule(f"s{n}", **kinds[n % 4])
     mirror.full_sweep(built)
-    report = mirror.Report()
     with django_assert_num_queries(3):  # keys, definitions with their states, open rows
-        assert next(sweep._sweep_parts(built, report, dry_run=False)) == []
-    assert report.checked == 12
+        assert next(sweep.walk(built)) == (12, [])
 
 
 def test_a_dry_run_writes_to_neither_side(broker):
@@ -171,7 +169,7 @@ def test_an_order_that_missed_the_fast_path_comes_with_the_delta_sweep(built):
 
 
 def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_before_it(built, monkeypatch):
-    for module in (sweep, runs):
+    for module in (sweep, pages):
         monkeypatch.setattr(module, "PAGE", 2)
     row = schedule()
     made = [orders.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
@@ -224,9 +222,9 @@ def test_a_point_that_was_due_when_its_schedule_ended_is_not_lost_by_a_flush(bui
     assert mirror.drift(built).total == 0
 
 
-@pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("remove_ghosts", 1), ("open_pages", 1)])
+@pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("remove_ghosts", 1), ("close_abandoned", 1)])
 def test_a_flush_in_the_middle_of_a_sweep_leaves_no_shard_marked_as_built(built, monkeypatch, name, call):
-    monkeypatch.setattr(sweep, "PAGE", 2)
+    monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     for row in rows:
         set_due(built, row, "gen", 5)

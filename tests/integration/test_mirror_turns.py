@@ -8,7 +8,7 @@ from django.db import connections
 
 from django_delayq import mirror
 from django_delayq.broker import Broker
-from django_delayq.mirror import sweep, turn
+from django_delayq.mirror import pages, turn
 from django_delayq.timing import from_ms
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
@@ -123,7 +123,7 @@ def test_of_many_workers_one_sweeps(broker):
 
 
 def test_nobody_begins_while_another_one_sweeps_nor_right_after_it(broker, monkeypatch):
-    monkeypatch.setattr(sweep, "PAGE", 1)
+    monkeypatch.setattr(pages, "PAGE", 1)
     mirror.check_layout(broker)
     for n in range(3):
         schedule(f"s{n}")
@@ -173,7 +173,7 @@ def test_a_sweeper_that_dies_holds_up_the_others_only_for_a_while(broker, monkey
 
 
 def test_the_mark_is_renewed_page_by_page(broker, monkeypatch):
-    monkeypatch.setattr(sweep, "PAGE", 1)
+    monkeypatch.setattr(pages, "PAGE", 1)
     mirror.check_layout(broker)
     for n in range(4):
         schedule(f"s{n}")
@@ -200,7 +200,7 @@ STOPS = [
 
 @pytest.mark.parametrize("stop", [row[1] for row in STOPS], ids=[row[0] for row in STOPS])
 def test_a_sweep_that_must_not_go_on_ends_after_the_page_and_is_not_noted(broker, monkeypatch, stop):
-    monkeypatch.setattr(sweep, "PAGE", 1)
+    monkeypatch.setattr(pages, "PAGE", 1)
     mirror.check_layout(broker)
     for n in range(5):
         schedule(f"s{n}")

@@ -1,6 +1,7 @@
 """What a worker's sweeping thread does for the mirror, and when."""
 
 import json
+import sys
 import threading
 import time
 
@@ -9,13 +10,14 @@ from django.db import connections
 
 from django_delayq import mirror
 from django_delayq.exceptions import BrokerUnavailable
-from django_delayq.mirror import sweep, turn
+from django_delayq.mirror import pages, sweep, turn
 from django_delayq.models import Schedule
 from django_delayq.worker import Worker, WorkerOptions, upkeep
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
+rebuilding = sys.modules["django_delayq.mirror.rebuild"]
 
 
 @pytest.fixture
@@ -89,10 +91,10 @@ def test_a_server_that_was_replaced_is_noticed_although_no_command_failed(noted,
 
 
 def test_small_chores_do_not_wait_for_a_long_sweep(broker, running, monkeypatch):
-    monkeypatch.setattr(sweep, "PAGE", 1)
+    monkeypatch.setattr(pages, "PAGE", 1)
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.05)
     rows = [schedule(f"s{n}") for n in range(12)]
-    compare, seen = sweep.compare, []
+    compare, seen = rebuilding.compare, []
 
     def slow(own, homes, **kwargs):
         if homes:
@@ -103,7 +105,7 @@ def test_small_chores_do_not_wait_for_a_long_sweep(broker, running, monkeypatch)
             seen.append((pk, Schedule.objects.get(pk=rows[0].pk).synced_generation))
         return compare(own, homes, **kwargs)
 
-    monkeypatch.setattr(sweep, "compare", slow)
+    monkeypatch.setattr(rebuilding, "compare", slow)
     running()
     wait_until(lambda: turn.read_last(broker))
     synced = [generation for pk, generation in seen if pk > rows[1].pk]
@@ -132,7 +134,7 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, running,
     row = schedule()
     lose(noted, row)
     noted.note_sweep(None)
-    compare, failures = sweep.compare, []
+    compare, failures = rebuilding.compare, []
 
     def failing(*args, **kwargs):
         if len(failures) < 2:
@@ -140,7 +142,7 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, running,
             raise BrokerUnavailable("not now")
         return compare(*args, **kwargs)
 
-    monkeypatch.setattr(sweep, "compare", failing)
+    monkeypatch.setattr(rebuilding, "compare", failing)
     running()
     wait_until(lambda: turn.read_last(noted))
     assert len(failures) == 2

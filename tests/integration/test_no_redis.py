@@ -11,9 +11,9 @@ from django.core.management import CommandError, call_command
 from django.template import Template
 from django.test.utils import instrumented_test_render, setup_test_environment, teardown_test_environment
 
-from django_delayq import conf, mirror
-from django_delayq.backend import sending
-from django_delayq.broker import Broker
+from django_delayq import conf
+from django_delayq.backend import memory
+from django_delayq.broker import Broker, web
 from django_delayq.compat import task_backends
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.jobs import DelayQTask
@@ -78,7 +78,7 @@ def test_whoever_would_connect_is_refused(ordinary):
     for make in (
         lambda: Broker(timeout_seconds=1),
         lambda: Worker(WorkerOptions(queues=("default",))),
-        lambda: mirror.ask(lambda broker: broker.layout()),
+        lambda: web.ask(lambda broker: broker.layout()),
     ):
         with pytest.raises(BrokerUnavailable, match="This is a test"):
             make()
@@ -91,14 +91,14 @@ def test_what_was_connected_before_the_tests_is_not_used_in_them(held, ordinary)
     teardown_test_environment()
     try:
         tasks.add.enqueue(1)
-        mirror.ask(lambda broker: broker.layout())
+        web.ask(lambda broker: broker.layout())
         before = held()
     finally:
         setup_test_environment(debug=False)
     assert before
     result = tasks.add.enqueue(2)
     with pytest.raises(BrokerUnavailable, match="This is a test"):
-        mirror.ask(lambda broker: broker.layout())
+        web.ask(lambda broker: broker.layout())
     assert held() == before
     assert result.args == [2]
 
@@ -130,7 +130,7 @@ def test_jobs_stay_in_memory_and_a_runner_has_them(ordinary):
 
 
 def test_too_many_jobs_in_memory_are_forgotten(ordinary, monkeypatch):
-    monkeypatch.setattr(sending, "MOST_IN_MEMORY", 3)
+    monkeypatch.setattr(memory, "MOST_IN_MEMORY", 3)
     for number in range(4):
         tasks.add.enqueue(number)
     with Runner() as runner:

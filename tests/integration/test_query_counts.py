@@ -8,6 +8,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, ledger, mirror
+from django_delayq.broker import web
 from django_delayq.fields import utcnow
 from django_delayq.ledger import JobOutcome, Outcome, Won
 from django_delayq.mirror import fast
@@ -37,7 +38,7 @@ def make(count):
     names = [f"s{number}" for number in range(Schedule.objects.count(), count)]
     task = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": YEARLY_CRON}
     rows = Schedule.objects.bulk_create([Schedule(name=name, **task) for name in names])
-    while mirror.delta_sweep(fast._shared_broker()):
+    while mirror.delta_sweep(web.shared_broker()):
         pass
     return rows
 

@@ -8,7 +8,8 @@ import pytest
 
 from django_delayq.broker import Broker
 from django_delayq.models import Run, Schedule, Status
-from django_delayq.worker import Worker, WorkerOptions, isolation, status
+from django_delayq.worker import Worker, WorkerOptions, isolation
+from django_delayq.worker.exit_codes import OK
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until
 from tests.integration.mirroring import set_due
 from tests.support import DAILY_CRON, make_due, run_burst
@@ -218,7 +219,7 @@ def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path, patien
     running.worker.stop()
     wait_until(lambda: not running.worker.dispatcher.isolation.waiting)
     gate.touch()
-    assert running.ended() == status.OK
+    assert running.ended() == OK
     run = Run.objects.get(schedule=suspect)
     assert (run.reclaims, run.status) == (1, Status.RUNNING)
     assert view(broker, suspect).score_ms <= broker.now_ms()

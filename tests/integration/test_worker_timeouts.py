@@ -19,7 +19,9 @@ from django_delayq.kinds import Held, timeouts
 from django_delayq.kinds.timeouts import Timeouts, Watch
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, status
+from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
+from django_delayq.worker.options import LEAVING, WORKING
 from django_delayq.worker.slots import forget_connections
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
@@ -46,7 +48,7 @@ def view(broker, row):
 def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
     row = schedule("spin", args=[LONG])
     point = make_due(broker, row)
-    assert run_burst() == status.OK
+    assert run_burst() == OK
     run = Run.objects.get()
     assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
     assert "in spin" in run.error
@@ -56,7 +58,7 @@ def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
 
 def test_a_task_that_catches_every_exception_of_its_steps_is_stopped_too(broker):
     make_due(broker, schedule("spin", args=[LONG, True]))
-    assert run_burst() == status.OK
+    assert run_burst() == OK
     assert Run.objects.get().reason.startswith("TaskTimeout")
 
 
@@ -76,7 +78,7 @@ def test_a_timeout_is_a_failed_attempt_like_any_other(broker):
 
 def test_a_task_within_its_timeout_notices_nothing(broker):
     make_due(broker, schedule("spin", args=[0.05], timeout=LONG))
-    assert run_burst() == status.OK
+    assert run_burst() == OK
     assert Run.objects.get().result == "spun"
 
 
@@ -95,7 +97,7 @@ def test_a_transaction_that_a_stopped_task_left_open_concerns_nobody_else(broker
 def test_a_coroutine_is_cancelled_by_its_event_loop(broker, tmp_path):
     """A thread that waits in an event loop could not be interrupted."""
     make_due(broker, schedule("aspin", args=[str(tmp_path / "f"), LONG]))
-    assert run_burst() == status.OK
+    assert run_burst() == OK
     run = Run.objects.get()
     assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
     assert (tmp_path / "f").read_text() == "cancelled"
@@ -152,8 +154,8 @@ def test_what_does_not_react_is_recorded_without_it_and_the_process_is_recycled(
     make_due(broker, waiting)
     wait_until(lambda: running.worker.leaving)
     beside.touch()
-    assert running.ended() == status.RECYCLE
-    assert said == [status.WORKING, status.LEAVING]
+    assert running.ended() == RECYCLE
+    assert said == [WORKING, LEAVING]
     hung = Run.objects.get(schedule_name="hung")
     assert (hung.status, hung.reason) == (Status.FAILED, "timeout")
     assert "in stubborn" in hung.error
@@ -173,7 +175,7 @@ def test_what_does_not_react_is_tried_again_while_attempts_are_left(broker, tmp_
     row = schedule("stubborn", args=[str(tmp_path / "f"), str(tmp_path / "gate")], max_attempts=2)
     make_due(broker, row)
     running = Running()
-    assert running.ended() == status.RECYCLE
+    assert running.ended() == RECYCLE
     (tmp_path / "gate").touch()
     assert (Run.objects.get().status, Run.objects.get().attempt) == (Status.RETRYING, 1)
     assert not view(broker, row).leased
@@ -188,7 +190,7 @@ def test_a_stop_while_it_is_being_recycled_is_a_stop(broker, tmp_path, short_gra
     wait_until(lambda: lines(neighbour) and running.worker.leaving, 30)
     running.worker.stop()
     beside.touch()
-    assert running.ended() == status.OK
+    assert running.ended() == OK
     gate.touch()
     assert Run.objects.get(schedule_name="beside").status == Status.SUCCEEDED
 
@@ -202,7 +204,7 @@ def test_a_process_ends_when_its_grace_is_over_whatever_its_tasks_do(task, broke
     with worker(DRAIN_SECONDS=0.5) as process:
         wait_until(path.exists, 30)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == status.UNFINISHED
+        assert process.wait(PATIENCE_SECONDS) == UNFINISHED
 
 
 # Note [One exception at most]

@@ -43,7 +43,7 @@ def aged(result):
 
 
 def test_a_commit_without_redis_succeeds_and_the_next_delta_sweep_puts_the_job(broker, monkeypatch, tmp_path):
-    monkeypatch.setattr("django_delayq.mirror.durable.YOUNG", timedelta(hours=1))  # longer than the test
+    monkeypatch.setattr("django_delayq.mirror.sweep.YOUNG", timedelta(hours=1))  # longer than the test
     path = tmp_path / "ran"
     built(broker)
     with pointing_at(NOBODY), transaction.atomic():
@@ -62,7 +62,7 @@ def test_without_redis_an_enqueue_waits_once_and_then_not_until_the_breaker_clos
     with pointing_at(NOBODY):
         durable(tasks.add).enqueue(1)
         asked = []
-        monkeypatch.setattr(mirror.durable, "put_jobs", lambda *args: asked.append(args))
+        monkeypatch.setattr(mirror.fast, "put_jobs", lambda *args: asked.append(args))
         durable(tasks.add).enqueue_many(((n,), {}) for n in range(2500))
     assert asked == []
     assert Job.objects.filter(mirrored=False).count() == 2501
@@ -80,7 +80,7 @@ def test_what_a_job_has_become_is_told_without_redis(broker):
 
 def test_a_worker_that_is_there_takes_the_job_soon_after_redis_is_back(server, settings, monkeypatch, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.5}
-    monkeypatch.setattr("django_delayq.mirror.durable.YOUNG", timedelta(0))
+    monkeypatch.setattr("django_delayq.mirror.sweep.YOUNG", timedelta(0))
     path = tmp_path / "ran"
     with live_worker():
         server.stop()

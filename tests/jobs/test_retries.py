@@ -8,7 +8,7 @@ from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_
 from django_delayq.exceptions import TaskTimeout
 from django_delayq.jobs import Retries
 from django_delayq.jobs.task import retries_of
-from django_delayq.worker import status
+from django_delayq.worker.exit_codes import RECYCLE
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
@@ -140,7 +140,7 @@ def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_
     gate = tmp_path / "gate"
     result = app_tasks.stubborn.using(timeout=0.2).enqueue(str(tmp_path / "f"), str(gate))
     try:
-        assert run_burst() == status.RECYCLE
+        assert run_burst() == RECYCLE
         result.refresh()
         assert (result.status, result.errors[0].exception_class) == (FAILED, TaskTimeout)
         assert "Still running" in result.errors[0].traceback

@@ -92,7 +92,7 @@ def play(broker, admin):
 
 def read_while_moving(broker, cluster):
     """Write and read a key whose slot is on its way; return what was read."""
-    with Moving(cluster, key_slot(keys.layout_key(PREFIX).encode())):
+    with Moving(cluster, key_slot(keys.prefix_key(PREFIX, "layout").encode())):
         broker.write_layout("moved")
         return broker.layout()
 

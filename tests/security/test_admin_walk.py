@@ -20,8 +20,8 @@ from django.urls import NoReverseMatch, reverse
 from django_delayq import mirror
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Shard, keys
+from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
-from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make

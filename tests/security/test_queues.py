@@ -17,10 +17,10 @@ from django_delayq import mirror, orders
 from django_delayq.backend import operating
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Broker, Shard, keys
+from django_delayq.broker.web import forget_broker
 from django_delayq.compat import TaskResultDoesNotExist
 from django_delayq.jobs import bare, parse_id, result_id
 from django_delayq.jobs.signing import sign
-from django_delayq.mirror.fast import forget_broker
 from django_delayq.models import Job, Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule

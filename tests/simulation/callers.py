@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django_delayq import mirror
 from django_delayq.backend import operating, sending
+from django_delayq.broker import web
 from django_delayq.compat import TaskResultDoesNotExist, task_backends
 from django_delayq.exceptions import BrokerError, JobHeld
 from django_delayq.registry import get_task
@@ -134,7 +134,7 @@ class Callers:
             self.delayed = self.delayed or self.plan is not None
             item.revived += 1
             item.outcome, item.begun = None, 0
-            told = self._ask(lambda: mirror.ask(lambda broker: operating.revive(broker, item.id)))
+            told = self._ask(lambda: web.ask(lambda broker: operating.revive(broker, item.id)))
             item.outcome = None  # others may have looked meanwhile
             self.stage.seen["job revived"] += told == operating.Outcome.DONE
 

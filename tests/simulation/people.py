@@ -269,7 +269,10 @@ class People:
         self.flush_redis()
         tag = self.tags[0]
         client, now = self.stage.client, self.clock.server_ms()
-        client.set(keys.layout_key(self.config.prefix), '{"database": "another", "shards": {"default": 2, "mail": 1}}')
+        client.set(
+            keys.prefix_key(self.config.prefix, "layout"),
+            '{"database": "another", "shards": {"default": 2, "mail": 1}}',
+        )
         client.set(f"{tag}:epoch", "another")
         client.zadd(f"{tag}:due", {"s999": now})
         for part in ("point", "gen"):

@@ -12,7 +12,7 @@ from typing import Any
 from redis import exceptions as errors
 
 from django_delayq.broker import scripts
-from django_delayq.mirror.ghosts import BEYOND
+from django_delayq.mirror.write import BEYOND
 
 #: Scripts whose members name a fence.
 BY_FENCE = ("settle", "renew")

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from django.db import OperationalError, connection
 
 from django_delayq import mirror
-from django_delayq.broker import Shard, keys
+from django_delayq.broker import Shard, keys, web
 from django_delayq.broker.keys import member_shard
-from django_delayq.mirror import fast, layout
+from django_delayq.mirror import layout
 from django_delayq.models import Run, Schedule
 
 from .backup import Backup
@@ -68,7 +68,7 @@ class World(People, Callers):
         self.backup.clear()
         self.advance_clock(0)
         layout._known.clear()
-        fast.forget_broker()
+        web.forget_broker()
         for number in range(WORKERS):
             self.workers.append(self._born(number))
         mirror.check_layout(self.workers[0].worker.broker)

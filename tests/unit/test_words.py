@@ -90,7 +90,7 @@ def test_a_cron_expression_in_words(expression: str, words: str) -> None:
 
 def test_h_is_said_as_what_it_became() -> None:
     cron = Cron("H 9 * * *", key="report")
-    minute = int(cron.fields.source[1])
+    minute = cron.fields.minutes.bit_length() - 1
     assert describe(cron) == f"at 09:{minute:02}, every day, UTC"
 
 

@@ -11,11 +11,6 @@ local PATIENCE = 60 * 1000 * 1000
 -- The member of DUE that stands for all jobs, so that whoever looks for the head of the shard sees theirs too.
 local POINTER = 'jobs'
 
-local function server_us()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-
 -- The priorities of these members; only few have one.
 local function priorities(members)
   if redis.call('HLEN', PRIORITY) == 0 then return {} end
@@ -30,15 +25,19 @@ end
 
 local function turn(became_due_us, priority) return became_due_us - rank(priority) * PATIENCE end
 
+-- Since when the job whose turn is next is due, in ms; nil where none is ready.
+local function ready_since()
+  local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')
+  if first[1] then return math.max(0, (tonumber(first[2]) + rank(priorities({first[1]})[1]) * PATIENCE) / 1000) end
+end
+
 -- Keep POINTER at the head of the jobs: the first turn's time where something is ready, else the first time of JOBS.
 -- Only a claim moves it back while something is ready: who waits for others to claim would not see that they did not.
 -- Returns its time, if any.
 local function point(claimed, now)
-  local first, waiting = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', JOBS, 0, 0, 'WITHSCORES')
-  local head = tonumber(waiting[2] or '')
-  if first[1] then
-    local became_due = (tonumber(first[2]) + rank(priorities({first[1]})[1]) * PATIENCE) / 1000
-    head = math.min(head or now, math.floor(math.max(0, became_due)), now)
+  local since, head = ready_since(), tonumber(redis.call('ZRANGE', JOBS, 0, 0, 'WITHSCORES')[2] or '')
+  if since then
+    head = math.min(head or now, math.floor(since), now)
     local known = not claimed and tonumber(redis.call('ZSCORE', DUE, POINTER) or '')
     if known and known < head then head = known end
   end
@@ -98,7 +97,7 @@ local function forget(members, dead)
 end
 
 -- Forget the oldest dead jobs: those that are too old or too many, up to `limit` of them.
-local function bury(now, ms, most, limit)
+local function forget_dead(now, ms, most, limit)
   local old = redis.call('ZRANGE', DEAD, '-inf', string.format('%.0f', now - ms), 'BYSCORE', 'LIMIT', 0, limit)
   local surplus = math.min(limit, redis.call('ZCARD', DEAD) - most)
   if surplus > #old then old = redis.call('ZRANGE', DEAD, 0, surplus - 1) end

@@ -10,21 +10,25 @@ local function whole(text)
   if number and number >= 0 and number < 2 ^ 53 then return math.floor(number) end
 end
 
-local function server_ms()
+local function server_us()
   local time = call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
+
+local function server_ms() return math.floor(server_us() / 1000) end
+
+local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 
 -- No lease and no backoff reaches so far ahead: such a score was damaged, and is not that of a lease.
 local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
 local function head() return call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or '' end
 
--- Tell sleeping workers of an earlier head: the message is '<place> <score>', so that they need not ask. Return the head.
-local function hint(before, channel, place)
+-- Tell sleeping workers of an earlier head: the message is '<shard> <score>', so that they need not ask. Return the head.
+local function hint(before, channel, shard)
   local after = head()
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
-    call('PUBLISH', channel, place .. ' ' .. after)
+    call('PUBLISH', channel, shard .. ' ' .. after)
   end
   return after
 end
@@ -66,11 +70,51 @@ local function lease(journal, leases, members, fence, request, worker, journal_m
   local holders, list, lapsed = {}, {}, {}
   for i, holder in ipairs(call('HMGET', leases, unpack(members))) do
     lapsed[i] = holder or '0'
-    holders[2 * i - 1], holders[2 * i] = members[i], fence .. ' ' .. worker
+    append(holders, members[i], fence .. ' ' .. worker)
     -- A garbage member could read like several: it is not repeated.
     if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
   end
   call('SET', journal, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', journal_ms)
   call('HSET', leases, unpack(holders))
   return lapsed
+end
+
+-- Claim as ARGV says: limit, lease_ms, request, journal_ms, worker. `find` gives the members to be leased; `tell` reads
+-- what is told of them (so that a key of a foreign type fails before anything is written), and returns it for each.
+-- Completes the reply, but for the head; returns the members, with the scores that end their leases, and whether they
+-- are newly leased. nil where nothing may be claimed, and the reply is complete.
+local function claim(journal, leases, now, reply, find, tell)
+  local epoch, request, worker, scores = reply[3], tonumber(ARGV[3]), ARGV[5], {}
+  if epoch == '' then return nil end
+  local fence, members, lapsed = replayed(journal, leases, request, worker)
+  local fresh = not fence
+  if fence == 'stale' then
+    reply[2] = fence
+    return nil
+  end
+  if fresh then members = find(tonumber(ARGV[1])) end
+  if #members == 0 then return members end
+  local row = tell(members)
+  if fresh then
+    fence = drawn(now, epoch)
+    lapsed = lease(journal, leases, members, fence, request, worker, ARGV[4])
+  end
+  reply[4] = fence
+  for i, member in ipairs(members) do
+    append(scores, int(now + tonumber(ARGV[2])), member)
+    reply[#reply + 1] = member
+    for _, value in ipairs(row(i, lapsed[i])) do reply[#reply + 1] = value end
+  end
+  return members, scores, fresh
+end
+
+-- The members that ARGV names from `first` on, `size` arguments for each, the second of them its holder; and for each
+-- whether that one still holds it.
+local function named(leases, first, size)
+  local members, own = {}, {}
+  for i = first, #ARGV, size do members[#members + 1] = ARGV[i] end
+  for i, holder in ipairs(#members > 0 and call('HMGET', leases, unpack(members)) or {}) do
+    own[i] = holder == ARGV[first + (i - 1) * size + 1]
+  end
+  return members, own
 end

@@ -1,6 +1,6 @@
 -- PURPOSE  Add run members that are not there yet. Repeating it changes nothing.
 -- KEYS     the constant list
--- ARGV     channel, place, then per member: member, point_ms, wake_ms
+-- ARGV     channel, shard, then per member: member, point_ms, wake_ms
 -- RETURNS  per member: 1 added, 0 already there
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the point must never be there without the member, nor be overwritten under a lease.

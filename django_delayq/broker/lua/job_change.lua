@@ -1,6 +1,6 @@
 -- PURPOSE  What people do to one job: cancel it, put it off or forward, revive it, delete it.
 -- KEYS     the constant list of jobs, then the job's result
--- ARGV     channel, place, member, what, ms, text, unique | '', where `what` is
+-- ARGV     channel, shard, member, what, ms, text, unique | '', where `what` is
 --          'cancel'  a waiting one: forget it; text is its result, for ms
 --          'move'    a waiting one: let it wait until ms
 --          'leave'   one that is elsewhere too: forget it here, unless its lease is alive

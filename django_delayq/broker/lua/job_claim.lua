@@ -10,51 +10,39 @@
 -- Whatever has come due is moved to READY before anything is taken, at most PROMOTE at a time: so what is urgent goes
 -- first however much became due before it.
 local PROMOTE = 500
-local limit, lease_ms, request = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local us, epoch = server_us(), call('GET', EPOCH) or ''
-local now = math.floor(us / 1000)
-local reply = {int(now), '', epoch, ''}
-if epoch == '' then return reply end
-local fence, members, lapsed = replayed(TAKEN, HELD, request, ARGV[5])
-if fence == 'stale' then
-  reply[2] = fence
-  return reply
-end
-if not fence then
+local now = server_ms()
+local reply = {int(now), '', call('GET', EPOCH) or '', ''}
+
+local function ready(limit)
   local due = call('ZRANGE', JOBS, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, PROMOTE, 'WITHSCORES')
   if #due > 0 then
-    local names, ready = {}, {}
+    local names, turns = {}, {}
     for i = 1, #due, 2 do names[#names + 1] = due[i] end
     local ranks = priorities(names)
     for i, member in ipairs(names) do
-      ready[2 * i - 1], ready[2 * i] = int(turn((tonumber(due[2 * i]) or 0) * 1000, ranks[i])), member
+      append(turns, int(turn((tonumber(due[2 * i]) or 0) * 1000, ranks[i])), member)
     end
     call('ZREM', JOBS, unpack(names))
-    call('ZADD', READY, unpack(ready))
+    call('ZADD', READY, unpack(turns))
   end
-  members = call('ZRANGE', READY, 0, limit - 1)
+  return call('ZRANGE', READY, 0, limit - 1)
 end
-if #members == 0 then
-  point(true, now)
-  reply[2] = head()
-  return reply
+
+local function tell(members)
+  local payloads, reclaims = call('HMGET', PAYLOAD, unpack(members)), {}
+  if call('HLEN', RECLAIMS) > 0 then reclaims = call('HMGET', RECLAIMS, unpack(members)) end
+  return function(i, lapsed) return {payloads[i] or '', lapsed, reclaims[i] or '0'} end
 end
-local payloads, reclaims, scores = call('HMGET', PAYLOAD, unpack(members)), {}, {}
-if call('HLEN', RECLAIMS) > 0 then reclaims = call('HMGET', RECLAIMS, unpack(members)) end
-if not fence then
-  fence = drawn(now, epoch)
-  lapsed = lease(TAKEN, HELD, members, fence, request, ARGV[5], ARGV[4])
-  if call('HLEN', UNIQUE) > 0 then
-    for _, member in ipairs(members) do give_up_key(member) end
-  end
+
+local members, scores, fresh = claim(TAKEN, HELD, now, reply, ready, tell)
+if not members then return reply end
+if fresh and call('HLEN', UNIQUE) > 0 then
+  for _, member in ipairs(members) do give_up_key(member) end
 end
-for i, member in ipairs(members) do
-  scores[2 * i - 1], scores[2 * i] = int(now + lease_ms), member
-  local at = 4 * i + 1
-  reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = member, payloads[i] or '', lapsed[i], reclaims[i] or '0'
+if #members > 0 then
+  call('ZREM', READY, unpack(members))
+  call('ZADD', JOBS, unpack(scores))
 end
-call('ZREM', READY, unpack(members))
-call('ZADD', JOBS, unpack(scores))
 point(true, now)
-reply[2], reply[4] = head(), fence
+reply[2] = head()
 return reply

@@ -1,6 +1,6 @@
 -- PURPOSE  Add jobs. One whose unique key is that of a waiting job is not added; nor one that is there already.
 -- KEYS     the constant list of jobs; in mode 'again' followed by each job's result
--- ARGV     channel, place, epoch as the caller knows it, mode ('' | 'again': the same was sent before, without a reply),
+-- ARGV     channel, shard, epoch as the caller knows it, mode ('' | 'again': the same was sent before, without a reply),
 --          then per job: member, payload, how ('' | 'wake_ms priority unique': 0 = now; a key of '' is none)
 -- RETURNS  how many, where all were added; else the epoch, then per job: '' added, or the member that stands for it;
 --          where the epoch is another: only the epoch

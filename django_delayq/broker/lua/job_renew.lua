@@ -6,24 +6,17 @@
 -- COST     O(jobs · log N)
 -- ATOMIC BECAUSE a lease must not change hands between the comparison and the new score.
 call('HDEL', RECLAIMS, '') -- see Note [Out of memory] in renew.lua
-local now, start, members, holders = server_ms(), ARGV[2] == 'start', {}, {}
-for i = 3, #ARGV, 2 do
-  members[#members + 1], holders[#holders + 1] = ARGV[i], ARGV[i + 1]
-end
-if #members == 0 then return {} end
-local scores, kept, lost, finished = {}, {}, {}, {}
-for i, holder in ipairs(call('HMGET', HELD, unpack(members))) do
-  if holder ~= holders[i] then
-    lost[#lost + 1] = members[i]
+local now, start, scores, kept, lost, finished = server_ms(), ARGV[2] == 'start', {}, {}, {}, {}
+local members, own = named(HELD, 3, 2)
+for i, member in ipairs(members) do
+  if not own[i] then
+    lost[#lost + 1] = member
   elseif start and call('EXISTS', KEYS[COMMON + i]) == 1 then
-    lost[#lost + 1], finished[#finished + 1] = members[i], members[i]
+    lost[#lost + 1], finished[#finished + 1] = member, member
   else
-    kept[#kept + 1] = members[i]
-    scores[#scores + 1], scores[#scores + 2] = int(now + tonumber(ARGV[1])), members[i]
-    if start then
-      local counted = whole(call('HGET', RECLAIMS, members[i])) or 0
-      call('HSET', RECLAIMS, members[i], int(counted + 1))
-    end
+    kept[#kept + 1] = member
+    append(scores, int(now + tonumber(ARGV[1])), member)
+    if start then call('HSET', RECLAIMS, member, int((whole(call('HGET', RECLAIMS, member)) or 0) + 1)) end
   end
 end
 if #kept > 0 then

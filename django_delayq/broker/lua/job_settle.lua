@@ -1,6 +1,6 @@
 -- PURPOSE  Give jobs back: done, dead, to be tried again, or unstarted.
 -- KEYS     the constant list of jobs, then each job's result
--- ARGV     channel, place, dead_ms (how long dead jobs are kept), dead_most (how many of them),
+-- ARGV     channel, shard, dead_ms (how long dead jobs are kept), dead_most (how many of them),
 --          then per job: member, holder (fence, space, worker), what, ms, text, where `what` is
 --          'done'    forget it; text, unless empty, is its result, for ms
 --          'dead'    keep text as its payload, among the dead
@@ -11,22 +11,21 @@
 -- COST     O(jobs · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and a job must not be there beside its result.
 call('HDEL', RECLAIMS, '') -- see Note [Out of memory] in renew.lua
-local us, before, members = server_us(), head(), {}
+local us, before, members, own = server_us(), head(), named(HELD, 5, 5)
 local now = math.floor(us / 1000)
-for i = 5, #ARGV, 5 do members[#members + 1] = ARGV[i] end
-if #members == 0 then return {int(now), before} end
 local reply, gone, dead, died, waiting, wakes, lapsed = {int(now), ''}, {}, {}, {}, {}, {}, {}
-for i, holder in ipairs(call('HMGET', HELD, unpack(members))) do
-  local member, at = members[i], 5 * i
+for i, member in ipairs(members) do
+  local at = 5 * i
   local what, ms, text = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   reply[i + 2] = 1
-  if holder ~= ARGV[at + 1] then
+  if not own[i] then
     reply[i + 2] = 0
   elseif what == 'done' then
     gone[#gone + 1] = member
     if text ~= '' then call('SET', KEYS[COMMON + i], text, 'PX', ms) end
   elseif what == 'dead' then
-    dead[#dead + 1], died[#died + 1], died[#died + 2] = member, int(now), member
+    dead[#dead + 1] = member
+    append(died, int(now), member)
     call('HSET', PAYLOAD, member, text)
   else
     waiting[#waiting + 1], wakes[#wakes + 1] = member, now + tonumber(ms)
@@ -46,7 +45,7 @@ if #gone > 0 then forget(gone) end
 if #dead > 0 then
   call('ZADD', DEAD, unpack(died))
   forget(dead, true)
-  bury(now, tonumber(ARGV[3]), tonumber(ARGV[4]), 100 + #dead) -- more than came, so that it ends
+  forget_dead(now, tonumber(ARGV[3]), tonumber(ARGV[4]), 100 + #dead) -- more than came, so that it ends
 end
 if #waiting > 0 then
   await(waiting, wakes, us)

@@ -8,9 +8,6 @@
 local now, held = server_ms(), call('HLEN', HELD)
 for _, key in ipairs({PAYLOAD, PRIORITY, UNIQUE, RECLAIMS}) do call('HLEN', key) end
 local came_due = call('ZRANGE', JOBS, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2] or ''
-local first = call('ZRANGE', READY, 0, 0, 'WITHSCORES')
-if first[1] then
-  local since = (tonumber(first[2]) + rank(priorities({first[1]})[1]) * PATIENCE) / 1000
-  came_due = int(math.max(0, math.min(since, tonumber(came_due) or since)))
-end
+local since = ready_since()
+if since then came_due = int(math.max(0, math.min(since, tonumber(came_due) or since))) end
 return {int(now), call('ZCARD', JOBS) - held, call('ZCARD', READY), held, call('ZCARD', DEAD), came_due}

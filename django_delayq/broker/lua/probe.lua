@@ -16,6 +16,10 @@ local function try(...)
   refused[#refused + 1] = (...) .. ': ' .. why
 end
 
+local function try_each(commands)
+  for _, command in ipairs(commands) do try(command[1], JOURNAL, unpack(command, 2)) end
+end
+
 local function first(reply) return type(reply) == 'table' and reply[1] or '' end
 
 local time = try('TIME') or {'0', '0'}
@@ -23,22 +27,10 @@ try('DEL', JOURNAL) -- of whatever type; and after a write the memory may be ful
 try('ZADD', JOURNAL, 'NX', number, 'm')
 local score = tonumber(first(try('ZMSCORE', JOURNAL, 'm')))
 local range = first(try('ZRANGE', JOURNAL, '-inf', number, 'BYSCORE', 'LIMIT', 0, 1))
-try('ZSCORE', JOURNAL, 'm')
-try('ZCOUNT', JOURNAL, '-inf', number)
-try('ZCARD', JOURNAL)
-try('ZREM', JOURNAL, 'm')
-try('HSET', JOURNAL, 'm', number)
+try_each({{'ZSCORE', 'm'}, {'ZCOUNT', '-inf', number}, {'ZCARD'}, {'ZREM', 'm'}, {'HSET', 'm', number}})
 local hash = first(try('HMGET', JOURNAL, 'm'))
-try('HGET', JOURNAL, 'm')
-try('HSETNX', JOURNAL, 'm', number)
-try('HEXISTS', JOURNAL, 'm')
-try('HLEN', JOURNAL)
-try('HDEL', JOURNAL, 'm')
-try('SET', JOURNAL, number, 'PX', '1') -- goes by itself too
-try('GET', JOURNAL)
-try('PTTL', JOURNAL)
-try('EXISTS', JOURNAL)
-try('DEL', JOURNAL)
+try_each({{'HGET', 'm'}, {'HSETNX', 'm', number}, {'HEXISTS', 'm'}, {'HLEN'}, {'HDEL', 'm'}})
+try_each({{'SET', number, 'PX', '1'}, {'GET'}, {'PTTL'}, {'EXISTS'}, {'DEL'}}) -- it goes by itself too
 try('PUBLISH', ARGV[1], '')
 if passing then return passing end
 return {time[1], time[2], int(tonumber(number)), score and int(score) or '', range, hash, unpack(refused)}

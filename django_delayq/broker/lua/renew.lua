@@ -8,19 +8,10 @@
 -- A full Redis refuses commands that may need memory, unless the script has written something before. So the scripts
 -- that prolong or end a lease begin with a write that needs none; the claim does not, and starts nothing new there.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory]
-local now, members, fences = server_ms(), {}, {}
-for i = 2, #ARGV, 2 do
-  members[#members + 1], fences[#fences + 1] = ARGV[i], ARGV[i + 1]
-end
-if #members == 0 then return {} end
-local scores, lost = {}, {}
-for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
-  if holder == fences[i] then
-    scores[#scores + 1] = int(now + tonumber(ARGV[1]))
-    scores[#scores + 1] = members[i]
-  else
-    lost[#lost + 1] = members[i]
-  end
+local until_ms, scores, lost = int(server_ms() + tonumber(ARGV[1])), {}, {}
+local members, own = named(LEASE, 2, 2)
+for i, member in ipairs(members) do
+  if own[i] then append(scores, until_ms, member) else lost[#lost + 1] = member end
 end
 if #scores > 0 then call('ZADD', DUE, unpack(scores)) end
 return lost

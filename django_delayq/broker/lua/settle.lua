@@ -1,6 +1,6 @@
 -- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
 -- KEYS     the constant list
--- ARGV     channel, place, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
+-- ARGV     channel, shard, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
 --          'next'    its next point is point_ms, and it wakes at ms
 --          'drop'    it has no next point
 --          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
@@ -11,18 +11,15 @@
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
-local now, before, members = server_ms(), head(), {}
-for i = 3, #ARGV, 6 do members[#members + 1] = ARGV[i] end
-if #members == 0 then return {int(now), before} end
-local holders, stored = call('HMGET', LEASE, unpack(members)), call('HMGET', GEN, unpack(members))
+local now, before, members, own = server_ms(), head(), named(LEASE, 3, 6)
+local stored = #members > 0 and call('HMGET', GEN, unpack(members))
 local reply, scores, points, generations = {int(now), ''}, {}, {}, {}
 local waiting, moved, gone, lapsed = {}, {}, {}, {}
-local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 for i, member in ipairs(members) do
   local at = 6 * i - 3
   local what, ms, used, point = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   local known, result = whole(stored[i]) or 0, 1
-  if holders[i] ~= ARGV[at + 1] then
+  if not own[i] then
     result = 0
   elseif what == 'next' or what == 'drop' then
     if known > tonumber(used) then

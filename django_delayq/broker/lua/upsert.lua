@@ -1,6 +1,6 @@
 -- PURPOSE  Mirror definitions: their generation, next due point and wake-up. Never disturbs what is leased or due.
 -- KEYS     the constant list
--- ARGV     channel, place, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
+-- ARGV     channel, shard, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
 --          each at most once: member, generation, point_ms, wake_ms,
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down)
 -- RETURNS  per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored;
@@ -16,7 +16,6 @@ local scores_now, holders = call('ZMSCORE', DUE, unpack(members)), call('HMGET',
 local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
 local attempts = call('HMGET', ATTEMPTS, unpack(members))
 local replies, scores, points, generations, fresh = {}, {}, {}, {}, {}
-local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 for i, member in ipairs(members) do
   local at = 5 * i - 1
   local generation, point, wake, expected = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser
@@ -15,25 +14,24 @@ from django.utils import autoreload
 
 from django_delayq import conf, registry
 from django_delayq.exceptions import DelayQError
-from django_delayq.supervisor import (
-    END_SECONDS,
-    MARGIN_SECONDS,
-    Line,
-    Orders,
-    Start,
-    Supervisor,
-    SupervisorOptions,
-    become_fresh,
-    command_line,
-    end_at_once,
-    end_within,
-)
-from django_delayq.worker import Worker, WorkerOptions, status
+from django_delayq.supervisor.channel import Channel
+from django_delayq.supervisor.process import END_SECONDS, Start, become_fresh, end_at_once, end_within
+from django_delayq.supervisor.signals import WorkerSignals
+from django_delayq.supervisor.supervisor import Supervisor
+from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
 from django_delayq.worker.log_queue import LogQueue
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from django_delayq.worker.recycling import resident_mb
 
-MAX_PROCESSES = 200
+#: The options that are numbers from 1, with the largest where there is one.
+MOST = {
+    "threads": 1000,
+    "processes": 200,
+    "max_runs": None,
+    "max_runs_per_process": None,
+    "max_memory_per_process": None,
+}
 #: What Django's reloader takes as a wish to be started again.
 RELOAD = 3
 
@@ -69,108 +67,83 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with the worker's status."""
-        line = Line.found_in(os.environ)
-        self._log(options, line)
-        worker_options = _worker_options(options, line)
+        channel = Channel.found_in(os.environ)
+        self._log(options, channel)
+        worker_options = _worker_options(options, channel)
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
         try:
-            if options["processes"] is not None and line is None:
-                exit_status = self._supervise(options["processes"], worker_options)
+            if options["processes"] is not None and channel is None:
+                exit_status = self._supervise(options["processes"], burst=options["burst"])
             else:
-                exit_status = self._run(worker_options, line)
+                exit_status = self._run(worker_options, channel)
         except BaseException:
             if self._called_from_command_line:
-                end_within(END_SECONDS, status.UNFINISHED)
+                end_within(END_SECONDS, UNFINISHED)
             raise
         if exit_status:
             sys.exit(exit_status)
 
-    def _supervise(self, processes: int, worker_options: WorkerOptions) -> int:
+    def _supervise(self, processes: int, *, burst: bool) -> int:
         if not self._called_from_command_line:
             raise CommandError(
                 "--processes starts the command line of this program once more for each process. "
                 "Start manage.py delayq_worker itself, not call_command()."
             )
-        config = conf.get_config()
-        supervisor = Supervisor(
-            SupervisorOptions(
-                processes,
-                command_line(),
-                drain_seconds=config.drain_seconds,
-                lease_seconds=config.lease_seconds,
-                burst=worker_options.burst,
-            )
-        )
+        supervisor = Supervisor(processes, burst=burst)
         with LogQueue():
             exit_status = supervisor.run()
-        if supervisor.failure:
-            raise CommandError(supervisor.failure)
+        if supervisor.pool.failure:
+            raise CommandError(supervisor.pool.failure)
         end_within(END_SECONDS, exit_status)
         return exit_status
 
-    def _run(self, worker_options: WorkerOptions, line: Line | None) -> int:
+    def _run(self, worker_options: WorkerOptions, channel: Channel | None) -> int:
         start, log = Start(), LogQueue()
         with log if self._called_from_command_line else nullcontext():
             worker = self._worker(worker_options)
-            orders = Orders(worker, supervised=line is not None)
-            orders.obey()
-            if line is not None:
-                config = conf.get_config()
-                line.watch(
-                    orders.drain,
-                    beat_seconds=min(5.0, config.lease_seconds / 6),
-                    last_seconds=config.drain_seconds + MARGIN_SECONDS,
-                )
+            signals = WorkerSignals(worker, supervised=channel is not None)
+            signals.obey()
+            if channel is not None:
+                channel.watch(signals.drain)
             try:
                 exit_status = self._work(worker)
             finally:
                 if not self._called_from_command_line:
-                    orders.resign()
-            replaces_itself = line is None and worker_options.max_runs is None and self._called_from_command_line
-            starts_afresh = exit_status == status.RECYCLE and replaces_itself
+                    signals.restore()
+            replaces_itself = channel is None and worker_options.max_runs is None and self._called_from_command_line
+            starts_afresh = exit_status == RECYCLE and replaces_itself
             if starts_afresh:
                 logger.info("This process starts afresh.")
+        if not self._called_from_command_line:
+            return exit_status
         if starts_afresh:
-            if orders.hold_back():
+            if signals.hold_back():
                 try:
                     become_fresh(start)
                 except OSError as error:
                     raise CommandError(f"{sys.executable} cannot be started again: {error}. All is drained.") from error
-            exit_status = status.OK  # told to stop meanwhile, and all is drained
-        self._end(worker, orders, exit_status, stuck=log.stuck)
-        return exit_status
-
-    def _end(self, worker: Worker, orders: Orders, exit_status: int, *, stuck: bool) -> None:
-        """Let what tasks left behind have the rest of the grace, and a further signal end it; see `ending.py`.
-
-        `stuck`: it would wait for the log.
-        """
-        if not self._called_from_command_line:
-            return
-        orders.drained(exit_status)
+            exit_status = OK  # told to stop meanwhile, and all is drained
+        signals.drained(exit_status)
         if worker.slots.running:
             end_at_once(exit_status)
-        grace = 0.0 if worker.aborted or stuck else max(0.0, worker.grace_ends_at - time.monotonic())
+        # What tasks left behind has the rest of the grace, unless the process would wait for its log.
+        grace = 0.0 if worker.aborted or log.stuck else max(0.0, worker.grace_ends_at - time.monotonic())
         end_within(grace + END_SECONDS, exit_status)
+        return exit_status
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
         """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
-        if self._work(self._worker(worker_options)) == status.RECYCLE:
+        if self._work(self._worker(worker_options)) == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
 
     def _worker(self, worker_options: WorkerOptions) -> Worker:
-        tasks = len(registry.get_tasks())
+        tasks, queues = len(registry.get_tasks()), ", ".join(worker_options.queues)
         worker = Worker(worker_options)
-        logger.info(
-            "Worker %s: queues %s, %d threads, %d tasks known.",
-            worker_options.name,
-            ", ".join(worker_options.queues),
-            worker_options.threads,
-            tasks,
-        )
+        text = "Worker %s: queues %s, %d threads, %d tasks known."
+        logger.info(text, worker_options.name, queues, worker_options.threads, tasks)
         return worker
 
     def _work(self, worker: Worker) -> int:
@@ -179,13 +152,13 @@ class Command(BaseCommand):
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
-    def _log(self, options: dict[str, Any], line: Line | None) -> None:
+    def _log(self, options: dict[str, Any], channel: Channel | None) -> None:
         """Log to standard output, unless the project has configured our loggers itself."""
         ours = logging.getLogger("django_delayq")
         if ours.handlers:
             return
         handler = logging.StreamHandler(sys.stdout)
-        process = None if line is None else line.number
+        process = None if channel is None else channel.number
         handler.setFormatter(JsonFormatter(process) if options["json_logs"] else LineFormatter(process))
         ours.addHandler(handler)
         ours.propagate = False
@@ -193,7 +166,7 @@ class Command(BaseCommand):
         ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
 
 
-def _worker_options(options: dict[str, Any], line: Line | None) -> WorkerOptions:
+def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerOptions:
     config = conf.get_config()
     queues = config.queues
     _check_together(options)
@@ -203,10 +176,11 @@ def _worker_options(options: dict[str, Any], line: Line | None) -> WorkerOptions
             if name not in config.queues:
                 known = ", ".join(config.queues)
                 raise CommandError(f"No setting names the queue {name!r}; DELAYQ['QUEUES'] has {known}.")
-    _check_range(options, "threads", 1000)
-    _check_range(options, "processes", MAX_PROCESSES)
-    for name in ("max_runs", "max_runs_per_process", "max_memory_per_process"):
-        _check_range(options, name)
+    for name, most in MOST.items():
+        value, flag = options[name], "--" + name.replace("_", "-")
+        if value is not None and not 1 <= value <= (most or value):
+            wanted = "at least 1" if most is None else f"from 1 to {most}"
+            raise CommandError(f"{flag} must be {wanted}, not {value}.")
     _check_memory(options["max_memory_per_process"])
     if not config.mirror:
         raise CommandError(f"{conf.why_no_redis()}: nothing reaches Redis, so there is nothing to run.")
@@ -217,7 +191,7 @@ def _worker_options(options: dict[str, Any], line: Line | None) -> WorkerOptions
         max_runs=options["max_runs"],
         max_runs_per_process=options["max_runs_per_process"],
         max_memory_per_process_mb=options["max_memory_per_process"],
-        tell=None if line is None else line.tell,
+        tell=None if channel is None else channel.tell,
     )
 
 
@@ -235,20 +209,12 @@ def _check_together(options: dict[str, Any]) -> None:
         raise CommandError("--max-runs ends the worker and --max-runs-per-process has it go on: use one of them.")
 
 
-def _check_range(options: dict[str, Any], name: str, most: int | None = None) -> None:
-    value, flag = options[name], "--" + name.replace("_", "-")
-    if value is None or 1 <= value <= (most or value):
-        return
-    wanted = "at least 1" if most is None else f"from 1 to {most}"
-    raise CommandError(f"{flag} must be {wanted}, not {value}.")
-
-
 def _check_memory(max_mb: int | None) -> None:
     if max_mb is None:
         return
     try:
         used = resident_mb()
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         raise CommandError(f"--max-memory-per-process cannot be used here: {error}") from error
     if used >= max_mb:
         raise CommandError(

@@ -144,8 +144,8 @@ RULES = (
         h.late_after_an_edit, "I1 a due point without a row",
     ),
     mutant(
-        "noowes", "R8 what the mirror owes is remembered", "mirror.read:_owed",
-        "due is not None", "False",
+        "noowes", "R8 what the mirror owes is remembered", "chain:left_undecided",
+        "if due is None or not", "if True or not",
         hl.edited_and_flushed, "I1 a due point without a row",
     ),
     mutant(
@@ -187,7 +187,7 @@ RULES = (
     mutant(
         "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
         "kinds.judge:_judge_disabled",
-        "verdicts.settle.append(held.go_to(_owed(schedule), schedule))", "verdicts.settle.append(held.drop())",
+        "verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))", "verdicts.settle.append(held.drop())",
         h.disabled_before_it_was_settled, "I1 a due point without a row",
     ),
     mutant(
@@ -229,7 +229,7 @@ RULES = (
         hl.order_flushed, "I1 a run without outcome",
     ),
     mutant(
-        "noghosts", "members that nothing stands behind are removed", "mirror.ghosts:remove_ghosts",
+        "noghosts", "members that nothing stands behind are removed", "mirror.sweep:remove_ghosts",
         "if ghosts and not dry_run:", "if False:",
         hl.deleted_unseen, "I5 a member that nothing stands behind",
     ),
@@ -245,24 +245,24 @@ RULES = (
     ),
     mutant(
         "twoplaces", "a moved schedule enters its new place after it has left the old one", "mirror.write:write_wanted",
-        "wanted = [item for item in wanted if item.member not in held]", "",
+        "if held:", "if False:",
         hl.moved_while_it_runs, "a member is in two places",
     ),
     mutant(
-        "nomark", "a rebuild that lost its mark does not call the shard built", "mirror.build:Build.finish",
+        "nomark", "a rebuild that lost its mark does not call the shard built", "mirror.rebuild:Build.finish",
         "return all(self.broker.swap_epochs(self.shards, self._mark, self._id))",
         "return all(self.broker.swap_epochs(self.shards, None, self._id))",
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
     ),
     mutant(
         "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",
-        "text = this_layout(broker)", "return",
+        "own = {queue:", "return\n    own = {queue:",
         hl.another_database, "F31 ",
     ),
     mutant(
         "disabledowes", "a point that was due when a schedule was switched off survives a flush",
         "mirror.read:_work_out",
-        "if owed and schedule.state.condition != Condition.PARKED:", "if False:",
+        "if undecided is not None and schedule.state.condition != Condition.PARKED:", "if False:",
         h.disabled_and_moved, "I1 a due point without a row",
     ),
 )  # fmt: skip

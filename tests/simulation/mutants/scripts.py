@@ -19,7 +19,7 @@ SCRIPTS = (
     mutant(
         "incr", "a lease ends at now + lease, not so much later than before", "claim",
         "call('ZADD', DUE, unpack(scores))",
-        "for i = 2, #scores, 2 do call('ZINCRBY', DUE, int(lease_ms), scores[i]) end",
+        "for i = 2, #scores, 2 do call('ZINCRBY', DUE, ARGV[2], scores[i]) end",
         h.claimed_late, "I3 ",
     ),
     mutant(
@@ -54,7 +54,7 @@ SCRIPTS = (
     ),
     mutant(
         "unbuilt", "nothing is claimed before a flushed shard is rebuilt", "claim",
-        "if epoch == '' then return reply end", "",
+        "if epoch == '' then return nil end", "",
         hl.flushed_twice_without_a_rebuild, "I3 one fence for two claims",
     ),
     mutant(
@@ -65,18 +65,18 @@ SCRIPTS = (
     # renew.lua
     mutant(
         "renewnofence", "only the holder renews", "renew",
-        "if holder == fences[i] then", "if holder then",
+        "own[i] = holder == ARGV[first + (i - 1) * size + 1]", "own[i] = holder",
         h.late_renewal, "I4 a stale request changed something",
     ),
     mutant(
         "renewcreates", "a renewal creates nothing", "renew",
-        "if holder == fences[i] then", "if holder == fences[i] or not holder then",
+        "own[i] = holder == ", "own[i] = not holder or holder == ",
         h.late_renewal_of_nothing, "I4 a stale request changed something",
     ),
     # settle.lua
     mutant(
         "nofence", "only the holder settles", "settle",
-        "if holders[i] ~= ARGV[at + 1] then", "if not stored[i] then",
+        "if not own[i] then", "if not stored[i] then",
         h.late_settlement_of_another, "I4 a stale request changed something",
     ),
     mutant(
@@ -96,12 +96,12 @@ SCRIPTS = (
     ),
     mutant(
         "releasenofence", "only the holder hands back", "settle",
-        "if holders[i] ~= ARGV[at + 1] then", "if holders[i] ~= ARGV[at + 1] and what ~= 'release' then",
+        "if not own[i] then", "if not own[i] and what ~= 'release' then",
         h.late_release, "I4 a stale request changed something",
     ),
     mutant(
         "retrynofence", "only the holder puts off", "settle",
-        "if holders[i] ~= ARGV[at + 1] then", "if holders[i] ~= ARGV[at + 1] and what ~= 'retry' then",
+        "if not own[i] then", "if not own[i] and what ~= 'retry' then",
         h.late_retry, "I4 a stale request changed something",
     ),
     # upsert.lua

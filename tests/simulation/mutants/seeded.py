@@ -51,11 +51,11 @@ SEEDED = (
     ),
     script(
         "jobnofence", "only the holder settles a job", "job_settle",
-        "if holder ~= ARGV[at + 1] then", "if false then",
+        "if not own[i] then", "if false then",
     ),
     script(
         "jobrenewnofence", "only the holder renews a job", "job_renew",
-        "if holder ~= holders[i] then", "if not holder then",
+        "own[i] = holder == ARGV[first + (i - 1) * size + 1]", "own[i] = holder",
     ),
     script(
         "jobnojournal", "a claim of jobs is noted, to be repeated", "job_claim",

@@ -16,12 +16,12 @@ from django_delayq.timing import (
     Run,
     Skip,
     Windowed,
+    cron,
     decide,
     decide_all,
     too_old,
     wake_at,
 )
-from django_delayq.timing.zone import Zone
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 MINUTELY = Cron("* * * * *", "Europe/Riga")
@@ -296,8 +296,8 @@ def test_a_point_that_an_edit_left_off_the_recurrence_counts_as_one() -> None:
 def test_a_weeks_outage_of_a_minutely_schedule_is_decided_without_going_through_its_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks, real = [], Zone.stretch
-    monkeypatch.setattr(Zone, "stretch", lambda zone, second: looks.append(second) or real(zone, second))
+    looks, real = [], cron.stretch
+    monkeypatch.setattr(cron, "stretch", lambda zone, second: looks.append(second) or real(zone, second))
     now, point = at("10:00:10"), at("10:00") - timedelta(days=7)
     for policies, busy in [
         (Policies(), (None, None)),

@@ -10,7 +10,7 @@ from croniter import CroniterError, croniter
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron, Every, Windowed, cron, dialect, zone
 from django_delayq.timing.fields import DAY
-from django_delayq.timing.zone import BLOCK_BITS, Zone
+from django_delayq.timing.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
 
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -25,12 +25,12 @@ def caches() -> Iterator[tuple[str, "lru_cache"]]:  # type: ignore[type-arg]
 
 def test_compiled_forms_are_cached_and_every_cache_is_bounded() -> None:
     found = dict(caches())
-    assert set(found) == {"cron._prepare", "dialect._compile", "zone.get_zone", "cron.get_zone"}
+    assert set(found) == {"cron._prepare", "zone.get_zone", "cron.get_zone", "zone._block"}
     for cache in found.values():
         bound = cache.cache_parameters()["maxsize"]
         assert bound is not None
         assert 0 < bound <= 4096
-    assert Cron("7 * * * *", "Europe/Riga")._walk is Cron("7 * * * *", "Europe/Riga")._walk
+    assert Cron("7 * * * *", "Europe/Riga").fields is Cron("7 * * * *", "Europe/Riga").fields
 
 
 def test_thousands_of_expressions_do_not_fill_the_memory() -> None:
@@ -68,26 +68,26 @@ class Stepped(tzinfo):
 
 def test_a_change_at_the_very_beginning_of_a_block_is_seen() -> None:
     begin = 50 << BLOCK_BITS
-    stepped = Zone("stepped", Stepped(begin))  # type: ignore[arg-type]
-    assert stepped.stretch(begin) == (begin, begin + (1 << BLOCK_BITS), 3600, 0)
-    assert stepped.stretch(begin - 1)[2:] == (0, 0)
-    later = Zone("later", Stepped(begin + 1))  # type: ignore[arg-type]
-    assert later.stretch(begin) == (begin, begin + 1, 0, 0)
-    assert later.stretch(begin + 1)[2:] == (3600, 0)
+    stepped = Stepped(begin)
+    assert stretch(stepped, begin) == (begin, begin + (1 << BLOCK_BITS), 3600, 0)
+    assert stretch(stepped, begin - 1)[2:] == (0, 0)
+    later = Stepped(begin + 1)
+    assert stretch(later, begin) == (begin - LONGEST_SHIFT, begin + 1, 0, 0)
+    assert stretch(later, begin + 1)[2:] == (3600, 0)
 
 
-def test_the_blocks_of_a_zone_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zone, "MAX_BLOCKS", 5)
-    small = Zone("small", Stepped(0))  # type: ignore[arg-type]
+def test_blocks_that_fell_out_of_the_cache_are_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zone, "_block", lru_cache(5)(zone._block.__wrapped__))
+    small = Stepped(0)
     for number in range(23):
-        assert small.stretch((number - 11) << BLOCK_BITS)[2] == (3600 if number >= 11 else 0)
-        assert len(small._blocks) <= 5
+        assert stretch(small, (number - 11) << BLOCK_BITS)[2] == (3600 if number >= 11 else 0)
+        assert zone._block.cache_info().currsize <= 5
 
 
 def test_offsets_beyond_the_calendar_are_those_of_its_ends() -> None:
     riga = zone.get_zone("Europe/Riga")
-    assert riga.offset(10**12) == riga.offset(253_402_000_000) == 2 * 3600  # December 9999
-    assert riga.offset(-(10**12)) == riga.offset(-62_135_000_000) == 5794  # January of the year 1, local mean time
+    assert offset(riga, 10**12) == offset(riga, 253_402_000_000) == 2 * 3600  # December 9999
+    assert offset(riga, -(10**12)) == offset(riga, -62_135_000_000) == 5794  # January of the year 1, local mean time
 
 
 def test_time_begins_with_the_year_1() -> None:
@@ -107,6 +107,16 @@ def test_a_span_inside_a_repeated_hour_has_no_points_of_a_job_that_ran() -> None
     assert daily.count_between(again, again + HOUR) == 0
     assert daily.count_between(again - HOUR, again + HOUR) == 1
     assert Cron("30 3 * * *", "Europe/Riga", dst_overlap="twice").count_between(again, again + HOUR / 2) == 1
+
+
+def test_a_repeated_hour_in_which_a_block_ends_runs_once() -> None:
+    # At 16:30 UTC the clock goes back from 03:00 to 02:00. A block ends at 17:23:12.
+    daily = Cron("55 2 * * *", "Australia/Adelaide")
+    change = datetime(2016, 4, 2, 16, 30, tzinfo=UTC)
+    first = daily.next_after(change - HOUR)
+    assert first == change - HOUR / 12
+    assert daily.next_after(first) == daily.next_after(change + HOUR / 6) == first + 25 * HOUR
+    assert daily.count_between(change - HOUR, change + 2 * HOUR) == 1
 
 
 def test_a_window_may_be_open_on_either_side() -> None:

@@ -1,4 +1,4 @@
-"""What a worker process says to whoever started it: its exit status, and words on its way. Constants only."""
+"""The exit statuses of a worker process."""
 
 from typing import Final
 
@@ -10,8 +10,3 @@ UNFINISHED: Final = 1
 #: hangs in it): a fresh one is to take its place. The number is EX_TEMPFAIL of sysexits.h, which neither Python nor a
 #: shell uses by itself.
 RECYCLE: Final = 75
-
-#: Said once the prefix is checked and the slots are ready.
-WORKING: Final = "working"
-#: Said by a worker that is to be recycled, so that its successor can start before it has ended.
-LEAVING: Final = "leaving"

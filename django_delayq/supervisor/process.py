@@ -1,4 +1,4 @@
-"""A fresh interpreter with this command line: as a child, or in the place of this very process.
+"""How a worker's process begins, as a fresh interpreter, and how it ends, within a bounded time.
 
 Note [A fresh interpreter]
 A worker process is never forked off a loaded one, and never goes on with what a loaded one left behind. A fork inherits
@@ -12,26 +12,37 @@ deploy.
 Note [Signals in between]
 A process that is asked to stop while its interpreter starts would die by the signal, or with a KeyboardInterrupt
 somewhere in an import. So a fresh interpreter begins with these signals blocked, which both `exec` and a new child
-inherit. They stay pending until `Orders` has its handlers in place, and are obeyed then. What an import starts before
-that, a thread or a program, begins with them blocked too.
+inherit. They stay pending until `WorkerSignals` has its handlers in place, and are obeyed then. What an import starts
+before that, a thread or a program, begins with them blocked too.
+
+Note [Gone for good]
+Python ends a process once all its threads have ended, its exit handlers have run and its output is written. What a task
+left behind (a thread, a child, a full pipe) makes that wait for ever. By then all is recorded and no lease is held, so
+there is nothing to wait for but courtesy: what is left has the rest of the grace.
 """
 
+import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ..embedded import keep_through_exec
 from ..kinds.children import end_children
-from .ending import END_SECONDS, flush
 
 #: The signals that a worker obeys.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: How long a worker may need beyond DRAIN_SECONDS, to record what it finished and to end its interpreter.
+MARGIN_SECONDS: Final = 5.0
+#: How long the end of the interpreter may take of that, beyond the grace.
+END_SECONDS: Final = 2.0
 
 
 def command_line() -> list[str]:
@@ -79,7 +90,50 @@ def become_fresh(start: Start) -> NoReturn:
     command = command_line()
     keep_through_exec()
     end_children()
-    flush(END_SECONDS)
+    _flush(END_SECONDS)
     with suppress(OSError):  # removed since: the present one may do
         os.chdir(start.folder)
     os.execve(command[0], command, start.environment)  # noqa: S606 - our own command line
+
+
+def end_within(seconds: float, exit_status: int) -> None:
+    """End this process so many seconds from now, if it is still there. See Note [Gone for good].
+
+    Returns once what was printed is written.
+    """
+
+    def end() -> None:
+        time.sleep(seconds)
+        end_children()
+        os._exit(exit_status)
+
+    threading.Thread(target=end, name="delayq-end", daemon=True).start()
+    _flush_streams()  # here that thread can still end it
+
+
+def end_at_once(exit_status: int) -> NoReturn:
+    """End although tasks run. Python would wait for the thread of an `async def` task, however long that takes, and
+    meanwhile another worker takes its point over.
+    """
+    end_children()
+    _flush(END_SECONDS)
+    os._exit(exit_status)
+
+
+def _flush(within_seconds: float) -> None:
+    """Write what is logged and printed, as far as it can be written within so many seconds."""
+
+    def flush() -> None:
+        with suppress(Exception):
+            logging.shutdown()
+        _flush_streams()
+
+    thread = threading.Thread(target=flush, daemon=True)
+    thread.start()
+    thread.join(within_seconds)
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, or another one
+            stream.flush()

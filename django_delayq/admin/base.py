@@ -1,0 +1,89 @@
+"""What all pages of the admin share: their addresses and frames, and what they refuse to be asked."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import quote
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+
+from ..validators import is_storable
+
+View = Callable[..., HttpResponse]
+Column = Callable[[Any, Any], Any]
+
+
+class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Refuses what no database stores, and lookups on columns that may hold secrets.
+
+    Django looks for whatever an address says. PostgreSQL answers NUL with an error; and what every page hides could be
+    guessed, letter by letter, by `?kwargs__password__startswith=a`.
+    """
+
+    #: The columns whose values are shown with secrets hidden.
+    hidden_columns: tuple[str, ...] = ()
+
+    class Media:
+        css = {"all": ("django_delayq/admin.css",)}
+
+    @property
+    def urls(self) -> list[URLPattern]:
+        """Check what is asked before each of the pages; what is typed into a form is checked by its fields."""
+        found = super().urls
+        for pattern in found:
+            pattern.callback = self._asked_well(pattern.callback)
+        return found
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Say whether a list may be filtered like this; where it may not, Django answers with 400."""
+        return lookup.partition("__")[0] not in self.hidden_columns and super().lookup_allowed(lookup, value, request)
+
+    def route(self, route: str, view: View, name: str) -> URLPattern:
+        """Return the pattern of a page for whoever is logged in."""
+        return path(route, self.admin_site.admin_view(view), name=self._url_name(self.opts.model_name, name))
+
+    def address(self, view: str, *keys: Any, model: str | None = None) -> str:
+        """Return the address of a page about this model, or about another one of the app."""
+        name = f"admin:{self._url_name(model or self.opts.model_name, view)}"
+        return reverse(name, args=[quote(key) for key in keys], current_app=self.admin_site.name)
+
+    def page(
+        self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
+    ) -> HttpResponse:
+        """Return a page of our own within the frame of the admin."""
+        frame = {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/django_delayq/{template}", {**frame, **context}, status=status)
+
+    def _url_name(self, model: str | None, view: str) -> str:
+        return f"{self.opts.app_label}_{model}_{view.replace('-', '_')}"
+
+    def _asked_well(self, view: View) -> View:
+        @wraps(view)
+        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if self.admin_site.has_permission(request) and not _is_storable(request):
+                text = _("NUL and half of a surrogate pair can be in no text here. Nothing was looked for or done.")
+                self.message_user(request, text, messages.WARNING)
+                return HttpResponseRedirect(request.path)
+            return view(request, *args, **kwargs)
+
+        return checked
+
+
+def _is_storable(request: HttpRequest) -> bool:
+    asked = [text for name, values in request.GET.lists() for text in (name, *values)]
+    return all(map(is_storable, (*asked, *request.POST.getlist(ACTION_CHECKBOX_NAME))))
+
+
+def column(label: Any, show: Callable[[Any], Any], **options: Any) -> Column:
+    """Return a method for a ModelAdmin that shows something of a row; `options` are those of `admin.display`."""
+
+    def method(self: Any, row: Any) -> Any:
+        return show(row)
+
+    shown: Column = admin.display(description=label, **options)(method)
+    return shown

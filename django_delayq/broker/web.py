@@ -1,0 +1,76 @@
+"""Redis for web requests: short timeouts, and nothing is tried again where it failed a moment ago."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.core.signals import setting_changed
+
+from .. import conf
+from ..exceptions import BrokerUnavailable
+from .broker import Broker
+
+Answer = TypeVar("Answer")
+
+#: A request waits at most this long for Redis, for connecting and for each answer.
+TIMEOUT_SECONDS = 0.3
+#: After a failure no request tries again for so long.
+BREAKER_SECONDS = 5.0
+
+_lock = threading.Lock()
+_broker: Broker | None = None
+_broken_until = 0.0
+
+
+class NotAsked(BrokerUnavailable):
+    """Redis failed a moment ago, which was logged then; or it is sent nothing."""
+
+
+def ask(what: Callable[[Broker], Answer]) -> Answer:
+    """Read from Redis, or write to it, as a web request may; not at all where it failed a moment ago.
+
+    Raises:
+        NotAsked: It failed less than BREAKER_SECONDS ago; or nothing is sent, see `conf.why_no_redis`.
+        BrokerUnavailable: Redis does not answer; nothing is known.
+        BrokerError: Redis answered with an error.
+    """
+    broker = shared_broker()
+    try:
+        return what(broker)
+    except BrokerUnavailable:
+        open_breaker()
+        raise
+
+
+def shared_broker() -> Broker:
+    """Return this process' broker with the short timeout; raises `NotAsked` as `ask` does."""
+    global _broker
+    if not conf.get_config().mirror:
+        raise NotAsked(f"Redis is not asked. {conf.why_no_redis()}.")
+    with _lock:
+        if time.monotonic() < _broken_until:
+            raise NotAsked("Redis did not answer a moment ago; the next try is in a few seconds.")
+        if _broker is None:
+            _broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
+        return _broker
+
+
+def open_breaker() -> None:
+    """Have nobody ask for BREAKER_SECONDS."""
+    global _broken_until
+    with _lock:
+        _broken_until = time.monotonic() + BREAKER_SECONDS
+
+
+def forget_broker(**kwargs: object) -> None:
+    """Connect anew at the next use, with the breaker closed."""
+    global _broker, _broken_until
+    if kwargs.get("setting", "DELAYQ") in ("DELAYQ", "CACHES"):
+        with _lock:
+            if _broker is not None:
+                _broker.close()
+            _broker, _broken_until = None, 0.0
+
+
+setting_changed.connect(forget_broker, dispatch_uid="django_delayq.broker.web")

@@ -1,0 +1,148 @@
+"""The signals of a worker process and of a supervisor, and what they mean. Drains and ends no worker itself.
+
+Note [One order to stop]
+Alone, a worker drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor the same order
+reaches it several times: Ctrl-C goes to the whole group, systemd tells every process of the unit, and the supervisor
+passes on what it hears. So there any number of signals is one order, to drain; the supervisor alone knows of a second
+order, and then kills. Whether a worker already drains for a reason of its own says nothing about how often it was told.
+A terminal that closes says so by SIGHUP, more than once: that is one order too. Who started a worker with SIGHUP
+ignored, as nohup does, wants it to stay.
+
+Note [Not for children]
+A child that a task forks inherits these handlers, and would swallow the SIGTERM by which `multiprocessing` ends it. So
+it gets back what stood before. What is sent to it before that waits, or the handlers would have swallowed it already.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+from ..worker import Worker
+from .process import SIGNALS
+
+
+class _Handlers:
+    """Handlers of the main thread, and what stood before them."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def _handle(self, number: int, handler: Callable[[int, FrameType | None], object]) -> None:
+        self._before[number] = signal.signal(number, handler)
+
+    def restore(self) -> None:
+        """Put the former handlers back: for children, and for code that called the command and goes on."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        self._before.clear()
+
+
+class WorkerSignals(_Handlers):
+    """`to_stop` tells whether this process was told to end."""
+
+    def __init__(self, worker: Worker, *, supervised: bool) -> None:
+        super().__init__()
+        self._worker = worker
+        self._supervised = supervised
+        self.to_stop = False
+        self._exit_status: int | None = None  # once all is drained
+        self._forking = threading.local()
+
+    def obey(self) -> None:
+        """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
+        self._handle(signal.SIGTERM, self._stop)
+        self._handle(signal.SIGINT, self._stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # A terminal that closes tells the supervisor too. SIG_IGN would be inherited by what tasks start.
+            self._handle(signal.SIGHUP, lambda *_: None if self._supervised else self.drain())
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def hold_back(self) -> bool:
+        """Block the signals from now on; say whether there was none until now, so that a fresh start is right."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        return not self.to_stop
+
+    def drain(self) -> None:
+        """Give the order to drain, as often as it comes. Safe in a signal handler and in any thread."""
+        self.to_stop = True
+        if not self._worker.stopping:
+            self._worker.stop()
+
+    def drained(self, exit_status: int) -> None:
+        """Let each further order end this process at once, with this status."""
+        self._exit_status = exit_status
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._supervised:
+            self.drain()
+        elif self._exit_status is not None:
+            os._exit(self._exit_status)
+        elif self.to_stop:
+            self._worker.stop()
+        else:
+            self.drain()
+
+    # -- a task forks: see Note [Not for children]
+
+    def _before_fork(self) -> None:
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _in_child(self) -> None:
+        self.restore()
+        self._after_fork()
+
+
+class SupervisorSignals(_Handlers):
+    """A context. `fileno()` is readable when a signal came in, one of a child's end included.
+
+    `stops` counts the orders to stop; `renew` is True after one to replace all children (SIGHUP). A terminal that
+    closes sends SIGHUP too; so where there is one, SIGHUP is an order to stop.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops = 0
+        self.renew = False
+
+    def __enter__(self) -> Self:
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        self._handle(signal.SIGTERM, self._stop)
+        self._handle(signal.SIGINT, self._stop)
+        self._handle(signal.SIGHUP, self._stop if os.isatty(0) else self._renew)
+        self._handle(signal.SIGCHLD, lambda *_: None)  # only to be woken
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.restore()
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._reading.close()
+        self._writing.close()
+
+    def fileno(self) -> int:
+        """Return what to wait for."""
+        return self._reading.fileno()
+
+    def clear(self) -> None:
+        """Wait for the next one."""
+        with contextlib.suppress(BlockingIOError):
+            while self._reading.recv(4096):
+                pass
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stops += 1
+
+    def _renew(self, number: int, frame: FrameType | None) -> None:
+        self.renew = True
