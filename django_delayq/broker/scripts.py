@@ -18,7 +18,7 @@ from .exchange import Argument, Exchange, is_plain, pack
 from .types import Settled
 
 NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe",
+    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe", "count",
     "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Tells the log and the receivers of signals what becomes of due points. Writes nothing."""
+"""Tells the log, the receivers of signals and the counters what becomes of due points. Writes nothing."""
 
 import logging
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from .. import ledger
+from ..counters import Counts
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome
 from ..models import Schedule, Status
@@ -24,16 +25,38 @@ LEVELS: dict[str, int] = {
 }
 
 
-def announce(outcome: Outcome) -> None:
-    """Log a recorded row and send its signal."""
+#: What had an execution. A point waits once: after a first attempt.
+EXECUTED = frozenset(("succeeded", "failed", "retrying"))
+
+
+def announce(outcome: Outcome, counted: Counts) -> None:
+    """Count and log a recorded row, and send its signal."""
     run = outcome.run
     if run.status == Status.QUEUED:
         return
+    _count(run, counted)
     log_run(run)
     if run.status == Status.SKIPPED:
         send(run_skipped, run, outcome.schedule)
     elif run.status not in OPEN:
         send(run_finished, run, outcome.schedule)
+
+
+def _count(run: RunRow, counted: Counts) -> None:
+    """A stretch of unknown length counts as one point."""
+    key = "points", run.queue, run.task
+    if run.status in EXECUTED and run.attempt:
+        lag, ran = run.lag if run.attempt == 1 else None, run.duration
+        counted.add(
+            key,
+            "retried" if run.status == "retrying" else str(run.status),
+            lag=None if lag is None else lag.total_seconds(),
+            ran=None if ran is None else ran.total_seconds(),
+        )
+    elif run.status == Status.SKIPPED:
+        counted.add(key, f"skipped:{run.reason}", run.points or 1)
+    else:
+        counted.add(key, str(run.status))
 
 
 def send(signal: Signal, run: RunRow, schedule: ScheduleRow) -> None:

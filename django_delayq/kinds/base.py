@@ -16,6 +16,7 @@ from django.db.models import Model
 
 from ..broker import Shard
 from ..compat import AnyTask
+from ..counters import Counts
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +143,8 @@ class Kind(Protocol[H]):
 
     #: As other kinds' claims name it.
     name: str
+    #: What became of its entries, until it is brought to Redis.
+    counted: Counts
 
     @property
     def tables(self) -> tuple[type[Model], ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from .. import conf
 from ..broker import JobBroker, Shard
 from ..compat import AnyTask, task_backends
+from ..counters import Counts
 from ..exceptions import ForgedJob, JobLost, UnknownTask
 from ..grouping import grouped
 from ..jobs import Call, Options, Retries, decode
@@ -34,7 +35,7 @@ class Jobs(JobCalls):
     tables = (Job,)
 
     def __init__(self, jobs: JobBroker, timeouts: Timeouts) -> None:
-        self.jobs, self.timeouts, self.worker = jobs, timeouts, jobs.broker.worker
+        self.jobs, self.timeouts, self.worker, self.counted = jobs, timeouts, jobs.broker.worker, Counts()
         self._lease_seconds = jobs.broker.config.lease_seconds
         self._lease_ms = int(self._lease_seconds * 1000)
         self._unverified = Unverified()
@@ -165,7 +166,31 @@ class Jobs(JobCalls):
         for job, applied in zip(batch, settled.replies, strict=True):
             if not applied and job.settled.what != "release":
                 logger.warning("%s was finished by another worker.", job.title)
+            if applied or job.row is not None:  # what has a row was won there
+                _count(job, self.counted)
         return [Due(shard, settled.head_ms, settled.now_ms)]
+
+
+def _count(job: HeldJob, counted: Counts) -> None:
+    """Count what has become of a job; what was not executed has an outcome only where it was lost.
+
+    A job waits once: until its first attempt.
+    """
+    call, state = job.call, job.state
+    if call is None or not (job.executed or state.status == "FAILED"):
+        return
+    key = "jobs", job.shard.queue, call.task
+    if not job.executed:
+        counted.add(key, "lost")
+        return
+    lag = None
+    if state.attempted is not None and len(state.workers) == 1 and not state.earlier:
+        lag = max(0, state.attempted - (call.run_after or call.enqueued)) / 1000
+    counted.add(key, OUTCOMES.get(state.status, "retried"), lag=lag, ran=job.seconds)
+
+
+#: Of a job that has ended, by its state's status.
+OUTCOMES = {"SUCCESSFUL": "succeeded", "FAILED": "failed"}
 
 
 def _backend_of(alias: str) -> Any:

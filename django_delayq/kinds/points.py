@@ -21,6 +21,7 @@ from django.db import DatabaseError
 
 from .. import chain, failpoints, ledger, mirror
 from ..broker import Broker, Shard
+from ..counters import Counts
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
@@ -46,7 +47,7 @@ class Points(PointCalls):
     tables = (Schedule, ScheduleState, Run)
 
     def __init__(self, broker: Broker, timeouts: Timeouts) -> None:
-        self.broker, self.timeouts = broker, timeouts
+        self.broker, self.timeouts, self.counted = broker, timeouts, Counts()
         self._lease_ms = int(broker.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
 
@@ -88,7 +89,7 @@ class Points(PointCalls):
         recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
         for outcome, won in zip(verdicts.stretches, recorded, strict=True):
             if won is Won.YES:
-                announce(outcome)
+                announce(outcome, self.counted)
             elif won is Won.LOCKED:
                 locked.add(chain.member_of(outcome.schedule.pk))
         if locked:
@@ -141,7 +142,7 @@ class Points(PointCalls):
         in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
-                announce(outcome)
+                announce(outcome, self.counted)
             if owner is not None:
                 self._after(owner, outcome, result, verdicts)
         return verdicts

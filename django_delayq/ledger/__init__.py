@@ -41,18 +41,22 @@ from .reading import (
     read_load,
 )
 from .recording import record, start, undo_start
+from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
 from .states import STATE_FIELDS, advance, settle_state, write_states
 
 __all__ = [
+    "BATCH",
     "STATE_FIELDS",
     "DeadKey",
     "JobOutcome",
     "JobRow",
     "Load",
     "Outcome",
+    "Overtaken",
     "Version",
     "Won",
     "add_jobs",
+    "add_minute",
     "advance",
     "as_run",
     "as_schedule",
@@ -68,6 +72,7 @@ __all__ = [
     "find",
     "find_job",
     "find_schedule",
+    "forget_hours",
     "give_up_keys",
     "keep_former",
     "leave_locked",
@@ -78,6 +83,7 @@ __all__ = [
     "load_runs",
     "load_schedules",
     "lock_free",
+    "merge_minutes",
     "note_mirrored",
     "open_apart",
     "open_chains",
@@ -85,6 +91,7 @@ __all__ = [
     "owner_of_locks",
     "prune_jobs",
     "read_load",
+    "read_rollups",
     "record",
     "record_jobs",
     "revive_job",

@@ -1,18 +1,19 @@
 """The rows people edit (`Schedule`), what the workers know of them (`ScheduleState`), what the code declares of them
-(`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), and jobs that stand in the database
-(`Job`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
+(`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), jobs that stand in the database
+(`Job`), and what was counted (`Rollup`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
 """
 
 from .declaration import Declaration
 from .job import OPEN_JOBS, Job, JobStatus
 from .queryset import ScheduleQuerySet
 from .redis_job import RedisJob
+from .rollup import Rollup
 from .run import Origin, Run, RunQuerySet, Status
 from .schedule import Schedule
 from .state import Condition, ScheduleState
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS", "Condition", "Declaration", "Job", "JobStatus", "Origin", "RedisJob", "Run", "RunQuerySet", "Schedule",
-    "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
+    "OPEN_JOBS", "Condition", "Declaration", "Job", "JobStatus", "Origin", "RedisJob", "Rollup", "Run", "RunQuerySet",
+    "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from threading import Thread
 from typing import TypeVar
@@ -10,10 +11,11 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils.translation import gettext as _
 
-from .. import conf, ledger
+from .. import conf, ledger, mirror
 from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
+from ..fields import utcnow
 from ..redaction import redact_text
 from .database_side import compare, count_all, reach_database
 from .redis_side import read_redis
@@ -43,11 +45,13 @@ def look(*, seconds: float) -> Snapshot:
     snapshot.database = _answer(snapshot, database, deadline, no_database)
     if snapshot.database is not None:
         counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
+        summing = _ask(partial(mirror.read_counts, utcnow() - timedelta(hours=1), broker=broker))
         if snapshot.redis is not None:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
             snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
         snapshot.load = _answer(snapshot, loading, deadline, no_database)
+        snapshot.last_hour = _answer(snapshot, summing, deadline, None)
         _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
     return snapshot
 

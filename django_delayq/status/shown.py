@@ -5,6 +5,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from ..counters import LAG, Counts, by_queue, outcomes, percentile
 from ..ledger import Load
 from ..mirror import Drift
 from .judge import exit_status
@@ -46,9 +47,17 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
             "refused": database.refused and asdict(database.refused),
         },
         "load": None if load is None else {name: value for name, value in load._asdict().items() if name != "enough"},
+        "last_hour": None if snapshot.last_hour is None else list(_last_hour(snapshot.last_hour)),
         "open_runs": database and database.open_runs,
         "dead_durable_jobs": database and database.dead_jobs,
     }
+
+
+def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
+    """Yield what was counted of each queue and kind; waits in seconds."""
+    for (queue, kind), tally in sorted(by_queue(counts).items()):
+        lag = {f"p{share:.0f}": percentile(tally, LAG, share / 100) for share in (50, 95, 99)}
+        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "lag": lag}
 
 
 def _drift_values(drift: Drift) -> dict[str, Any]:
@@ -67,6 +76,8 @@ def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
         lines += _table(["Workers", "queues", "heartbeat", "up", "running", "held"], _workers(snapshot.redis.workers))
         lines += _table(["Shards", "members", "due", "leased", "oldest due", "epoch"], _shards(snapshot.redis.shards))
         lines += _table(["Jobs", "waiting", "ready", "running", "dead", "oldest ready"], _jobs(snapshot.redis.jobs))
+    if snapshot.last_hour:
+        lines += _table(["Last hour", "kind", "p50", "p95", "p99", "ended"], _counted(snapshot.last_hour))
     lines.append((PLAIN, ""))
     if not problems:
         return [*lines, (GOOD, "All is well.")]
@@ -144,7 +155,7 @@ def _table(head: list[str], rows: Iterator[list[str]]) -> Iterator[Line]:
     widths = [max(len(row[at]) for row in table if at < len(row)) for at in range(len(head))]
     for row in table:
         cells = [
-            cell.ljust(width) if name in (head[0], "queues", "epoch") else cell.rjust(width)
+            cell.ljust(width) if name in (head[0], "queues", "epoch", "ended") else cell.rjust(width)
             for name, cell, width in zip(head, row, widths, strict=False)
         ]
         yield PLAIN, "  ".join(cells).rstrip()
@@ -183,6 +194,13 @@ def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
         if any(counts):
             oldest = "-" if jobs.oldest_ready is None else f"{_span(jobs.oldest_ready)} ago"
             yield [jobs.queue, *map(str, counts), oldest]
+
+
+def _counted(counts: Counts) -> Iterator[list[str]]:
+    for each in _last_hour(counts):
+        waits = ["-" if wait is None else _span(wait) for wait in each["lag"].values()]
+        ended = ", ".join(f"{name} {number}" for name, number in sorted(each["outcomes"].items()))
+        yield [each["queue"], each["kind"], *waits, ended]
 
 
 def _span(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..counters import Counts
 from ..ledger import Load
 from ..mirror import Drift
 
@@ -161,4 +162,6 @@ class Snapshot:
     database: DatabaseView | None = None
     comparison: Comparison | None = None
     load: Load | None = None
+    #: What was counted in the last hour.
+    last_hour: Counts | None = None
     blind: list[Problem] = field(default_factory=list)

@@ -20,6 +20,7 @@ from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
 from .claims import Claims
+from .counting import Counting
 from .dispatch import Dispatcher
 from .exit_codes import OK, RECYCLE, UNFINISHED
 from .leases import LeaseKeeper
@@ -76,6 +77,7 @@ class Worker:
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
         self.upkeep = Upkeep(self.broker, self.shards, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
+        self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
         self.stopping = False
         self.aborted = False
@@ -209,6 +211,7 @@ class Worker:
         now = time.monotonic()
         if self.trouble.until <= now:
             self.recorder.flush()
+            self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
 
@@ -231,7 +234,8 @@ class Worker:
     def _until_next(self, began: float) -> float:
         """Return the seconds until there may be something to do; in burst mode, stop where nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
-        again = min(self.recorder.again, self.showing.look_at if self.slots.running else math.inf)
+        showing = self.showing.look_at if self.slots.running else math.inf
+        again = min(self.recorder.again, self.counting.again, showing)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             seconds = min(cap, self.dispatcher.isolation.seconds_left())
         elif self._room() <= 0:  # the end of a task wakes us
@@ -260,6 +264,8 @@ class Worker:
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)
         self.slots.stop(0.0 if left else SLOTS_SECONDS)
+        if not self.trouble.until:
+            self.counting.flush()
         self.upkeep.farewell()
         logger.info("Stopped after %d runs.", self.runs)
         if self.leaving and not self.stopping:

@@ -120,6 +120,10 @@ class Timers:
 
     # -- asked by the loop
 
+    def server_ms(self) -> float:
+        """Return the server's clock, in a cluster that of the node which is ahead; 0 or so before anything is known."""
+        return time.monotonic() * 1000 + max(self._offsets_ms.values())
+
     def until(self, now: float) -> float:
         """Return the seconds until there is something to do."""
         return max(0.0, min(self._look_at, self._workers_at, *self._turn.values()) - now)

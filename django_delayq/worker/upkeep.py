@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Shard, probe
@@ -92,6 +92,7 @@ class Upkeep:
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
             mirror.sweep_in_turn(self.broker)
+            self._roll_up(self.broker.now_ms())
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
@@ -185,6 +186,14 @@ class Upkeep:
             for line in report.lines[:20] if report else ():
                 logger.info("Mirror mended: %s", line)
             self._tell_overload()
+            self._roll_up(self._beat_ms)
+
+    def _roll_up(self, now_ms: int) -> None:
+        """Counts hold up nothing else: what cannot be moved now is moved in a later turn, or gone after two days."""
+        try:
+            mirror.roll_up(self.broker, now_ms)
+        except (BrokerError, Error) as error:
+            logger.warning("What was counted could not be moved into the database: %s", str(error).strip())
 
     def _tell_overload(self) -> None:
         load = ledger.read_load()

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, Definition, JobBroker, Settlement, Shard, keys, scripts
+from django_delayq.broker import Broker, Definition, JobBroker, MinuteCounts, Settlement, Shard, keys, scripts
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
@@ -289,7 +289,7 @@ def test_each_script_tells_purpose_keys_arguments_replies_cost_and_why_it_is_one
 def test_each_script_belongs_to_exactly_one_method():
     called: list[str] = []
     methods = ("_run", "_run_each", "_run_in_parts", "_hand_back", "run_each")
-    for cls in (Broker, JobBroker):
+    for cls in (Broker, JobBroker, MinuteCounts):
         for node in ast.walk(ast.parse(inspect.getsource(cls).lstrip())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
                 called += [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
@@ -300,7 +300,11 @@ def test_each_script_belongs_to_exactly_one_method():
 
 def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_another(broker):
     places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
-    names = [{*keys.all_keys("p:q", place, "host:1").values(), keys.result_key("p:q", place, "j1")} for place in places]
+    more = [(keys.result_key, "j1"), (keys.counts_key, 7), (keys.counts_key, "minutes"), (keys.counts_key, "turn")]
+    names = [
+        {*keys.all_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
+        for place in places
+    ]
     assert [len({key_slot(name.encode()) for name in group}) for group in names] == [1, 1, 1]
     tags = [{name.partition("}")[0] for name in group} for group in names]
     assert tags == [{"{p:q:default:0"}, {"{p:q:default:1"}, {"{p:q:mail:0"}]

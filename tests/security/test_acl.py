@@ -8,7 +8,17 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import orders
-from django_delayq.broker import Broker, Definition, JobBroker, JobSettlement, NewJob, Settlement, Shard, keys
+from django_delayq.broker import (
+    Broker,
+    Definition,
+    JobBroker,
+    JobSettlement,
+    MinuteCounts,
+    NewJob,
+    Settlement,
+    Shard,
+    keys,
+)
 from django_delayq.broker.job_pages import After, JobPages
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
@@ -149,6 +159,11 @@ def steps(broker, admin):
     yield lambda: broker.heads([place])
     yield lambda: broker.epochs([place])
     yield from job_steps(broker)
+    counts = MinuteCounts(broker)
+    yield lambda: counts.add("default", 1, [(("points", "default", "t"), {"succeeded": 1})])
+    yield lambda: counts.take_turn(10_000)
+    yield lambda: [counts.read("default", minute) for minute in counts.minutes("default", 0, 2)]
+    yield lambda: counts.forget("default", 1)
     yield lambda: broker.take_over([place])
     yield lambda: broker.renew_epochs([place])
     yield lambda: broker.farewell()

@@ -1,0 +1,72 @@
+"""What was counted in each minute, in Redis until a worker moves it into the database. See `counters.py`."""
+
+from .. import counters
+from ..counters import Counts, Key, Tally
+from ..exceptions import DamagedKeys
+from . import keys
+from .broker import Broker
+from .connection import translated
+from .keys import Shard
+from .scripts import Call, number, text
+
+#: What nobody moves into the database is gone after two days.
+KEPT_MS = 2 * 24 * 3600 * 1000
+
+
+class MinuteCounts:
+    """One hash for each queue and minute, in the queue's first shard. Minutes are numbered since the epoch."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def add(self, queue: str, minute: int, tallies: list[tuple[Key, Tally]]) -> None:
+        """Add to a minute. Repeated after a lost reply it may count twice.
+
+        Raises:
+            BrokerError: It may have been counted.
+        """
+        args: list[str | int] = [minute, KEPT_MS, counters.MOST_TASKS]
+        for key, tally in tallies:
+            args += (counters.field_of(key), counters.field_of((*key[:2], "")), counters.encode(tally))
+        names = self._name(queue, minute), self._name(queue, "minutes")
+        self.broker.scripts.run_each("count", [Call(names, args)])
+
+    def take_turn(self, ttl_ms: int) -> bool:
+        """Say whether it is this caller's turn to move minutes into the database. Within `ttl_ms` it is one caller's.
+
+        A mark that never ends was damaged, and is taken away.
+        """
+        name = self._name(min(self.broker.config.queues), "turn")
+        with translated():
+            mine = bool(self.broker.client.set(name, self.broker.worker, nx=True, px=ttl_ms))
+            if not mine and self.broker.client.pttl(name) == -1:
+                self.broker.client.delete(name)
+        return mine
+
+    def minutes(self, queue: str, first: int, last: int) -> list[int]:
+        """Return the minutes from `first` to `last` that something was counted in, the oldest first."""
+        name = self._name(queue, "minutes")
+        try:
+            with translated():
+                found = self.broker.client.zrangebyscore(name, first, last)
+        except DamagedKeys:
+            return []  # the next `add` mends it
+        return [minute for each in found if (minute := number(text(each))) is not None and first <= minute <= last]
+
+    def read(self, queue: str, minute: int) -> Counts:
+        """Return what was counted in a minute."""
+        try:
+            with translated():
+                found = self.broker.client.hgetall(self._name(queue, minute))
+        except DamagedKeys:
+            return Counts()
+        return counters.decode(queue, {text(field): text(value) for field, value in found.items()})
+
+    def forget(self, queue: str, minute: int) -> None:
+        """Delete a minute."""
+        with translated():
+            self.broker.client.unlink(self._name(queue, minute))
+            self.broker.client.zrem(self._name(queue, "minutes"), minute)
+
+    def _name(self, queue: str, what: str | int) -> str:
+        return keys.counts_key(self.broker.config.prefix, Shard(queue, 0), what)

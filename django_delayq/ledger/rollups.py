@@ -1,0 +1,82 @@
+"""The table of what was counted, a minute or an hour a row. See `counters.py`, Note [Counters]."""
+
+from datetime import UTC, datetime
+
+from django.db.models import QuerySet
+
+from ..counters import Counts, Key, Tally, add_up
+from ..models import Rollup
+from .bulk import database, writing
+
+MINUTE, HOUR = 60, 3600
+#: So many rows are merged or deleted in one transaction.
+BATCH = 500
+
+
+def add_minute(at: datetime, counts: Counts) -> None:
+    """Insert what was counted in a minute; what is there already stays as it is.
+
+    So a minute that is moved once more, after a crash, counts nothing twice.
+    """
+    rows = [Rollup(at=at, seconds=MINUTE, **_named(key), counts=tally) for key, tally in counts.items()]
+    with writing(database()):
+        _rows().bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
+
+
+def merge_minutes(before: datetime) -> int:
+    """Merge some of the minutes before this instant into their hours; return how many.
+
+    Guarantees: each counts once, whoever else is at it, and wherever it crashes.
+    """
+    minutes = list(_rows().filter(seconds=MINUTE, at__lt=before).order_by("at")[:BATCH])
+    if not minutes:
+        return 0
+    sums: dict[tuple[datetime, Key], Tally] = {}
+    for row in minutes:
+        place = row.at.astimezone(UTC).replace(minute=0), (row.kind, row.queue, row.task)
+        add_up(sums.setdefault(place, {}), row.counts)
+    with writing(database()):
+        deleted, _ = _rows().filter(pk__in=[row.pk for row in minutes]).delete()  # first: this locks them
+        if deleted != len(minutes):
+            raise Overtaken
+        hours = _rows().filter(seconds=HOUR, at__in={at for at, _ in sums})
+        changed = []
+        for hour in hours:
+            more = sums.pop((hour.at, (hour.kind, hour.queue, hour.task)), None)
+            if more is not None:
+                add_up(hour.counts, more)
+                changed.append(hour)
+        _rows().bulk_update(changed, ["counts"], batch_size=BATCH)
+        new = [Rollup(at=at, seconds=HOUR, **_named(key), counts=tally) for (at, key), tally in sums.items()]
+        _rows().bulk_create(new, batch_size=BATCH)
+    return len(minutes)
+
+
+class Overtaken(Exception):
+    """Somebody else has merged some of the same minutes; nothing was written."""
+
+
+def forget_hours(before: datetime) -> int:
+    """Delete some of the hours before this instant; return how many."""
+    old = _rows().filter(seconds=HOUR, at__lt=before).order_by("at").values_list("pk", flat=True)[:BATCH]
+    pks = list(old)
+    return _rows().filter(pk__in=pks).delete()[0] if pks else 0
+
+
+def read_rollups(since: datetime, until: datetime) -> tuple[Counts, set[tuple[str, datetime]]]:
+    """Return the sum of the rows that begin between these instants, and the minutes that are among them."""
+    counts, minutes = Counts(), set()
+    rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
+    for at, seconds, kind, queue, task, tally in rows.values_list("at", "seconds", "kind", "queue", "task", "counts"):
+        counts.merge([((kind, queue, task), tally)])
+        if seconds == MINUTE:
+            minutes.add((queue, at))
+    return counts, minutes
+
+
+def _rows() -> "QuerySet[Rollup]":
+    return Rollup._base_manager.using(database())
+
+
+def _named(key: Key) -> dict[str, str]:
+    return dict(zip(("kind", "queue", "task"), key, strict=True))

@@ -1,0 +1,87 @@
+"""The sums of what became of due points and jobs, as values."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from django_delayq import counters
+from django_delayq.counters import BOUNDS_MS, LAG, RAN, Counts, decode, encode, field_of, outcomes, percentile
+
+KEY = ("points", "default", "app.tasks.one")
+
+
+def test_an_outcome_a_wait_and_a_duration_are_counted_beside_each_other() -> None:
+    counts = Counts()
+    counts.add(KEY, "succeeded", lag=0.0015, ran=0.25)
+    counts.add(KEY, "succeeded", lag=0.002, ran=99_999.0)
+    counts.add(KEY, "skipped:missed", 7)
+    assert counts == {KEY: {"succeeded": 2, "lag:2": 2, "ran:250": 1, "ran:more": 1, "skipped:missed": 7}}
+    assert outcomes(counts[KEY]) == {"succeeded": 2, "skipped:missed": 7}
+
+
+def test_what_others_have_counted_is_added() -> None:
+    one, other = Counts(), Counts()
+    one.add(KEY, "succeeded", lag=1)
+    other.add(KEY, "succeeded", lag=1, ran=1)
+    other.add(("jobs", "mail", "x"), "lost")
+    one.merge(other.items())
+    assert one == {KEY: {"succeeded": 2, "lag:1000": 2, "ran:1000": 1}, ("jobs", "mail", "x"): {"lost": 1}}
+    assert other[KEY]["succeeded"] == 1, "the other one stays as it was"
+
+
+def test_further_tasks_are_counted_as_one_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "MOST_TASKS", 2)
+    counts = Counts()
+    for number in range(5):
+        counts.add(("jobs", "default", f"t{number}"), "failed")
+    counts.merge([(("jobs", "default", "t9"), {"failed": 3}), (("jobs", "default", "t0"), {"failed": 1})])
+    assert counts == {
+        ("jobs", "default", "t0"): {"failed": 2},
+        ("jobs", "default", "t1"): {"failed": 1},
+        ("jobs", "default", ""): {"failed": 6},
+    }
+
+
+@pytest.mark.parametrize(
+    ("waits", "share", "expected"),
+    [
+        ([], 0.5, None),
+        ([0.0], 0.5, 0.001),
+        ([0.001] * 99 + [3.0], 0.5, 0.001),
+        ([0.001] * 99 + [3.0], 0.99, 0.001),
+        ([0.001] * 98 + [3.0] * 2, 0.99, 4.0),
+        ([0.1, 0.2, 0.4, 20.0], 0.5, 0.25),
+        ([9_999.0], 0.99, 3600.0),
+    ],
+)
+def test_a_percentile_is_the_bound_of_its_bucket(waits: list[float], share: float, expected: float | None) -> None:
+    counts = Counts({KEY: {}})
+    for wait in waits:
+        counts.add(KEY, "succeeded", lag=wait)
+    assert percentile(counts[KEY], LAG, share) == expected
+    assert percentile(counts[KEY], RAN, share) is None
+
+
+def test_the_bounds_go_from_a_millisecond_to_an_hour_and_about_double() -> None:
+    assert (BOUNDS_MS[0], BOUNDS_MS[-1]) == (1, 3_600_000)
+    steps = [after / before for before, after in pairwise(BOUNDS_MS)]
+    assert min(steps) > 1.8 and max(steps) < 2.2
+
+
+def test_what_redis_holds_is_read_back_and_garbage_is_left_out() -> None:
+    tally = {"succeeded": 2, "lag:1000": 1}
+    fields = {field_of(KEY): encode(tally), "jobs ": '{"lost":1e3,"failed":-1}'}
+    garbage = {
+        "": "{}",
+        "other x": "{}",
+        "points a": "{",
+        "points b": "[1]",
+        "points c": '{"x":"y"}',
+        "jobs d": "[" * 9999,
+    }
+    garbage |= {"points \0": '{"x":1}', "points \udc80": '{"x":1}', "points f": '{"\\u0000":1,"\\ud800":1,"y":1}'}
+    garbage["points g"] = '{"' + "x" * 65 + '":1}'
+    found = decode("default", {**fields, **garbage, "points " + "x" * 256: "{}", "points e": '{"x":NaN,"y":Infinity}'})
+    assert found == {KEY: tally, ("jobs", "default", ""): {"lost": 1000}, ("points", "default", "f"): {"y": 1}}
+    assert json.loads(encode(tally)) == tally
