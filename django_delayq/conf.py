@@ -184,6 +184,7 @@ def without_redis() -> Iterator[None]:
         _runners -= 1
 
 
+@lru_cache(maxsize=1)
 def use_tz() -> bool:
     """Say whether the project stores aware datetimes."""
     return bool(settings.USE_TZ)
@@ -194,6 +195,7 @@ def project_timezone() -> str:
     return str(settings.TIME_ZONE or "UTC")
 
 
+@lru_cache(maxsize=1)
 def secret_keys() -> tuple[str | bytes, ...]:
     """Return the key that signs, then those that are still accepted."""
     return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
@@ -253,6 +255,9 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
         _load_without_redis.cache_clear()
         with suppress(ImproperlyConfigured):  # raised where it is asked for
             why_no_redis()
+    elif setting in ("USE_TZ", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):  # each is asked several times for every job
+        use_tz.cache_clear()
+        secret_keys.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.conf")

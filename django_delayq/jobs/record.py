@@ -21,6 +21,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .. import conf, history
@@ -40,6 +41,7 @@ _MARK = '{"backend":"'
 _PAST = '{"value":{"times":'
 #: What stands in every line of a state, in this order.
 _STATE = ("status", "started", "attempted", "finished", "workers", "value")
+_state_values = attrgetter(*_STATE)
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _first_value = json.JSONDecoder().raw_decode
@@ -186,7 +188,7 @@ def encode_state(state: State) -> str:
     Raises:
         ValueError, TypeError: Its value is no plain JSON.
     """
-    values = {name: getattr(state, name) for name in _STATE}
+    values = dict(zip(_STATE, _state_values(state), strict=True))
     if state.errors:
         values["errors"] = state.errors
     text = _dumps(values)
