@@ -5,7 +5,6 @@ from ..counters import Counts, Key, Tally
 from ..exceptions import DamagedKeys
 from . import keys
 from .broker import Broker
-from .connection import translated
 from .keys import Shard
 from .scripts import Call, number, text
 
@@ -37,18 +36,16 @@ class MinuteCounts:
         A mark that never ends was damaged, and is taken away.
         """
         name = self._name(min(self.broker.config.queues), "turn")
-        with translated():
-            mine = bool(self.broker.client.set(name, self.broker.worker, nx=True, px=ttl_ms))
-            if not mine and self.broker.client.pttl(name) == -1:
-                self.broker.client.delete(name)
+        mine = bool(self.broker.ask("set", name, self.broker.worker, nx=True, px=ttl_ms))
+        if not mine and self.broker.ask("pttl", name) == -1:
+            self.broker.ask("delete", name)
         return mine
 
     def minutes(self, queue: str, first: int, last: int) -> list[int]:
         """Return the minutes from `first` to `last` that something was counted in, the oldest first."""
         name = self._name(queue, "minutes")
         try:
-            with translated():
-                found = self.broker.client.zrangebyscore(name, first, last)
+            found = self.broker.ask("zrangebyscore", name, first, last)
         except DamagedKeys:
             return []  # the next `add` mends it
         return [minute for each in found if (minute := number(text(each))) is not None and first <= minute <= last]
@@ -56,17 +53,15 @@ class MinuteCounts:
     def read(self, queue: str, minute: int) -> Counts:
         """Return what was counted in a minute."""
         try:
-            with translated():
-                found = self.broker.client.hgetall(self._name(queue, minute))
+            found = self.broker.ask("hgetall", self._name(queue, minute))
         except DamagedKeys:
             return Counts()
         return counters.decode(queue, {text(field): text(value) for field, value in found.items()})
 
     def forget(self, queue: str, minute: int) -> None:
         """Delete a minute."""
-        with translated():
-            self.broker.client.unlink(self._name(queue, minute))
-            self.broker.client.zrem(self._name(queue, "minutes"), minute)
+        self.broker.ask("unlink", self._name(queue, minute))
+        self.broker.ask("zrem", self._name(queue, "minutes"), minute)
 
     def _name(self, queue: str, what: str | int) -> str:
         return keys.counts_key(self.broker.config.prefix, Shard(queue, 0), what)

@@ -29,14 +29,14 @@ def digest_of(schedule: ScheduleRow) -> str:
     """Return what identifies this definition as far as Redis is concerned; the same in every process and database."""
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
-    shard = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
-    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{shard}"
+    waiting = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
+    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{waiting}"
 
 
 def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
     """Return the last part of a digest: where a schedule waits and when it is woken."""
-    shard = (queue, jitter, name) if jitter else queue
-    return f"{crc32(repr(shard).encode()):08x}"
+    waiting = (queue, jitter, name) if jitter else queue
+    return f"{crc32(repr(waiting).encode()):08x}"
 
 
 class PastDjango(NamedTuple):

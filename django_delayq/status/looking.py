@@ -11,7 +11,7 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils.translation import gettext as _
 
-from .. import conf, ledger, mirror
+from .. import conf, ledger, minutes
 from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
@@ -45,7 +45,7 @@ def look(*, seconds: float) -> Snapshot:
     snapshot.database = _answer(snapshot, database, deadline, no_database)
     if snapshot.database is not None:
         counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
-        summing = _ask(partial(mirror.read_counts, utcnow() - timedelta(hours=1), broker=broker))
+        summing = _ask(partial(minutes.read_counts, utcnow() - timedelta(hours=1), broker=broker))
         if snapshot.redis is not None:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, Error, connections
 
-from .. import ledger, mirror
+from .. import ledger, minutes, mirror
 from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
 from .trouble import Backoff, forget_frames
@@ -191,7 +191,7 @@ class Upkeep:
     def _roll_up(self, now_ms: int) -> None:
         """Counts hold up nothing else: what cannot be moved now is moved in a later turn, or gone after two days."""
         try:
-            mirror.roll_up(self.broker, now_ms)
+            minutes.roll_up(self.broker, now_ms)
         except (BrokerError, Error) as error:
             logger.warning("What was counted could not be moved into the database: %s", str(error).strip())
 

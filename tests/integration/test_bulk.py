@@ -72,9 +72,5 @@ def test_an_instant_that_somebody_wrote_in_another_way_is_read_as_django_reads_i
     Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=YEARLY_CRON)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE django_delayq_schedule SET start_at = %s", [text])
-    try:
-        schedule = Schedule.objects.get()
-        expected = schedule.start_at
-    except (ValueError, AttributeError):
-        pytest.skip("Django cannot read it either")
-    assert ledger.load_schedules([schedule.pk])[schedule.pk].start_at == expected
+    schedule = Schedule.objects.get()
+    assert ledger.load_schedules([schedule.pk])[schedule.pk].start_at == schedule.start_at

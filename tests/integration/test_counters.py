@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq import counters, ledger, mirror
+from django_delayq import counters, ledger, minutes
 from django_delayq.broker import Broker, MinuteCounts, keys
 from django_delayq.counters import LAG, RAN, Counts, by_queue, outcomes
 from django_delayq.exceptions import BrokerUnavailable
@@ -41,7 +41,7 @@ def put(broker, at, tally, key=KEY):
 def roll_up(broker, now=NOW):
     """Move what is old enough, whoever had the last turn."""
     broker.client.delete(name(broker, "turn"))
-    return mirror.roll_up(broker, to_ms(now))
+    return minutes.roll_up(broker, to_ms(now))
 
 
 def rows():
@@ -49,7 +49,7 @@ def rows():
 
 
 def counted(broker, since=None):
-    return mirror.read_counts(since or datetime.now(UTC) - timedelta(hours=1), broker=broker)
+    return minutes.read_counts(since or datetime.now(UTC) - timedelta(hours=1), broker=broker)
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_minutes_are_moved_two_minutes_after_their_end_and_read_as_before(broker
     assert rows() == [(60, at - ago * MINUTE, "points", "app.one", {"succeeded": ago}) for ago in (4, 3)]
     assert MinuteCounts(broker).minutes("default", 0, 10**9) == [number(at) - 2, number(at) - 1]
     assert counted(broker, at - timedelta(hours=1)) == before == {KEY: {"succeeded": 10}}
-    found = mirror.read_counts(at - 4 * MINUTE, at - MINUTE, broker)
+    found = minutes.read_counts(at - 4 * MINUTE, at - MINUTE, broker)
     assert found == {KEY: {"succeeded": 9}}, "from the first instant on, and without the last one"
 
 
@@ -230,20 +230,20 @@ def test_one_worker_at_a_time_moves_them(broker):
     other = Broker(timeout_seconds=5, worker="other")
     try:
         assert MinuteCounts(other).take_turn(50_000)
-        assert mirror.roll_up(broker, to_ms(NOW)) is None
+        assert minutes.roll_up(broker, to_ms(NOW)) is None
         assert rows() == []
         broker.client.persist(name(broker, "turn"))  # damaged: a mark without an end
-        assert mirror.roll_up(broker, to_ms(NOW)) is None
-        assert mirror.roll_up(broker, to_ms(NOW)) == 1
-        assert mirror.roll_up(other, to_ms(NOW)) is None
+        assert minutes.roll_up(broker, to_ms(NOW)) is None
+        assert minutes.roll_up(broker, to_ms(NOW)) == 1
+        assert minutes.roll_up(other, to_ms(NOW)) is None
     finally:
         other.close()
 
 
 def test_the_table_is_read_alone_where_redis_is_away(dead_redis):
     ledger.add_minute(NOW, Counts({KEY: {"failed": 2}}))
-    assert mirror.read_counts(NOW, NOW + MINUTE) == {KEY: {"failed": 2}}
-    assert by_queue(mirror.read_counts(NOW)) == {("default", "points"): {"failed": 2}}
+    assert minutes.read_counts(NOW, NOW + MINUTE) == {KEY: {"failed": 2}}
+    assert by_queue(minutes.read_counts(NOW)) == {("default", "points"): {"failed": 2}}
 
 
 def test_minutes_become_hours_after_two_days_and_hours_go_after_ninety(broker, monkeypatch):
@@ -262,7 +262,7 @@ def test_minutes_become_hours_after_two_days_and_hours_go_after_ninety(broker, m
         (3600, hour, "points", "app.one", expected[KEY]),
         (3600, hour, "jobs", "app.two", expected[OTHER]),
     ]
-    assert mirror.read_counts(hour, hour + timedelta(hours=1), broker) == expected
+    assert minutes.read_counts(hour, hour + timedelta(hours=1), broker) == expected
 
 
 def test_whoever_merges_what_another_one_has_merged_writes_nothing(broker, monkeypatch):

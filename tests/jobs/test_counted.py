@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq import conf, mirror
+from django_delayq import conf, minutes
 from django_delayq.counters import outcomes
 from tests.app import tasks
 from tests.jobs.support import run_burst, tasks_setting
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def counted(broker):
-    found = mirror.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=broker)
+    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=broker)
     return {(kind, task.rpartition(".")[2]): outcomes(tally) for (kind, _, task), tally in found.items()}
 
 

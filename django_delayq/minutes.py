@@ -9,13 +9,13 @@ by the server's clock, only a process does that which was stopped for two minute
 from datetime import datetime, timedelta
 from functools import partial
 
-from .. import ledger
-from ..broker import Broker, MinuteCounts
-from ..broker.web import ask
-from ..counters import Counts
-from ..exceptions import BrokerError
-from ..fields import utcnow
-from ..timing import from_ms, to_ms
+from . import ledger
+from .broker import Broker, MinuteCounts
+from .broker.web import ask
+from .counters import Counts
+from .exceptions import BrokerError
+from .fields import utcnow
+from .timing import from_ms, to_ms
 
 MINUTE_MS = 60_000
 #: All workers together look so often; somewhat less than a minute, as each asks with its heartbeat.
