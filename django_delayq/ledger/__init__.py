@@ -27,7 +27,7 @@ from .jobs import (
     unmirrored_jobs,
 )
 from .locks import leave_locked, lock_free, owner_of_locks
-from .outcome import Outcome, Version, Won, version_of
+from .outcome import Outcome, Won, version_of
 from .reading import (
     Load,
     find,
@@ -42,22 +42,19 @@ from .reading import (
 )
 from .recording import record, start, undo_start
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
-from .states import STATE_FIELDS, advance, settle_state, write_states
+from .states import settle_state, write_states
 
 __all__ = [
     "BATCH",
-    "STATE_FIELDS",
     "DeadKey",
     "JobOutcome",
     "JobRow",
     "Load",
     "Outcome",
     "Overtaken",
-    "Version",
     "Won",
     "add_jobs",
     "add_minute",
-    "advance",
     "as_run",
     "as_schedule",
     "attempts_of",
