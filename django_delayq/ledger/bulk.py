@@ -27,11 +27,6 @@ from django.utils.dateparse import parse_datetime
 from ..exceptions import MissingTables
 from ..models import Schedule
 
-try:
-    from psycopg.types.datetime import TimestamptzLoader
-except ImportError:  # another database, or another driver of PostgreSQL
-    TimestamptzLoader = None  # type: ignore[assignment, misc]
-
 Convert = Callable[[Any], Any]
 
 
@@ -81,6 +76,8 @@ class Reader:
             among = f"{self._key} IN ({', '.join(['%s'] * len(keys))})"
         with connection.cursor() as cursor:
             if self._in_c:
+                from psycopg.types.datetime import TimestamptzLoader
+
                 cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             cursor.execute(f"{self._sql} WHERE {among}{where}{self._end}", [*self._parameters, *values])
             rows = cursor.fetchall()
@@ -138,7 +135,7 @@ def _naive_utc(connection: BaseDatabaseWrapper) -> bool:
 
 def _instants_in_c(connection: BaseDatabaseWrapper) -> bool:
     """Say whether the driver can make instants in C. Django's way, in Python, takes three quarters of reading a row."""
-    return TimestamptzLoader is not None and getattr(getattr(connection, "Database", None), "__name__", "") == "psycopg"
+    return getattr(getattr(connection, "Database", None), "__name__", "") == "psycopg"
 
 
 class Writer:
