@@ -3,7 +3,8 @@
 Note [Kinds]
 Loop, claims, slots, leases, isolation and recorder are the same for all that comes due; what differs stands in a
 `Kind`. A kind claims, decides, executes, records and settles batches of its own entries, and says by values what is
-to become of each (`Verdicts`): it never calls the worker back. One kind more is one object more in `Worker`.
+to become of each (`Verdicts`): it never calls the worker back. One kind more is one object more in `Worker`, and one
+name more in `Claimed.also`, by which the claim of the first kind says that the others have something due.
 """
 
 import time
@@ -139,7 +140,7 @@ class Verdicts(Generic[H]):
 
 
 class Kind(Protocol[H]):
-    """Batches are of this kind; those that go to Redis of one shard too. Called in the loop's thread unless said."""
+    """A batch is of this kind, and of one shard where it goes to Redis. Called in the loop's thread unless said."""
 
     #: As other kinds' claims name it.
     name: str
@@ -165,7 +166,7 @@ class Kind(Protocol[H]):
         """
 
     def judge(self, batch: Sequence[H]) -> Verdicts[H]:
-        """Read what the database says, and decide. What has to be written before anything else is written."""
+        """Read what the database says, and decide; write what has to stand there before anything is started."""
 
     def begin(self, batch: Sequence[H]) -> Verdicts[H]:
         """Write that executions begin which may be repetitions, and count them; what is poison is decided (rule R6).
@@ -176,7 +177,7 @@ class Kind(Protocol[H]):
         """
 
     def show(self, batch: Sequence[H]) -> list[H] | None:
-        """Write that these run, as far as no row says so yet: None where all say so, else those that shall have none.
+        """Write that these run, where no row says so yet. Return those that shall have no row; None if all have one.
 
         Raises:
             django.db.Error: Nothing was written.
@@ -189,7 +190,7 @@ class Kind(Protocol[H]):
         """
 
     def give_up(self, held: H, where: str) -> None:
-        """Fill in the outcome of a task that does not end; `where` is what its thread does. Called by who concludes."""
+        """Fill in the outcome of a task that does not end; `where` is what its thread does. Called after `conclude`."""
 
     def record(self, batch: Sequence[H]) -> Verdicts[H]:
         """Write outcomes in one transaction: each entry is to be settled, locked or gone then.

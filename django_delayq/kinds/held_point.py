@@ -75,6 +75,13 @@ class HeldPoint(Held):
         """True for a member of a schedule's chain, False for a run apart from it."""
         return self.member.startswith("s")
 
+    def backoff_left_ms(self, run: RunRow, schedule: ScheduleRow) -> int:
+        """Return for how long a retry has still to wait of which Redis does not know: not settled, or flushed."""
+        if run.status != Status.RETRYING or self.entry.attempts >= run.attempt or run.finished_at is None:
+            return 0
+        waits_ms = backoff_ms(schedule.backoff, run.attempt)
+        return min(waits_ms, waits_ms - to_ms(self.claimed_at) + to_ms(run.finished_at))
+
     def new_run(self, schedule: ScheduleRow, due_at: datetime, **values: object) -> RunRow:
         """Return an unsaved row of this schedule's chain, claimed by this worker."""
         return RunRow.of(schedule, due_at, fence=self.fence, claimed_at=self.claimed_at, worker=self.worker, **values)

@@ -27,9 +27,9 @@ Rule R9. Where points are skipped and a later one runs instead (the newest misse
 claim that skips them runs it too: settled to it instead, the member would queue behind all that are older, and find it
 missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the row of the point
 that runs are written in one transaction, which is won by the first stretch. Until then Redis and the ledger only know
-the first skipped point; so whoever takes it over decides once more as its last holder did, whose fence tells when that
-was, and finds the point that he may have begun. From then on that row is the chain's first missing point; Redis learns
-of it when it is settled, or from the next claimer, who finds its own point decided (R2).
+the first skipped point. So whoever takes it over repeats the last holder's decision, as of the time in that one's
+fence, and so finds the point that may have been begun. From then on that row is the chain's first missing point; Redis
+learns of it when it is settled, or from the next claimer, who finds its own point decided (R2).
 
 Note [Left by an edit]
 Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
@@ -250,8 +250,8 @@ def _judge_new(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts) 
 def _decide(held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
     """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
 
-    Whoever let his lease run out decided when he claimed, by the same definition and state. See Note [The newest runs
-    at once]. Also where all that he had was to be skipped: he may record it yet, against nobody but a `running` row.
+    A holder whose lease ran out decided when he claimed: see Note [The newest runs at once]. Where he had only to skip,
+    he may still write that; so what runs now begins with a `running` row.
     """
     if held.entry.lapsed:
         point, lapsed_ms = held.point, held.entry.lapsed_ms
@@ -281,6 +281,8 @@ def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
     if too_old(run.due_at, held.claimed_at, schedule.policies):
         held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.decided.append(held)
+    elif (delay_ms := held.backoff_left_ms(run, schedule)) > 0:
+        verdicts.settle.append(held.wait("retry", delay_ms))
     else:
         _dispatch(held, verdicts.suspects, verdicts)
 

@@ -77,6 +77,9 @@ class Points(PointCalls):
         try:
             verdicts = judge(batch, self.broker)
             failpoints.reach("after_judge")
+            decided = [held for held in verdicts.settle if held.entry.lapsed and held.in_chain]
+            if decided:
+                self._unqueued += ledger.load_queued([(int(held.member[1:]), held.point) for held in decided])
             if verdicts.stretches or verdicts.orphans or verdicts.park:
                 self._note(verdicts)
         except DatabaseError as error:
@@ -208,7 +211,7 @@ class Points(PointCalls):
     def settle(self, shard: Shard, batch: Sequence[HeldPoint]) -> list[Due]:
         """See `Kind.settle`."""
         dues = []
-        if self._unqueued:  # before the schedule goes on, so that a crash in between is made up for by its next claimer
+        if self._unqueued:  # before the schedule goes on: see Note [A run of its own]
             runs = self._unqueued
             mirror.enqueue_runs(self.broker, runs)
             self._unqueued = []

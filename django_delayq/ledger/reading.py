@@ -79,6 +79,13 @@ def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id)
 
 
+def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
+    """Return the rows apart from their chains of these points, (schedule, due_at) each, that nobody has begun."""
+    pks, dues = zip(*points, strict=True)
+    rows = open_apart().filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE, status=Status.QUEUED)
+    return list(load_runs(rows.values_list("pk", flat=True)).values())
+
+
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
     """Return runs by primary key."""
     return {row.pk: row for row in _runs("id", pks)}

@@ -5,7 +5,7 @@ A new row is won by the unique constraint on (schedule, origin, due_at), one tha
 
 Note [A stretch and its point]
 What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
-the point to somebody else must not write the stretch either: that one may have decided more than the point.
+the point to somebody else must not write the stretch either: the winner may have decided points of it too.
 
 Note [Edited while it was held]
 While a point is executed, later ones may fall due, and then an edit ends the definition that had them. The next claimer

@@ -28,8 +28,8 @@ class Claims:
 
     Note [Whose turn]
     The first kind is asked each time, and tells which others have something due. In a shard whose index is a new one
-    all are asked: a rebuild brings back no member that stands for them, a claim of theirs does. What is due of two
-    kinds shares the room, and a kind that found none comes first the next time.
+    all are asked: what a rebuild brings back does not say that jobs are due, until a claim of jobs has looked. What is
+    due of two kinds shares the room, and a kind that found none comes first the next time.
     """
 
     def __init__(self, kinds: Sequence[Kind[Any]], dispatcher: Dispatcher, upkeep: Upkeep) -> None:

@@ -2,8 +2,8 @@
 -- KEYS     the constant list (JOURNAL is the calling process' own)
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due | '', then per member:
---          member, point_ms | '', generation | '', attempts, lapsed ('0'; else an earlier lease ran out: of this holder,
---          '1' or '-' where that is not known any more)
+--          member, point_ms | '', generation | '', attempts, lapsed ('0': nobody's lease ran out; else the holder whose did,
+--          or '1' or '-' where he is not known any more)
 -- COST     O(limit + log N)
 -- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must tell exactly what was leased.
 local now, jobs = server_ms(), tonumber(call('ZSCORE', DUE, 'jobs') or '')
