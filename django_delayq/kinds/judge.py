@@ -141,8 +141,8 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
     if schedule.queue != held.shard.queue:
         verdicts.settle.append(held.drop())
         return
-    known = held.entry.point_ms is not None  # Redis may have lost it
-    row = next((row for row in rows if row.due_at == held.point), None) if known else None
+    known = held.entry.point_ms is not None  # else Redis has lost it, and no row has the epoch for its point
+    row = next((row for row in rows if row.due_at == held.point), None)
     owed = chain.left_undecided(schedule, schedule.state)
     if row is None and known and (before := _before(held.point, schedule, rows, owed)) is not None:
         verdicts.settle.append(held.go_to(before, schedule))

@@ -46,16 +46,14 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
     if held:
         wanted = [item for item in wanted if item.member not in held]
     newer: set[int] = set()
-    for shard, items in grouped(wanted, lambda item: broker.shard_of(item.member, item.queue)).items():
-        upserts = [item for item in items if item.point is not None]
-        removals = [item for item in items if item.point is None]
-        replies: list[str] = []
-        if upserts:
-            replies += broker.upsert(shard, [item.definition for item in upserts], reset=reset)
-        if removals:
-            ends = [(item.member, item.definition.generation, item.definition.expected) for item in removals]
-            replies += broker.remove(shard, ends)
-        newer |= {item.pk for item, reply in zip((*upserts, *removals), replies, strict=True) if reply == "OLD"}
+    places = grouped(wanted, lambda item: (broker.shard_of(item.member, item.queue), item.point is None))
+    for (shard, ends), items in places.items():
+        if ends:
+            generations = [(item.member, item.definition.generation, item.definition.expected) for item in items]
+            replies = broker.remove(shard, generations)
+        else:
+            replies = broker.upsert(shard, [item.definition for item in items], reset=reset)
+        newer |= {item.pk for item, reply in zip(items, replies, strict=True) if reply == "OLD"}
     _note_mirrored({item.pk: item.definition.generation for item in wanted if item.unnoted and item.pk not in newer})
     return sorted(newer)
 
