@@ -4,6 +4,7 @@ from .broker import Broker as Broker
 from .cluster import ClusterConnectionFactory as ClusterConnectionFactory
 from .connection import connector as connector
 from .counts import MinuteCounts as MinuteCounts
+from .index import Index as Index
 from .jobs import JobBroker as JobBroker
 from .jobs import in_parts as in_parts
 from .keys import Shard as Shard

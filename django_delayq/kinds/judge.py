@@ -46,7 +46,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError
 
 from .. import chain, ledger
-from ..broker import Broker
+from ..broker import Index
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Schedule, Status
@@ -59,7 +59,7 @@ from .held_point import HeldPoint, PointVerdicts
 logger = logging.getLogger("django_delayq.worker")
 
 
-def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
+def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = PointVerdicts(asked=True)
     here = _parsed(entries, broker, verdicts)
@@ -88,7 +88,7 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
 
 
 def _parsed(
-    entries: Sequence[HeldPoint], broker: Broker, verdicts: PointVerdicts
+    entries: Sequence[HeldPoint], broker: Index, verdicts: PointVerdicts
 ) -> list[tuple[HeldPoint, tuple[str, int] | None]]:
     """Return each entry with its kind letter and primary key, but for those that are about to move."""
     here = []

@@ -75,8 +75,8 @@ class Bench:
         self.indexes: tuple[Memory[Any], ...] = points, jobs
         self.kinds: tuple[Kind[Any], ...] = Points(points, self.timeouts), Jobs(jobs, self.timeouts)
         self.hand = Hand()
-        trouble = Loud(points, [])
-        timers = Timers(points, [], cap_seconds=FOREVER, alone=True)
+        trouble = Loud(points.broker, [])
+        timers = Timers(points.broker, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.kinds, keeper, trouble, timers)
         self.dispatcher = Dispatcher(self.recorder, self.hand, max_reclaims=config.max_reclaims)
