@@ -72,7 +72,7 @@ def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built)
     set_due(built, leased, "due", built.now_ms() + 30_000)
     assert mirror.full_sweep(built).lines == []
     assert {row.name: view(built, row) for row in (due, retrying, edited, stepped)} == before
-    assert built.stats(place).leased == 1
+    assert built.stats([place])[0].leased == 1
 
 
 def test_what_its_holder_is_about_to_drop_is_no_difference(built):

@@ -155,7 +155,7 @@ def steps(broker, admin):
     yield lambda: broker.remove(place, [("s1", 9, "")])
     yield lambda: broker.views([("s2", "default")])
     yield lambda: list(broker.scan(place))
-    yield lambda: broker.stats(place)
+    yield lambda: broker.stats([place])
     yield lambda: broker.heads([place])
     yield lambda: broker.epochs([place])
     yield from job_steps(broker)
