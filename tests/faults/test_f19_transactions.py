@@ -27,12 +27,6 @@ from tests.support import DAILY_CRON, OTHER_DAILY_CRON, run_burst
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
-@pytest.fixture
-def dense(settings):
-    """Points may come several times a second."""
-    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.1}
-
-
 def test_f19_a_rolled_back_transaction_leaves_no_trace_under_a_live_worker(broker, dense, trace, report):
     """Everything that can be written is written and taken back, again and again, while the schedules run."""
     histories = schedules(5, trace, every=timedelta(seconds=0.2))

@@ -22,7 +22,7 @@ from tests.faults.harness.load import schedules
 from tests.faults.harness.workers import WorkerProcess
 from tests.integration.mirroring import mirrored, schedule
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("dense")]
 
 
 class Stranger:
@@ -65,12 +65,6 @@ def stranger(migrated, prefix):
     with closing(sqlite3.connect(migrated)) as connection, connection:
         for model in (Run, ScheduleState, Tombstone, Schedule):
             connection.execute(f"DELETE FROM {model._meta.db_table}")  # noqa: S608
-
-
-@pytest.fixture(autouse=True)
-def dense(settings):
-    """Points may come several times a second, so that the tests take few of them."""
-    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.1}
 
 
 def content(broker, rows):

@@ -13,14 +13,19 @@ def shard(broker):
     return SeededShard(broker)
 
 
-@pytest.mark.parametrize("part", keys.PARTS)
-def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
-    shard.member("s1", attempts="2")
+def spoil(shard, part):
+    """Put another type under a key."""
     shard.client.delete(shard.names[part])
     if keys.TYPES[part] == "string":
         shard.client.rpush(shard.names[part], "foreign")
     else:
         shard.client.set(shard.names[part], "foreign")
+
+
+@pytest.mark.parametrize("part", keys.PARTS)
+def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
+    shard.member("s1", attempts="2")
+    spoil(shard, part)
     with pytest.raises(DamagedKeys, match="foreign type"):
         shard.claim()
         shard.broker.stats([PLACE])

@@ -11,7 +11,7 @@ from django_delayq.exceptions import DamagedKeys
 from tests.app import tasks
 from tests.integration.job_shard import JobShard, names_of, new
 from tests.integration.shard import LEASE_MS, PLACE
-from tests.integration.test_broker_damage import GARBAGE
+from tests.integration.test_broker_damage import GARBAGE, spoil
 from tests.jobs.support import SUCCESSFUL
 from tests.support import run_burst
 
@@ -28,15 +28,6 @@ def fresh():
     tasks.CALLS.clear()
     yield
     shared().forget()
-
-
-def spoil(shard, part):
-    """Put another type under a key."""
-    shard.client.delete(shard.names[part])
-    if keys.TYPES[part] == "string":
-        shard.client.rpush(shard.names[part], "foreign")
-    else:
-        shard.client.set(shard.names[part], "foreign")
 
 
 @pytest.mark.parametrize("part", keys.JOB_PARTS)

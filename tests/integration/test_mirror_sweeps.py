@@ -17,15 +17,6 @@ from tests.support import YEARLY_CRON, count_keys, make_due, run_burst
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def built(broker):
-    """A prefix that was built once, as in any running project."""
-    mirror.check_layout(broker)
-    for place in broker.shards():
-        broker.swap_epochs([place], None, "built")
-    return broker
-
-
 def test_a_row_inserted_past_django_is_found_by_the_delta_sweep(built):
     row = schedule()
     names = [field.column for field in Schedule._meta.concrete_fields if field.column != "id"]
