@@ -120,7 +120,7 @@ def _queues_of(shards: Sequence[Shard]) -> list[str]:
 def _look(broker: Broker, rows: Sequence[Ranked], state: JobState) -> dict[Ranked, SeenJob]:
     """Return those of these jobs that are in this state, in this order."""
     found = {}
-    views = JobBroker(broker).views_of([(row.shard, row.member) for row in rows])
+    views = JobBroker(broker).views([(row.shard, row.member) for row in rows])
     for row, view in zip(rows, views, strict=True):
         seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
         if seen is not None and seen.state == state:

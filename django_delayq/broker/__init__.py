@@ -15,7 +15,6 @@ from .types import Claim as Claim
 from .types import Definition as Definition
 from .types import Entry as Entry
 from .types import EntryView as EntryView
-from .types import JobCounts as JobCounts
 from .types import JobEntry as JobEntry
 from .types import JobSettlement as JobSettlement
 from .types import JobStats as JobStats

@@ -9,7 +9,7 @@ from ..counters import LAG, Counts, by_queue, outcomes, percentile
 from ..ledger import Load
 from ..mirror import Drift
 from .judge import exit_status
-from .snapshot import Comparison, DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
+from .snapshot import DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
 
 #: So many shards and silent workers are listed; the JSON has all of them.
 MOST_ROWS = 16
@@ -43,7 +43,8 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     if compared is not None:
         values["layout"], values["stale_edits"] = compared.layout, compared.stale_edits
         values["drift"] = compared.drift and _drift_values(compared.drift)
-        values["reshard"] = None if compared.foreign else _reshard_values(compared)
+        if not compared.foreign:
+            values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
     if database is not None:
         named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
         values["schedules"] = {name: found and asdict(found) for name, found in named.items()}
@@ -67,10 +68,6 @@ def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
 def _drift_values(drift: Drift) -> dict[str, Any]:
     swept_at = None if drift.swept_at is None else drift.swept_at.isoformat()
     return {"total": drift.total, **asdict(drift), "swept_at": swept_at}
-
-
-def _reshard_values(compared: Comparison) -> dict[str, Any]:
-    return {"queues": list(compared.moving), "under_way": compared.under_way}
 
 
 def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:

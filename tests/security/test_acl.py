@@ -191,7 +191,7 @@ def job_steps(broker):
     yield lambda: jobs.settle(place, settlements, dead_ms=1000, dead_most=1)
     yield lambda: jobs.change(place, "j4", "revive", 1, "text")
     yield lambda: jobs.change(place, "j0", "cancel", 1000, "text")
-    yield lambda: jobs.views(place, names)
+    yield lambda: jobs.views([(place, name) for name in names])
     yield lambda: jobs.counts([place])
     pages = JobPages(broker)
     yield lambda: pages.ordered("dead", [place], 1, after=After(0.0, place, 0), newest_first=True)
