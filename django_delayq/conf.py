@@ -8,7 +8,6 @@ e-mail in memory or instrumented templates are found in development too. What a 
 inherits NO_REDIS, which stands there meanwhile.
 """
 
-import difflib
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ from django.core.signals import setting_changed
 from django.utils.translation import gettext_noop
 
 from .redaction import redact_text
+from .spelling import did_you_mean
 
 logger = logging.getLogger("django_delayq")
 
@@ -220,8 +220,7 @@ def _load() -> Config:
     values: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in known:
-            near = difflib.get_close_matches(str(key).upper(), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(key).upper(), known)
             raise ImproperlyConfigured(
                 f"DELAYQ has an unknown key {str(key)!r}.{hint} Known keys: {', '.join(sorted(known))}."
             )

@@ -3,7 +3,6 @@
 Usable while apps are still being loaded: it knows neither models nor settings. `declared` brings it into the database.
 """
 
-import difflib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from . import registry
 from .compat import AnyTask, Task
 from .exceptions import InvalidRecurrence
+from .spelling import did_you_mean
 from .timing import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
 from .timing.zone import get_zone, instant_of
 from .validators import validate_json
@@ -94,8 +94,7 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     if not isinstance(cron, str):
         raise TypeError('@periodic needs to be told when: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
     if unknown := sorted(fields.keys() - ScheduleFields.__annotations__.keys()):
-        near = difflib.get_close_matches(unknown[0], ScheduleFields.__annotations__, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(unknown[0], ScheduleFields.__annotations__)
         raise TypeError(f"periodic() has no argument {unknown[0]!r}.{hint}")
     values = _values(cron, fields)
 

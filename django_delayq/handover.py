@@ -6,7 +6,6 @@ names a queue of our workers, and its own priority where the schedule's is 0. Wh
 priority, a coroutine) Django's own `validate_task` refuses, so that the same rules hold as for `task.enqueue()`.
 """
 
-import difflib
 from collections.abc import Mapping
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from .compat import AnyTask, InvalidTask, task_backends
 from .exceptions import HandoverRefused
 from .redaction import redact_text
+from .spelling import did_you_mean
 
 #: The reason of a run whose task another backend has accepted.
 REASON = "handed_over"
@@ -34,8 +34,7 @@ def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
         Exception: What the backend raises while it is made.
     """
     if backend not in task_backends.settings:
-        near = difflib.get_close_matches(backend, backends(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(backend, backends())
         raise HandoverRefused(f"TASKS has no backend {backend!r}.{hint} It has {', '.join(backends())}.")
     try:
         return task.using(backend=backend, priority=priority or None)

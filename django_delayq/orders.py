@@ -8,7 +8,7 @@ schedule, origin and point. Nor is a point that the schedule's own chain has sti
 moment without a row, and would run twice. Skipped, failed and lost points, and those without any row, are ordered.
 """
 
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -132,18 +132,13 @@ def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Cand
     points = list(_points(schedule, start, end))
     if not points:
         return []
-    own, backfilled, skipped = _read_ledger(schedule, points[0], points[-1])
+    own, backfilled = _read_ledger(schedule, points)
     state = chain.state_of(schedule)
     waiting = state.next_due_at  # may be due since before a pause or an edit, and run at this moment
     following = chain.next_point(schedule, state) if schedule.enabled else None
-    candidates, skipped_until = [], None
+    candidates = []
     for point in points:
-        while skipped and skipped[0][0] <= point:
-            skipped_until = skipped.popleft()[1]
-        known = own.get(point, "")
-        if not known and skipped_until is not None and point <= skipped_until:
-            known = Status.SKIPPED.value
-        left_out = ""
+        known, left_out = own.get(point, ""), ""
         if point in backfilled:
             known, left_out = backfilled[point], BACKFILLED
         elif known in OPEN or known == Status.SUCCEEDED:
@@ -162,16 +157,14 @@ def _points(schedule: Schedule, start: datetime, end: datetime) -> Iterator[date
         point = rule.next_after(point)
 
 
-def _read_ledger(
-    schedule: Schedule, first: datetime, last: datetime
-) -> tuple[dict[datetime, str], dict[datetime, str], deque[tuple[datetime, datetime]]]:
-    """Return the statuses of the chain's points, those of backfilled ones, and the skipped stretches in order."""
+def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datetime, str], dict[datetime, str]]:
+    """Return the statuses of these points in the chain, also those within skipped stretches, and of backfilled ones."""
+    first, last = points[0], points[-1]
     runs = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
     rows = runs.values_list("due_at", "origin", "status", "last_due_at")
     before = rows.filter(due_at__lt=first).order_by("-due_at")[:3]  # a stretch may reach into the time
     own: dict[datetime, str] = {}
     backfilled: dict[datetime, str] = {}
-    skipped: deque[tuple[datetime, datetime]] = deque()
     for due_at, origin, status, last_due_at in (
         *reversed(before),
         *rows.filter(due_at__gte=first, due_at__lte=last).order_by("due_at"),
@@ -179,10 +172,11 @@ def _read_ledger(
         if origin == Origin.BACKFILL:
             backfilled[due_at] = status
         elif origin == Origin.DUE:
-            own[due_at] = status
             if last_due_at is not None:
-                skipped.append((due_at, last_due_at))
-    return own, backfilled, skipped
+                stretch = points[bisect_left(points, due_at) : bisect_right(points, last_due_at)]
+                own |= dict.fromkeys(stretch, Status.SKIPPED.value)
+            own[due_at] = status
+    return own, backfilled
 
 
 def _insert(runs: list[Run], using: str) -> list[Run]:

@@ -2,7 +2,6 @@
 from a form, the database or Redis is ever imported.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -17,6 +16,7 @@ from . import conf
 from .compat import AnyTask, Task
 from .exceptions import InvalidArguments, UnknownTask
 from .redaction import redact_signature
+from .spelling import did_you_mean
 
 _tasks: dict[str, AnyTask] | None = None
 
@@ -43,8 +43,7 @@ def get_task(path: str) -> AnyTask:
     try:
         return tasks[path]
     except KeyError:
-        near = difflib.get_close_matches(path, tasks, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(path, tasks)
         raise UnknownTask(
             f"No installed app has a @task function {path!r}.{hint} Tasks are looked for in the modules "
             f"{', '.join(conf.get_config().task_modules)} of INSTALLED_APPS."

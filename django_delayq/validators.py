@@ -28,10 +28,23 @@ def validate_json(args: Any, kwargs: Any) -> None:
         raise InvalidArguments(f'kwargs must be a JSON object such as {{"days": 2}}, not {type(kwargs).__name__}.')
     size = len(storable_json([args, kwargs]))
     if size > MAX_ARGUMENT_BYTES:
-        raise InvalidArguments(
-            f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
-            "Store large values elsewhere and pass a key."
-        )
+        raise too_large(size)
+
+
+def too_large(size: int) -> InvalidArguments:
+    """Return the error about arguments of so many bytes."""
+    return InvalidArguments(
+        f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
+        "Store large values elsewhere and pass a key."
+    )
+
+
+def not_plain(error: Exception) -> InvalidArguments:
+    """Return the error about arguments that JSON does not hold, as its own error says."""
+    return InvalidArguments(
+        f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
+        "lists and objects."
+    )
 
 
 def storable_json(value: Any) -> bytes:
@@ -46,10 +59,7 @@ def storable_json(value: Any) -> bytes:
     except UnicodeEncodeError:
         raise InvalidArguments("The arguments contain half of a surrogate pair, which no database can store.") from None
     except (TypeError, ValueError) as error:
-        raise InvalidArguments(
-            f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
-            "lists and objects."
-        ) from None
+        raise not_plain(error) from None
 
 
 def _check_shape(value: Any, depth: int = 0) -> None:

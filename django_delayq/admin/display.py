@@ -19,7 +19,7 @@ from ..history import Attempt, bounded
 from ..models import Run, Schedule, Status
 from ..plain import plain
 from ..redaction import redact_arguments, redact_text
-from ..timing import from_ms
+from ..timing.point import known_ms
 from .durations import format_duration
 
 Html = SafeString | str
@@ -69,14 +69,6 @@ def zone_of(schedule: Schedule) -> tzinfo:
         return ZoneInfo(schedule.timezone)
     except (LookupError, ValueError, OSError):
         return UTC
-
-
-def moment(value_ms: int | None) -> datetime | None:
-    """Return ms since the epoch as an instant; None also for what lies beyond the calendar: garbage under our keys."""
-    try:
-        return None if value_ms is None else from_ms(value_ms)
-    except (OverflowError, ValueError):
-        return None
 
 
 def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> Html:
@@ -157,7 +149,7 @@ def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) ->
     """Return the attempts of a run or a job, oldest first; `redact` hides in errors what is not to be shown."""
     rows = []
     for attempt in bounded(attempts):
-        started, finished = moment(attempt.started), moment(attempt.finished)
+        started, finished = known_ms(attempt.started), known_ms(attempt.finished)
         rows.append(
             {
                 "number": attempt.number,

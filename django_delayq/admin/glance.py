@@ -20,8 +20,9 @@ from ..compat import AnyTask
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..models import Condition, Schedule
+from ..timing.point import known_ms
 from ..words import describe
-from .display import Html, badge, instant, milliseconds, moment, relative, status_badge, zone_of
+from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
 
 if TYPE_CHECKING:
     from ..broker import EntryView
@@ -191,10 +192,10 @@ def next_due(schedule: Schedule, redis: Redis) -> Html:
     if redis.entries is None:
         note = badge("warn", _("Redis does not answer")) if redis.error else ""
         return _due(state.next_due_at, now, note)
-    point = None if entry is None else moment(entry.point_ms)
+    point = None if entry is None else known_ms(entry.point_ms)
     if entry is None or point is None:
         return _due(state.next_due_at, now, badge("warn", _("not in Redis")))
-    return _due(point, now, _lateness(point, moment(entry.score_ms) or point, now))
+    return _due(point, now, _lateness(point, known_ms(entry.score_ms) or point, now))
 
 
 def last_outcome(schedule: Schedule) -> Html:

@@ -12,8 +12,9 @@ from ..history import Attempt, followed_by
 from ..jobs import Call, attempts_of
 from ..plain import plain
 from ..redaction import redact, redact_text, secret_texts
+from ..timing.point import known_ms
 from . import display
-from .display import Html, attempts_table, badge, block, instant, moment, pretty_json, relative
+from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
 from .job_list import WORDS
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
@@ -23,7 +24,7 @@ LINE_SHOWN = 150
 
 
 def instant_of(value_ms: int | None) -> Html:
-    return instant(moment(value_ms), millis=True)
+    return instant(known_ms(value_ms), millis=True)
 
 
 def state(seen: SeenJob) -> SafeString:
@@ -60,13 +61,13 @@ def task_name(seen: SeenJob, url: str) -> SafeString:
 
 def when(seen: SeenJob) -> Html:
     """Return the instant that its state is about, how far away it is, and whether that is too long."""
-    at, now = moment(seen.at_ms), utcnow()
+    at, now = known_ms(seen.at_ms), utcnow()
     if at is None:
         return "–"
     note: Html = ""
     if seen.state in (JobState.WAITING, JobState.READY) and now - at > SLACK:
         note = badge("warn", _("overdue"))
-    lease = moment(seen.lease_until_ms)
+    lease = known_ms(seen.lease_until_ms)
     if seen.state == JobState.RUNNING and (lease is None or lease < now):
         note = badge("warn", _("lease ended"), _("Its worker may be dead. Another one will take the job."))
     return format_html('{}<div class="delayq-note">{} {}</div>', instant(at), relative(at, now), note)

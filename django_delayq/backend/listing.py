@@ -12,7 +12,6 @@ own in each of the two: so the next one begins there, however many of either kin
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import NamedTuple
 
 from .. import ledger, mirror
@@ -121,7 +120,7 @@ def _queues_of(shards: Sequence[Shard]) -> list[str]:
 def _look(broker: Broker, rows: Sequence[Ranked], state: JobState) -> dict[Ranked, SeenJob]:
     """Return those of these jobs that are in this state, in this order."""
     found = {}
-    views = JobBroker(broker).views_of([(row.shard, row.member) for row in rows])
+    views = JobBroker(broker).views([(row.shard, row.member) for row in rows])
     for row, view in zip(rows, views, strict=True):
         seen = seen_view(row.shard, row.member, view, turn_us=row.score if state == JobState.READY else None)
         if seen is not None and seen.state == state:
@@ -185,21 +184,30 @@ def list_dead(
     page = Page([], None)
     if broker is not None:
         page = JobPages(broker).ordered("dead", shards, size, after=begin, newest_first=True)
-    keys = ledger.dead_keys(queues, size + 1, after=row_begin)
-    dead: list[tuple[float, Ranked | DeadKey]] = [(row.score, row) for row in page.rows]
-    dead += [(to_ms(key[0]), key) for key in keys]
-    dead.sort(key=itemgetter(0), reverse=True)
-    shown = [item for _, item in dead[:size]]
+    dead: list[Ranked | DeadKey] = [*page.rows, *ledger.dead_keys(queues, size + 1, after=row_begin)]
+    dead.sort(key=_died_ms, reverse=True)
+    shown = dead[:size]
     ranked = [item for item in shown if isinstance(item, Ranked)]
     chosen = [item for item in shown if not isinstance(item, Ranked)]
-    found: dict[Ranked | DeadKey, SeenJob] = {}
-    if broker is not None:
-        found.update(_look(broker, ranked, JobState.DEAD).items())
-    rows = ledger.load_dead([pk for _, pk in chosen])
-    found.update((key, seen_row(rows[key[1]])) for key in chosen if key[1] in rows)
+    found = _read_dead(broker, ranked, chosen)
     jobs = [found[item] for item in shown if item in found]
     if len(dead) <= size and page.after is None:
         return Listing(jobs)
     last = chosen[-1] if chosen else row_begin
     in_rows = "" if last is None else f"{to_ms(last[0])}.{last[1]}"
     return Listing(jobs, f"{after_of(ranked, begin) or ''}|{in_rows}")
+
+
+def _read_dead(
+    broker: Broker | None, ranked: Sequence[Ranked], keys: Sequence[DeadKey]
+) -> dict[Ranked | DeadKey, SeenJob]:
+    """Return those of these jobs that are still dead."""
+    rows = ledger.load_dead([pk for _, pk in keys])
+    found: dict[Ranked | DeadKey, SeenJob] = {key: seen_row(rows[key[1]]) for key in keys if key[1] in rows}
+    if broker is not None:
+        found.update(_look(broker, ranked, JobState.DEAD).items())
+    return found
+
+
+def _died_ms(item: Ranked | DeadKey) -> float:
+    return item.score if isinstance(item, Ranked) else to_ms(item[0])

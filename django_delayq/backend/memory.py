@@ -187,7 +187,7 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
             self._forget(key, value if what == "cancel" else "", ms)
         return "OK"
 
-    def views_of(self, items: Sequence[Key]) -> list[JobView]:
+    def views(self, items: Sequence[Key]) -> list[JobView]:
         now_ms, found = self.broker.now_ms(), []
         for key in items:
             text, until_ms = self.ended.get(key, ("", 0))

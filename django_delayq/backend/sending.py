@@ -18,6 +18,7 @@ from django.core.signals import setting_changed
 from .. import conf, mirror
 from ..broker import Broker, JobBroker, JobView, NewJob, Shard, in_parts
 from ..exceptions import BrokerUnavailable
+from ..grouping import grouped
 from .memory import jobs_in_memory
 
 #: Whoever enqueues waits at most so long for Redis, twice.
@@ -59,10 +60,8 @@ class Sender:
         """
         sent, left, standing = self.jobs, list(items), dict[str, str]()
         for _ in range(MOST_ROUNDS):
-            counts, groups = self._counts, dict[Shard, list[NewJob]]()
-            for queue, job in left:
-                groups.setdefault(sent.shard_of(job.member, queue, counts), []).append(job)
-            parts = in_parts(groups)
+            groups = grouped(left, lambda item: sent.shard_of(item[1].member, item[0], self._counts))
+            parts = in_parts({shard: [job for _, job in group] for shard, group in groups.items()})
             try:
                 replies = sent.enqueue_each(parts, self._epochs, again=False)
             except BrokerUnavailable:  # see Note [Sent twice]

@@ -4,6 +4,7 @@ from .broker import Broker as Broker
 from .cluster import ClusterConnectionFactory as ClusterConnectionFactory
 from .connection import connector as connector
 from .counts import MinuteCounts as MinuteCounts
+from .index import Index as Index
 from .jobs import JobBroker as JobBroker
 from .jobs import in_parts as in_parts
 from .keys import Shard as Shard
@@ -14,7 +15,6 @@ from .types import Claim as Claim
 from .types import Definition as Definition
 from .types import Entry as Entry
 from .types import EntryView as EntryView
-from .types import JobCounts as JobCounts
 from .types import JobEntry as JobEntry
 from .types import JobSettlement as JobSettlement
 from .types import JobStats as JobStats

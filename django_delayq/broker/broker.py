@@ -155,11 +155,7 @@ class Broker(Prefix):
             clocks.append(found[name])
         return clocks
 
-    def stats(self, shard: Shard) -> Stats:
-        """Count a shard's members."""
-        return self.all_stats([shard])[0]
-
-    def all_stats(self, shards: Sequence[Shard]) -> list[Stats]:
+    def stats(self, shards: Sequence[Shard]) -> list[Stats]:
         """Count the members of each shard, in one round trip; the shards at slightly different instants."""
         found = []
         for reply in self._run_each("stats", [(shard, []) for shard in shards]):

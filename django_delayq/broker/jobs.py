@@ -68,13 +68,9 @@ class JobBroker:
 
     def view(self, shard: Shard, member: str) -> JobView:
         """Read one job. A job that ends meanwhile is seen before or after its end."""
-        return self.views(shard, [member])[0]
+        return self.views([(shard, member)])[0]
 
-    def views(self, shard: Shard, members: Sequence[str]) -> list[JobView]:
-        """Read jobs of one shard, in one round trip; see `view`."""
-        return self.views_of([(shard, member) for member in members])
-
-    def views_of(self, items: Sequence[tuple[Shard, str]]) -> list[JobView]:
+    def views(self, items: Sequence[tuple[Shard, str]]) -> list[JobView]:
         """Read jobs of any shards, in one round trip; see `view`."""
         commands = []
         for shard, member in items:

@@ -13,7 +13,7 @@ from ..broker import EntryView
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..models import Condition, Run, Schedule
 from ..rows import AnyRun
-from ..timing import from_ms
+from ..timing.point import known_ms
 from ..words import describe
 from .outcome import describe_run, shown
 
@@ -102,7 +102,7 @@ class Standing:
         """Return what happens in Redis: mirrored or not, waiting, due, leased."""
         if self.entry is None:
             return self.silence
-        point, score = _instant(self.entry.point_ms), _instant(self.entry.score_ms)
+        point, score = known_ms(self.entry.point_ms), known_ms(self.entry.score_ms)
         if score is None or self.entry.point_ms is None:
             return _("Redis does not hold this schedule yet. A worker's sweep puts it there, or manage.py delayq_sync.")
         point = point or score
@@ -131,7 +131,7 @@ class Standing:
     @property
     def held_point(self) -> datetime | None:
         """The due point that Redis has for the schedule."""
-        return None if self.entry is None else _instant(self.entry.point_ms)
+        return None if self.entry is None else known_ms(self.entry.point_ms)
 
 
 def explain_state(schedule: Schedule, now: datetime) -> list[str]:
@@ -170,10 +170,3 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _instant(value_ms: int | None) -> datetime | None:
-    try:
-        return None if value_ms is None else from_ms(value_ms)
-    except OverflowError:  # garbage under our keys
-        return None

@@ -1,12 +1,12 @@
 """The `OPTIONS` of a backend in `TASKS`: validated, with defaults. Reads no settings itself."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from ..compat import InvalidTaskBackend
+from ..spelling import did_you_mean
 
 DAY_SECONDS = 86_400.0
 MAX_SECONDS = 366 * DAY_SECONDS
@@ -61,8 +61,7 @@ def _checked(where: str, raw: Mapping[Any, Any], known: Sequence[str]) -> dict[s
     found: dict[str, Any] = {}
     for name, value in raw.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(name), known)
             all_known = ", ".join(sorted(known))
             raise InvalidTaskBackend(f"{where} has an unknown option {name!r}.{hint} Known: {all_known}.")
         try:

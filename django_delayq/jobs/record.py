@@ -25,9 +25,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .. import conf, history
-from ..exceptions import ForgedJob, InvalidArguments, ResultTooLarge, UnreadableJob
+from ..exceptions import ForgedJob, ResultTooLarge, UnreadableJob
 from ..history import Attempt
-from ..validators import MAX_ARGUMENT_BYTES
+from ..validators import MAX_ARGUMENT_BYTES, not_plain, too_large
 from .signing import sign, verify
 
 #: Stands in Redis for the result of a job that is a row of the database.
@@ -136,15 +136,9 @@ class CallLine:
             positional, named = (_dumps(args) if args else "[]"), (_dumps(kwargs) if kwargs else "{}")
             text = f'{self._head}{positional},"kwargs":{named},"enqueued":{enqueued}{self._tail}'
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArguments(
-                f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
-                "lists and objects."
-            ) from None
+            raise not_plain(error) from None
         if len(text) > MAX_ARGUMENT_BYTES:
-            raise InvalidArguments(
-                f"The arguments are {len(text):,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
-                "Store large values elsewhere and pass a key."
-            )
+            raise too_large(len(text))
         return text
 
 

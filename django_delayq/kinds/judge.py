@@ -46,7 +46,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError
 
 from .. import chain, ledger
-from ..broker import Broker
+from ..broker import Index
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..ledger import Outcome, version_of
 from ..models import Origin, Schedule, Status
@@ -59,7 +59,7 @@ from .held_point import HeldPoint, PointVerdicts
 logger = logging.getLogger("django_delayq.worker")
 
 
-def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
+def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = PointVerdicts(asked=True)
     here = _parsed(entries, broker, verdicts)
@@ -88,7 +88,7 @@ def judge(entries: Sequence[HeldPoint], broker: Broker) -> PointVerdicts:
 
 
 def _parsed(
-    entries: Sequence[HeldPoint], broker: Broker, verdicts: PointVerdicts
+    entries: Sequence[HeldPoint], broker: Index, verdicts: PointVerdicts
 ) -> list[tuple[HeldPoint, tuple[str, int] | None]]:
     """Return each entry with its kind letter and primary key, but for those that are about to move."""
     here = []
@@ -141,8 +141,8 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
     if schedule.queue != held.shard.queue:
         verdicts.settle.append(held.drop())
         return
-    known = held.entry.point_ms is not None  # Redis may have lost it
-    row = next((row for row in rows if row.due_at == held.point), None) if known else None
+    known = held.entry.point_ms is not None  # else Redis has lost it, and no row has the epoch for its point
+    row = next((row for row in rows if row.due_at == held.point), None)
     owed = chain.left_undecided(schedule, schedule.state)
     if row is None and known and (before := _before(held.point, schedule, rows, owed)) is not None:
         verdicts.settle.append(held.go_to(before, schedule))
@@ -250,8 +250,7 @@ def _judge_new(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts) 
 def _decide(held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
     """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
 
-    A holder whose lease ran out decided when he claimed: see Note [The newest runs at once]. Where he had only to skip,
-    he may still write that; so what runs now begins with a `running` row.
+    A holder whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
     """
     if held.entry.lapsed:
         point, lapsed_ms = held.point, held.entry.lapsed_ms

@@ -20,7 +20,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from .. import chain, failpoints, ledger, mirror
-from ..broker import Broker, Shard
+from ..broker import Index, Shard
 from ..counters import Counts
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won, version_of
@@ -46,7 +46,7 @@ class Points(PointCalls):
     name = NAME
     tables = (Schedule, ScheduleState, Run)
 
-    def __init__(self, broker: Broker, timeouts: Timeouts) -> None:
+    def __init__(self, broker: Index, timeouts: Timeouts) -> None:
         self.broker, self.timeouts, self.counted = broker, timeouts, Counts()
         self._lease_ms = int(broker.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import BooleanField, Exists, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
+from django.utils.translation import gettext_noop
 
 from ..fields import utcnow
 from ..grouping import grouped
@@ -115,6 +116,12 @@ LEAST_SECONDS = 30.0
 SHARE, FEWEST = 0.1, 10
 #: Why points are skipped that came too late.
 REASONS = ("missed", "max_catch_up", "catch_up_window")
+#: What is told of it, see `Load.told`.
+OVERLOAD = gettext_noop(
+    "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
+    "came too late, and %(executed)d executed; the longest wait was %(wait)d s. Needed: %(needed).1f "
+    "executions/s, done: %(done).1f. Start more workers or threads, or let schedules fall due less often."
+)
 
 
 class Load(NamedTuple):
@@ -135,14 +142,10 @@ class Load(NamedTuple):
         return self.enough and self.missed >= max(FEWEST, SHARE * (self.executed + self.missed))
 
     @property
-    def needed(self) -> float:
-        """Executions a second that would miss nothing."""
-        return (self.executed + self.missed) / self.seconds
-
-    @property
-    def done(self) -> float:
-        """Executions a second."""
-        return self.executed / self.seconds
+    def told(self) -> dict[str, float]:
+        """What `OVERLOAD` says: also the executions a second that would miss nothing, and those that were made."""
+        needed, done = (self.executed + self.missed) / self.seconds, self.executed / self.seconds
+        return {**self._asdict(), "wait": self.longest_wait, "needed": needed, "done": done}
 
 
 def read_load() -> Load:

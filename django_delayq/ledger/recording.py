@@ -196,8 +196,7 @@ def _advance(
     has no outcome yet is recorded with that, not with what is skipped for it.
     """
     begun = {outcome.schedule.pk for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)}
-    winners = _winners(outcomes, won)
-    current = _as_they_stand([outcome for outcome in outcomes if id(outcome) in winners], generations)
+    current = _as_they_stand(outcomes, won, generations)
     moved: dict[int, StateRow] = {}
     for index, outcome in enumerate(outcomes):
         pk, row = outcome.schedule.pk, current.get(outcome.schedule.pk)
@@ -263,13 +262,17 @@ def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunR
     )
 
 
-def _as_they_stand(outcomes: Sequence[Outcome], generations: dict[int, int]) -> dict[int, ScheduleRow]:
-    """Return the schedules of these outcomes, of which these generations stand; those not edited are not read again."""
-    pks = {outcome.schedule.pk for outcome in outcomes} & generations.keys()
-    current = {
-        outcome.schedule.pk: outcome.schedule
-        for outcome in outcomes
-        if generations.get(outcome.schedule.pk) == outcome.schedule.generation
-    }
-    edited = pks - current.keys()
+def _as_they_stand(
+    outcomes: Sequence[Outcome], won: Sequence[Won], generations: dict[int, int]
+) -> dict[int, ScheduleRow]:
+    """Return the schedules of the won outcomes, in these generations; those not edited are not read again."""
+    current, edited = dict[int, ScheduleRow](), set[int]()
+    for outcome, result in zip(outcomes, won, strict=True):
+        schedule = outcome.schedule
+        if result is Won.YES and schedule.pk in generations:
+            if schedule.generation == generations[schedule.pk]:
+                current[schedule.pk] = schedule
+            else:
+                edited.add(schedule.pk)
+    edited -= current.keys()
     return current | load_schedules(edited) if edited else current

@@ -87,15 +87,21 @@ def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | 
         return Difference.BEHIND if view.generation < wanted.generation else Difference.NEWER
     if view.leased:
         return Difference.LEASE if score_ms > now_ms + LONGEST_WAIT_MS else None
-    if view.point_ms > wanted.point_ms:
+    return _find_misplaced(item, view, view.point_ms, score_ms, now_ms)
+
+
+def _find_misplaced(item: Wanted, view: EntryView, point_ms: int, score_ms: int, now_ms: int) -> Difference | None:
+    """Say what is wrong with where a whole entry of the right generation waits."""
+    wanted = item.definition
+    if point_ms > wanted.point_ms:
         return Difference.AHEAD
     if score_ms > max(now_ms, wanted.wake_ms) + LONGEST_WAIT_MS:
         return Difference.WAKE
     if item.awaited:  # waits for a retry
         return None
-    if view.point_ms < wanted.point_ms:
+    if point_ms < wanted.point_ms:
         return Difference.EARLIER if score_ms > now_ms else None  # else its claimer is about to see it
-    if view.point_ms > now_ms:
+    if point_ms > now_ms:
         if view.retrying:
             return Difference.ATTEMPTS
         if score_ms != wanted.wake_ms:

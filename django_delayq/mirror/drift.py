@@ -69,7 +69,7 @@ def drift(broker: Broker) -> Drift:
     # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
     parked = states.filter(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED).count()
     expected += ledger.open_apart().count()
-    stats = broker.all_stats(broker.shards())
+    stats = broker.stats(broker.shards())
     members = sum(item.members for item in stats)
     parts = [(item.members, item.points, item.generations) for item in stats]
     last = read_last(broker)

@@ -1,4 +1,4 @@
-"""The walk through everything that the database wants in Redis, and the rebuild of flushed shards by it.
+"""The walk through everything that the database wants in Redis, and the rebuild of flushed shards.
 
 Note [What was mirrored goes back as it was]
 After a flush nearly every schedule is as Redis knew it: its definition was mirrored, and `next_due_at`, written in the
@@ -12,7 +12,7 @@ whoever claims the entry.
 
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from .. import failpoints, ledger
 from ..broker import Broker, Shard
@@ -64,7 +64,7 @@ def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
     if not build.shards:
         return False
     count = 0
-    for schedules, _ in walk(broker, flushed=build.shards):
+    for schedules in _fill(broker, build.shards):
         count += schedules
         if not build.go_on():
             return False
@@ -73,36 +73,40 @@ def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
     return done
 
 
-def walk(
-    broker: Broker, *, flushed: Sequence[Shard] | None = None, dry_run: bool = False
-) -> Iterator[tuple[int, list[str]]]:
-    """Have Redis hold each schedule, run and durable job as the database wants it. Leaves other members as they are.
+def walk(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Compare with Redis each schedule, run and durable job that the database wants there, and mend what differs.
 
-    Yields for each page how many schedules it had, and a line for each change. Everything is compared; or else these
-    `flushed` shards are filled, without asking what they hold.
+    Yields for each page how many schedules it had, and a line for each change. Leaves other members as they are.
     """
-    names = None if flushed is None else sorted({shard.queue for shard in flushed})
-    own = None if flushed is None or set(flushed) == set(broker.shards(names)) else set(flushed)
-    among = {} if names is None else {"queue__in": names}
-    for page in pages(queues_of(**among)):
-        queues = {pk: queue for pk, queue in page if own is None or broker.shard_of(member_of(pk), queue) in own}
-        yield len(queues), compare(broker, queues, dry_run=dry_run) if flushed is None else _fill(broker, queues)
+    for page in pages(queues_of()):
+        yield len(page), compare(broker, dict(page), dry_run=dry_run)
         failpoints.reach("during_rebuild")
-    for runs in pages(ledger.open_apart().filter(**among)):
+    for runs in pages(ledger.open_apart()):
         yield 0, put_back(broker, runs, dry_run=dry_run)
-    for jobs in waiting_pages(names, calls=flushed is not None):
-        if flushed is None:
-            yield 0, put_back_jobs(broker, jobs, dry_run=dry_run)
-        else:
-            here = [job for job in jobs if own is None or broker.shard_of(job.member, job.queue) in own]
-            put_jobs(broker, [job.as_new() for job in here])
-            yield 0, []
+    for jobs in waiting_pages(calls=False):
+        yield 0, put_back_jobs(broker, jobs, dry_run=dry_run)
 
 
-def _fill(broker: Broker, queues: Mapping[int, str]) -> list[str]:
-    """Bring back the entries of a page. See Note [What was mirrored goes back as it was]."""
-    settled = read_settled(queues)
-    write_wanted(broker, settled)
-    done = {item.pk for item in settled}
-    rest = {pk: queue for pk, queue in queues.items() if pk not in done}
-    return compare(broker, rest, flushed=True) if rest else []
+def _fill(broker: Broker, flushed: Sequence[Shard]) -> Iterator[int]:
+    """Fill these shards, without asking what they hold; yields for each page how many schedules it had.
+
+    See Note [What was mirrored goes back as it was].
+    """
+    names, own = sorted({shard.queue for shard in flushed}), set(flushed)
+    whole = own == set(broker.shards(names))
+    for page in pages(queues_of(queue__in=names)):
+        queues = {pk: queue for pk, queue in page if whole or broker.shard_of(member_of(pk), queue) in own}
+        settled = read_settled(queues)
+        write_wanted(broker, settled)
+        rest = queues.keys() - {item.pk for item in settled}
+        if rest:
+            compare(broker, {pk: queues[pk] for pk in sorted(rest)}, flushed=True)
+        yield len(queues)
+        failpoints.reach("during_rebuild")
+    for runs in pages(ledger.open_apart().filter(queue__in=names)):
+        put_back(broker, runs)
+        yield 0
+    for jobs in waiting_pages(names):
+        here = [job for job in jobs if whole or broker.shard_of(job.member, job.queue) in own]
+        put_jobs(broker, [job.as_new() for job in here])
+        yield 0

@@ -153,7 +153,7 @@ def _move_results(broker: Broker, queues: Iterable[str]) -> None:
 
 def _move_waiting(jobs: JobBroker, shard: Shard, wakes: Mapping[str, int]) -> int:
     """Move jobs to their own shards; return how many have left this one. See Note [Jobs enter before they leave]."""
-    views = jobs.views(shard, list(wakes)) if wakes else []
+    views = jobs.views([(shard, member) for member in wakes])
     entering: list[NewJob] = []
     now_ms, left = jobs.broker.now_ms(), 0
     for (member, wake_ms), view in zip(wakes.items(), views, strict=True):
@@ -191,7 +191,7 @@ def _enter_jobs(jobs: JobBroker, groups: Mapping[Shard, Sequence[NewJob]]) -> No
 
 def _move_dead(jobs: JobBroker, shard: Shard, page: list[tuple[str, int]]) -> int:
     wrong = [(member, died) for member, died in page if jobs.shard_of(member, shard.queue) != shard]
-    for (member, died_ms), view in zip(wrong, jobs.views(shard, [member for member, _ in wrong]), strict=True):
+    for (member, died_ms), view in zip(wrong, jobs.views([(shard, member) for member, _ in wrong]), strict=True):
         text = sign_anew(shard.queue, member, view.payload)
         jobs.entomb(jobs.shard_of(member, shard.queue), member, died_ms, text)
         jobs.change(shard, member, "bury")

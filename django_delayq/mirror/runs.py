@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .. import chain, ledger
-from ..broker import Broker, Definition
+from ..broker import Broker, Definition, Index
 from ..grouping import grouped
 from ..models import Origin
 from ..rows import AnyRun
@@ -11,7 +11,7 @@ from ..timing import to_ms
 from .compare import LONGEST_WAIT_MS
 
 
-def enqueue_runs(broker: Broker, runs: Sequence[AnyRun]) -> int:
+def enqueue_runs(broker: Index, runs: Sequence[AnyRun]) -> int:
     """Put run members that are not there into Redis, each shard's in one round trip; return how many were added.
 
     A backfilled point waits in line from its order on: by its due point it would push before everything that is due.

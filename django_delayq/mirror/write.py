@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from django.db.models import F
 
 from .. import ledger
-from ..broker import Broker, Shard
+from ..broker import Index, Shard
 from ..grouping import grouped
 from ..models import Schedule, Tombstone
 from .pages import PAGE
@@ -15,7 +15,7 @@ from .read import Wanted, read_wanted
 BEYOND = 10**15
 
 
-def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
+def sync(broker: Index, pks: Iterable[int]) -> list[int]:
     """Mirror these schedules as the database has them now. Deleted ones are left to their tombstones.
 
     Return those of which Redis knows a newer edit: they stay as they are and are not marked as mirrored. Either the
@@ -30,7 +30,7 @@ def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
     return newer
 
 
-def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
+def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
     """Upsert or remove, each in one round trip per shard; `reset` as in upsert.lua.
 
     Return the schedules of which Redis knows a newer edit.
@@ -46,21 +46,19 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
     if held:
         wanted = [item for item in wanted if item.member not in held]
     newer: set[int] = set()
-    for shard, items in grouped(wanted, lambda item: broker.shard_of(item.member, item.queue)).items():
-        upserts = [item for item in items if item.point is not None]
-        removals = [item for item in items if item.point is None]
-        replies: list[str] = []
-        if upserts:
-            replies += broker.upsert(shard, [item.definition for item in upserts], reset=reset)
-        if removals:
-            ends = [(item.member, item.definition.generation, item.definition.expected) for item in removals]
-            replies += broker.remove(shard, ends)
-        newer |= {item.pk for item, reply in zip((*upserts, *removals), replies, strict=True) if reply == "OLD"}
+    places = grouped(wanted, lambda item: (broker.shard_of(item.member, item.queue), item.point is None))
+    for (shard, ends), items in places.items():
+        if ends:
+            generations = [(item.member, item.definition.generation, item.definition.expected) for item in items]
+            replies = broker.remove(shard, generations)
+        else:
+            replies = broker.upsert(shard, [item.definition for item in items], reset=reset)
+        newer |= {item.pk for item, reply in zip(items, replies, strict=True) if reply == "OLD"}
     _note_mirrored({item.pk: item.definition.generation for item in wanted if item.unnoted and item.pk not in newer})
     return sorted(newer)
 
 
-def remove_whole(broker: Broker, shard: Shard, members: Sequence[str]) -> list[str]:
+def remove_whole(broker: Index, shard: Shard, members: Sequence[str]) -> list[str]:
     """Take members out of a shard, whatever is known there of them; return those that have left it.
 
     What is under a live lease stays.
@@ -69,7 +67,7 @@ def remove_whole(broker: Broker, shard: Shard, members: Sequence[str]) -> list[s
     return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
 
 
-def remove_tombstones(broker: Broker, members: set[str] | None = None) -> set[str]:
+def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str]:
     """Let Redis follow deletions and moves, of these members or the oldest; return those that are still leased."""
     rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
     stones = list(rows[:PAGE])

@@ -35,7 +35,8 @@ def clean_definition(schedule: "Schedule") -> None:
     """
     _refuse(_types(schedule))
     kind = _kind(schedule)
-    timing = [] if kind else _recurrence(schedule)
+    minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
+    timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
     _refuse([*kind, *timing, *_timeout_and_queue(schedule), *_call(schedule), *_handover(schedule)])
 
 
@@ -72,11 +73,11 @@ def _kind(schedule: "Schedule") -> list[Problem]:
     return problems
 
 
-def _recurrence(schedule: "Schedule") -> list[Problem]:
+def _values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
+    """Return what is wrong with the values of the recurrence."""
     naive = [name for name in INSTANTS if (value := getattr(schedule, name)) is not None and is_naive(value)]
     if naive:
         return [(name, "An instant must be aware: add the time zone, as in datetime(…, tzinfo=UTC).") for name in naive]
-    minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     if schedule.every is not None and schedule.every < minimum:
         seconds = schedule.every.total_seconds()
         return [("every", f"The interval is {seconds:g} s; it must be at least {minimum.total_seconds():g} s.")]
@@ -84,6 +85,11 @@ def _recurrence(schedule: "Schedule") -> list[Problem]:
         return [("jitter", "Jitter is zero or more.")]
     if schedule.start_at and schedule.end_at and schedule.end_at < schedule.start_at:
         return [("end_at", "The end is before the start.")]
+    return []
+
+
+def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
+    """Return what is wrong with the due points of a recurrence whose values are sound."""
     try:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises where a policy is none of the known ones

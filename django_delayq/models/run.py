@@ -132,13 +132,8 @@ class Run(PrimaryModel):
     @classmethod
     def of(cls, schedule: "Schedule", due_at: datetime, **values: Any) -> Self:
         """Return an unsaved row of this schedule, as its definition stands; `values` win."""
-        definition = {
-            "schedule_name": schedule.name,
-            "task": schedule.task,
-            "queue": schedule.queue,
-            "generation": schedule.generation,
-        }
-        return cls(schedule_id=schedule.pk, due_at=due_at, **{**definition, **values})
+        values = {"task": schedule.task, "queue": schedule.queue, "generation": schedule.generation, **values}
+        return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
 
     @property
     def lag(self) -> timedelta | None:

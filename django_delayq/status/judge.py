@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..ledger import Load
+from ..ledger import OVERLOAD, Load
 from .snapshot import Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
@@ -116,13 +116,7 @@ def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
     """Points are missed, and others wait for a worker right now."""
     waiting = any((shard.oldest_due or 0.0) > WAITING_SECONDS for shard in redis.shards)
     if load is not None and load.overloaded and waiting:
-        text = _(
-            "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
-            "came too late, and %(executed)d executed; the longest wait was %(wait)d s. Needed: %(needed).1f "
-            "executions/s, done: %(done).1f. Start more workers or threads, or let schedules fall due less often."
-        )
-        values = {"wait": load.longest_wait, "needed": load.needed, "done": load.done}
-        yield Problem("overload", text % {**load._asdict(), **values})
+        yield Problem("overload", _(OVERLOAD) % load.told)
 
 
 def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:

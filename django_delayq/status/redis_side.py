@@ -15,7 +15,7 @@ def read_redis(broker: Broker, *, server: bool) -> RedisView:
         BrokerError: Redis does not answer, or with an error.
     """
     shards = broker.shards()
-    stats = broker.all_stats(shards)
+    stats = broker.stats(shards)
     jobs = JobBroker(broker).stats(shards)
     now_ms = stats[0].now_ms
     workers = [_worker(name, beat_ms, text, now_ms) for name, (beat_ms, text) in broker.workers().items()]

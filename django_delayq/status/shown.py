@@ -9,12 +9,16 @@ from ..counters import LAG, Counts, by_queue, outcomes, percentile
 from ..ledger import Load
 from ..mirror import Drift
 from .judge import exit_status
-from .snapshot import Comparison, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
+from .snapshot import DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
 
 #: So many shards and silent workers are listed; the JSON has all of them.
 MOST_ROWS = 16
 GOOD, BAD, PLAIN = "good", "bad", ""
 NOT_COUNTED = "not counted in time"
+KEYS = (
+    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
+    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs",
+)  # fmt: skip
 LAYOUTS = {"ours": "ours", "none": "nobody's yet", "foreign": "another's"}
 
 #: The tone that it may be coloured in, and the text.
@@ -26,31 +30,32 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
 
     The keys are part of the public interface: they are added to, never renamed.
     """
-    redis, database, compared, load = snapshot.redis, snapshot.database, snapshot.comparison, snapshot.load
-    return {
-        "status": exit_status(problems),
-        "problems": [{"code": item.code, "message": item.message, "queue": item.queue or None} for item in problems],
-        "prefix": snapshot.prefix,
-        "layout": compared and compared.layout,
-        "redis": None if redis is None or redis.servers is None else [asdict(server) for server in redis.servers],
-        "workers": redis and [{**asdict(worker), "live": worker.live} for worker in redis.workers],
-        "shards": redis and [asdict(shard) for shard in redis.shards],
-        "jobs": redis and [asdict(jobs) for jobs in redis.jobs],
-        "drift": compared and compared.drift and _drift_values(compared.drift),
-        "stale_edits": compared and compared.stale_edits,
-        "reshard": _reshard_values(compared) if compared is not None and not compared.foreign else None,
-        "database": database and {"alias": database.alias, "vendor": database.vendor},
-        "schedules": database
-        and {
-            "parked": database.parked and asdict(database.parked),
-            "failing": database.failing and asdict(database.failing),
-            "refused": database.refused and asdict(database.refused),
-        },
-        "load": None if load is None else {name: value for name, value in load._asdict().items() if name != "enough"},
-        "last_hour": None if snapshot.last_hour is None else list(_last_hour(snapshot.last_hour)),
-        "open_runs": database and database.open_runs,
-        "dead_durable_jobs": database and database.dead_jobs,
-    }
+    redis, database, compared = snapshot.redis, snapshot.database, snapshot.comparison
+    values: dict[str, Any] = dict.fromkeys(KEYS)
+    values["status"], values["prefix"] = exit_status(problems), snapshot.prefix
+    values["problems"] = [
+        {"code": item.code, "message": item.message, "queue": item.queue or None} for item in problems
+    ]
+    if redis is not None:
+        values["redis"] = None if redis.servers is None else list(map(asdict, redis.servers))
+        values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
+        values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
+    if compared is not None:
+        values["layout"], values["stale_edits"] = compared.layout, compared.stale_edits
+        values["drift"] = compared.drift and _drift_values(compared.drift)
+        if not compared.foreign:
+            values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
+    if database is not None:
+        named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
+        values["schedules"] = {name: found and asdict(found) for name, found in named.items()}
+        values["database"] = {"alias": database.alias, "vendor": database.vendor}
+        values["open_runs"], values["dead_durable_jobs"] = database.open_runs, database.dead_jobs
+    if snapshot.load is not None:
+        values["load"] = snapshot.load._asdict()
+        del values["load"]["enough"]
+    if snapshot.last_hour is not None:
+        values["last_hour"] = list(_last_hour(snapshot.last_hour))
+    return values
 
 
 def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
@@ -63,10 +68,6 @@ def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
 def _drift_values(drift: Drift) -> dict[str, Any]:
     swept_at = None if drift.swept_at is None else drift.swept_at.isoformat()
     return {"total": drift.total, **asdict(drift), "swept_at": swept_at}
-
-
-def _reshard_values(compared: Comparison) -> dict[str, Any]:
-    return {"queues": list(compared.moving), "under_way": compared.under_way}
 
 
 def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
@@ -100,14 +101,18 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if load is not None and load.executed + load.missed:
         yield "Load", _load(load)
     if database is not None:
-        yield "Parked", _named(database.parked)
-        yield "Failing", _named(database.failing)
-        if database.refused is not None and database.refused.count:
-            yield "Refused", _named(database.refused)
-        runs = database.open_runs
-        yield "Open runs", NOT_COUNTED if runs is None else ", ".join(f"{name} {count}" for name, count in runs.items())
-        if database.dead_jobs:
-            yield "Dead jobs", f"{database.dead_jobs} in the database; those in Redis are below"
+        yield from _counts(database)
+
+
+def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:
+    yield "Parked", _named(database.parked)
+    yield "Failing", _named(database.failing)
+    if database.refused is not None and database.refused.count:
+        yield "Refused", _named(database.refused)
+    runs = database.open_runs
+    yield "Open runs", NOT_COUNTED if runs is None else ", ".join(f"{name} {count}" for name, count in runs.items())
+    if database.dead_jobs:
+        yield "Dead jobs", f"{database.dead_jobs} in the database; those in Redis are below"
 
 
 def _server(server: ServerView) -> str:

@@ -71,17 +71,13 @@ class Assertions:
         named = [row for row in rows if what in (row.name, row.task)]
         if not named:
             raise AssertionError(f"Nothing is scheduled as {what!r}. {_listed('There are', map(_schedule, rows))}")
-        wanted = f"at {at}" if at is not None else ""
         for row in named:
             upcoming = next_points(row, 1)
-            right = (args is None or list(args) == row.args) and (kwargs is None or dict(kwargs) == row.kwargs)
-            if right and upcoming and (at is None or _same(at, upcoming[0])):
+            if upcoming and _called_with(row, args, kwargs) and (at is None or _same(at, upcoming[0])):
                 return row
-        if args is not None or kwargs is not None:
-            wanted += f" with {_call(args or [], kwargs or {})}"
-        raise AssertionError(
-            f"{what!r} is not scheduled {wanted.strip()}. {_listed('There is', map(_schedule, named))}"
-        )
+        call = _asked(args, kwargs)
+        wanted = (f" at {at}" if at is not None else "") + (call and f" with {call}")
+        raise AssertionError(f"{what!r} is not scheduled{wanted}. {_listed('There is', map(_schedule, named))}")
 
     def assert_not_scheduled(self, name_or_task: str | AnyTask) -> None:
         """Check that no schedule of this name, or for this task, will run.
@@ -135,18 +131,21 @@ class Assertions:
         found = [
             result
             for result in of_task
-            if (args is None or normalize_json(list(args)) == result.args)
-            and (kwargs is None or normalize_json(dict(kwargs)) == result.kwargs)
-            and (run_after is None or _same(run_after, result.task.run_after))
+            if _called_with(result, args, kwargs) and (run_after is None or _same(run_after, result.task.run_after))
         ]
         if len(found) == count or (count is None and found):
             return found
-        wanted = path if args is None and kwargs is None else f"{path}{_call(args or [], kwargs or {})}"
-        if run_after is not None:
-            wanted += f" for {run_after}"
+        wanted = path + _asked(args, kwargs) + ("" if run_after is None else f" for {run_after}")
         was = "was not enqueued" if count is None else f"was enqueued {len(found)} times, not {count}"
         shown = _listed("Enqueued were", map(_job, of_task or everything))
         raise AssertionError(f"{wanted} {was}. {shown}{_waiting_for_commit()}")
+
+
+def _called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
+    """Say whether these are its arguments, as JSON holds them; None: any."""
+    return (args is None or normalize_json(list(args)) == item.args) and (
+        kwargs is None or normalize_json(dict(kwargs)) == item.kwargs
+    )
 
 
 def _same(one: datetime, other: datetime | None) -> bool:
@@ -165,6 +164,10 @@ def _listed(begin: str, items: Any) -> str:
 def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
     return f"({', '.join(shown)})"
+
+
+def _asked(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+    return "" if args is None and kwargs is None else _call(args or (), kwargs or {})
 
 
 def _schedule(row: Schedule) -> str:

@@ -75,11 +75,11 @@ class Bench:
         self.indexes: tuple[Memory[Any], ...] = points, jobs
         self.kinds: tuple[Kind[Any], ...] = Points(points, self.timeouts), Jobs(jobs, self.timeouts)
         self.hand = Hand()
-        trouble = Loud(points, [])
-        timers = Timers(points, [], cap_seconds=FOREVER, alone=True)
+        trouble = Loud(points.broker, [])
+        timers = Timers(points.broker, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.kinds, keeper, trouble, timers)
-        self.dispatcher = Dispatcher(keeper, self.recorder, self.hand, trouble, timers, config.max_reclaims)
+        self.dispatcher = Dispatcher(self.recorder, self.hand, max_reclaims=config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
         #: What has begun and not ended by the frozen clock, soonest first: ms of its end, a number, and itself.

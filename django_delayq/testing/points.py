@@ -16,12 +16,13 @@ class StandingPoint(Standing):
     attempts: int = 0
 
 
-class MemoryPoints(Memory[StandingPoint], NoRedis):
-    """What a worker and the mirror of a single process need; everything else is refused."""
+class MemoryPoints(Memory[StandingPoint]):
+    """An `Index` for a single process."""
 
-    def __init__(self, worker: str = "test") -> None:
-        NoRedis.__init__(self, worker)
-        Memory.__init__(self, self)
+    def __init__(self, broker: NoRedis) -> None:
+        super().__init__(broker)
+        self.config, self.worker = broker.config, broker.worker
+        self.now_ms, self.shard_of = broker.now_ms, broker.shard_of
 
     def turn(self, item: StandingPoint) -> tuple[int, ...]:
         return item.wake_ms, item.point_ms

@@ -212,30 +212,31 @@ def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
     return f"{start}-{high}/{step}" if start + step <= high else str(start)
 
 
+#: How an item looks, in which field (None: in any), and why it is not understood.
+_LOOKS = (
+    ("^R([^A-Z]|$)", None,
+     "is random, so that every worker would see other times. Write H: it is spread by the schedule's name."),
+    (r"\+", None, "has a +, which is not supported; {allowed} Without a * both day fields are joined by 'or'."),
+    ("^-", None, "is negative; {allowed}"),
+    ("#", None, "is not understood: # stands in day-of-week, after one day, as in 5#2 or FRI#L; here {allowed}"),
+    ("^(L-[0-9]+W|LW-[0-9]+)$", DAY_OF_MONTH,
+     "is not understood. Write L-{number} for that day, whatever weekday it is, or LW for the last workday."),
+    ("W$", DAY_OF_WEEK, "is not understood: W stands in day-of-month only, as in 15W; here {allowed}"),
+    ("W", DAY_OF_MONTH, "is not understood: W follows one day, as in 15W, or LW; ranges have no nearest weekday."),
+    ("^L$", DAY_OF_WEEK, "is not understood: write 5L for the last Friday of the month, or SAT for Saturday."),
+)  # fmt: skip
+
+
 def _why_not(spec: FieldSpec, item: str) -> str:
     """Say why an item is not understood, as precisely as its look allows."""
-    allowed = f"allowed are {spec.allowed}."
-    if item.startswith("R") and not item[1:2].isalpha():
-        return "is random, so that every worker would see other times. Write H: it is spread by the schedule's name."
-    if "+" in item:
-        return f"has a +, which is not supported; {allowed} Without a * both day fields are joined by 'or'."
-    if item.startswith("-"):
-        return f"is negative; {allowed}"
-    if "#" in item:
-        return f"is not understood: # stands in day-of-week, after one day, as in 5#2 or FRI#L; here {allowed}"
-    if re.fullmatch("L-[0-9]+W|LW-[0-9]+", item) and spec is DAY_OF_MONTH:
-        back = re.sub("[^0-9]", "", item)
-        return f"is not understood. Write L-{back} for that day, whatever weekday it is, or LW for the last workday."
-    if item.endswith("W") and spec is DAY_OF_WEEK:
-        return f"is not understood: W stands in day-of-month only, as in 15W; here {allowed}"
-    if "W" in item and spec is DAY_OF_MONTH:
-        return "is not understood: W follows one day, as in 15W, or LW; ranges have no nearest weekday."
-    if "H" in item and item[:3] not in spec.names:
+    allowed, begin = f"allowed are {spec.allowed}.", item[:3]
+    for pattern, only, why in _LOOKS:
+        if only in (None, spec) and re.search(pattern, item):
+            return why.format(allowed=allowed, number=re.sub("[^0-9]", "", item))
+    if begin in spec.names and re.fullmatch("[A-Z]{4,}", item):
+        return f"is not understood: write {begin}; {allowed}"
+    if "H" in item and begin not in spec.names:
         return f"is not understood: write H, H/15, H(0-29) or H(0-29)/10; otherwise {allowed}"
-    if item == "L" and spec is DAY_OF_WEEK:
-        return "is not understood: write 5L for the last Friday of the month, or SAT for Saturday."
-    if re.fullmatch("[A-Z]{4,}", item) and item[:3] in spec.names:
-        return f"is not understood: write {item[:3]}; {allowed}"
     if item.endswith(("L", "W")):
         return f"is not understood: L and W stand in the day fields only; {allowed}"
     return f"is not understood; {allowed}"

@@ -49,6 +49,14 @@ def to_ms(instant: datetime) -> int:
     return -(-micros(instant) // 1000)
 
 
+def known_ms(value_ms: int | None) -> datetime | None:
+    """Return the instant of these ms since 1970; None for none, and beyond the calendar: garbage under our keys."""
+    try:
+        return None if value_ms is None else from_ms(value_ms)
+    except (OverflowError, ValueError):
+        return None
+
+
 def from_ms(value: int) -> datetime:
     """Return the instant of a number of milliseconds since 1970, in UTC.
 

@@ -84,9 +84,9 @@ class Claims:
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
-        epoch = claimed.epoch and claimed.epoch.removeprefix("building:")
-        new = epoch is not None and epoch != self._known.get(shard)
-        if epoch is None:
+        epoch = (claimed.epoch or "").removeprefix("building:")
+        new = epoch not in ("", self._known.get(shard))
+        if not epoch:
             self.upkeep.rebuild_soon()
             self.timers.flushed(shard)
         elif new and not self._is_ours(shard, epoch):

@@ -12,11 +12,9 @@ from ..grouping import grouped
 from ..kinds import Held, Kind, Verdicts
 from ..kinds.base import AGAIN_MS
 from .isolation import Isolation
-from .leases import LeaseKeeper
 from .recorder import Recorder
 from .slots import Slots
-from .timers import Timers
-from .trouble import Delays, Trouble
+from .trouble import Delays
 
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
 #: What was offered to the other workers so short a time ago, none of them knows.
@@ -26,12 +24,11 @@ OFFER_SECONDS = 10.0
 class Dispatcher:
     """Used by the loop's thread only."""
 
-    def __init__(
-        self, keeper: LeaseKeeper, recorder: Recorder, slots: Slots, trouble: Trouble, timers: Timers, max_reclaims: int
-    ) -> None:
-        """`timers` is told when what was handed back comes due, and that others should have it first."""
-        self.keeper, self.recorder, self.slots, self.trouble, self.timers = keeper, recorder, slots, trouble, timers
-        self.isolation = Isolation(keeper, recorder, max_reclaims=max_reclaims)
+    def __init__(self, recorder: Recorder, slots: Slots, *, max_reclaims: int) -> None:
+        """The recorder's timers are told when what was handed back comes due, and that others should have it first."""
+        self.recorder, self.slots = recorder, slots
+        self.keeper, self.trouble, self.timers = recorder.keeper, recorder.trouble, recorder.timers
+        self.isolation = Isolation(recorder, max_reclaims=max_reclaims)
         self._taken_over: deque[Held] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
         self._offered: dict[str, float] = {}  # member -> monotonic second, the oldest first

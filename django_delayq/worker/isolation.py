@@ -17,7 +17,6 @@ or a later try, with a delay that grows, because this process claims nothing mea
 import time
 
 from ..kinds import Held
-from .leases import LeaseKeeper
 from .recorder import Recorder
 from .trouble import Delays
 
@@ -31,9 +30,9 @@ REFUSED_FIRST_MS, REFUSED_MOST_MS = 2_000, 300_000
 class Isolation:
     """Who waits for its turn to run alone, and who does. Used by the loop's thread only."""
 
-    def __init__(self, keeper: LeaseKeeper, recorder: Recorder, *, max_reclaims: int) -> None:
+    def __init__(self, recorder: Recorder, *, max_reclaims: int) -> None:
         """What has ended, and waits in `recorder` for somebody else's lock, is not waited for."""
-        self._keeper, self._recorder = keeper, recorder
+        self._keeper, self._recorder = recorder.keeper, recorder
         self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
         #: Those that wait for their turn, and the one that has it.
         self.waiting: list[Held] = []

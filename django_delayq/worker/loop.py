@@ -70,9 +70,7 @@ class Worker:
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
         self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
-        self.dispatcher = Dispatcher(
-            self.keeper, self.recorder, self.slots, self.trouble, self.timers, self.config.max_reclaims
-        )
+        self.dispatcher = Dispatcher(self.recorder, self.slots, max_reclaims=self.config.max_reclaims)
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
         self.upkeep = Upkeep(self.broker, self.shards, wake=self.wake, hinted=self.inbox.put, fail=self.fail)

@@ -110,11 +110,7 @@ class Trouble:
             logger.error("%s Trying again; nothing is lost.", error)
         self._look_again()
         if isinstance(error, DamagedKeys):
-            with suppress(BrokerError):
-                for bad in self.shards if shard is None else [shard]:
-                    names = self.broker.repair(bad)
-                    if names:
-                        logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))
+            repair(self.broker, self.shards if shard is None else [shard])
 
     def database_failed(self, error: Error, *, writing: bool = False) -> None:
         """Note a failure, say once in a row what it is and what to do, and connect anew the next time."""
@@ -126,6 +122,17 @@ class Trouble:
             logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, _remedy(error))
         forget_frames(error)
         connections[ledger.database()].close()
+
+
+def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
+    """Delete keys of a foreign type as far as Redis lets it; say whether there were any, so that a rebuild is due."""
+    found = False
+    with suppress(BrokerError):
+        for shard in shards:
+            if names := broker.repair(shard):
+                found = True
+                logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))
+    return found
 
 
 def _remedy(error: Error) -> str:

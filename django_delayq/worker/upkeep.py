@@ -12,7 +12,7 @@ from django.db import DatabaseError, Error, connections
 from .. import ledger, minutes, mirror
 from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
-from .trouble import Backoff, forget_frames
+from .trouble import Backoff, forget_frames, repair
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -198,12 +198,7 @@ class Upkeep:
     def _tell_overload(self) -> None:
         load = ledger.read_load()
         if load.overloaded:
-            logger.warning(
-                "More falls due than the workers can do: in %.0f s %d due points were skipped because they came too "
-                "late, and %d executed; the longest wait was %.0f s. Needed: %.1f executions/s, done: %.1f. Start more "
-                "workers or threads, or let schedules fall due less often.",
-                load.seconds, load.missed, load.executed, load.longest_wait, load.needed, load.done,
-            )  # fmt: skip
+            logger.warning(ledger.OVERLOAD, load.told)
 
     def _small_chores(self) -> None:
         """Say that this worker lives, and mirror what the fast path missed, where it is time."""
@@ -232,15 +227,8 @@ class Upkeep:
 
     def _repair(self, error: DamagedKeys) -> None:
         logger.error("%s", error)
-        for shard in self.shards:
-            try:
-                names = self.broker.repair(shard)
-            except BrokerError as failure:
-                logger.error("Could not repair %s: %s", shard, failure)
-                return
-            if names:
-                logger.error("Deleted %s, which something else wrote; it is rebuilt.", ", ".join(names))
-                self.rebuild_soon()
+        if repair(self.broker, self.shards):
+            self.rebuild_soon()
 
     # -- the listening thread
 

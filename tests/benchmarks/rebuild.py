@@ -136,7 +136,7 @@ def flush(options: argparse.Namespace, broker: Any, pid: int) -> None:
     client.flushall()
 
     def is_back() -> bool:
-        stats = broker.all_stats(places)
+        stats = broker.stats(places)
         built = all(item.epoch and not item.epoch.startswith("building:") for item in stats)
         return built and sum(item.members for item in stats) == options.schedules
 

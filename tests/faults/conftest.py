@@ -58,6 +58,12 @@ def trace(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
+def dense(settings: Any) -> None:
+    """Points may come several times a second, so that a test takes few seconds."""
+    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.1}
+
+
+@pytest.fixture
 def note_row(request: pytest.FixtureRequest) -> Callable[[Row], None]:
     """Add a row to the table, for a test whose fault the oracle's figures do not describe."""
     return lambda row: request.node.user_properties.append((PROPERTY, asdict(row)))

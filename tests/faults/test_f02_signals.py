@@ -35,7 +35,10 @@ def fill(first, gate, trace, broker):
         gate.touch()
         end = time.monotonic() + 1  # what waits for so long is handed back: try again
         while time.monotonic() < end:
-            if len(trace.running_in(first.pid)) == THREADS and broker.stats(Shard("default", 0)).leased >= THREADS + 2:
+            if (
+                len(trace.running_in(first.pid)) == THREADS
+                and broker.stats([Shard("default", 0)])[0].leased >= THREADS + 2
+            ):
                 return True
         gate.unlink()
         wait_until(lambda: not trace.running_in(first.pid))

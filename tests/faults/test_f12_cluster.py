@@ -109,7 +109,7 @@ def test_f12_another_number_of_shards_while_workers_run_loses_and_doubles_no_poi
                 wait_until(lambda: len(trace.first_after(began)) == len(histories), 60, "all to go on")
                 verdict = report(f"F12 {before} -> {after} shards", histories, recovery=time.time() - began)
                 assert fleet.tend() == 0
-            assert [broker.stats(place).members > 0 for place in broker.shards(["default"])] == [True] * after
+            assert [stats.members > 0 for stats in broker.stats(broker.shards(["default"]))] == [True] * after
             assert not list(broker.client.scan_iter(f"{{{conf.get_config().prefix}:default:{after}}}:[^j]*"))
             assert "former" not in json.loads(broker.layout())
     assert f"has {after} shards in Redis but {before} in DELAYQ['SHARDS']" in former.workers[0].log()

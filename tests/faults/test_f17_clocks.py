@@ -30,12 +30,6 @@ def time(monkeypatch, broker):
     simulated.end()
 
 
-@pytest.fixture
-def dense(settings):
-    """Points may come several times a second, so that a test of steps and kills takes few seconds."""
-    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.1}
-
-
 def at(text):
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 

@@ -149,7 +149,7 @@ def all_agree(broker, wanted):
     return (
         all(agrees(broker, row, what) for row, what in wanted)
         and all(mirrored(broker, row) for row in kept)
-        and sum(broker.stats(place).members for place in broker.shards()) == len(kept)
+        and sum(stats.members for stats in broker.stats(broker.shards())) == len(kept)
         and not Schedule.objects.unmirrored().exists()
     )
 

@@ -22,7 +22,7 @@ from tests.faults.harness.load import schedules
 from tests.faults.harness.workers import WorkerProcess
 from tests.integration.mirroring import mirrored, schedule
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("dense")]
 
 
 class Stranger:
@@ -67,16 +67,10 @@ def stranger(migrated, prefix):
             connection.execute(f"DELETE FROM {model._meta.db_table}")  # noqa: S608
 
 
-@pytest.fixture(autouse=True)
-def dense(settings):
-    """Points may come several times a second, so that the tests take few of them."""
-    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.1}
-
-
 def content(broker, rows):
     """Return what Redis holds of schedules that are not due, and how many members there are."""
     views = broker.views([(f"s{row.pk}", row.queue) for row in rows])
-    return views, [broker.stats(place).members for place in broker.shards()], broker.layout()
+    return views, [stats.members for stats in broker.stats(broker.shards())], broker.layout()
 
 
 def refused(text, *parts):
@@ -184,5 +178,5 @@ def test_f31_another_number_of_shards_is_refused_until_the_prefix_is_purged(brok
         report("F31 another number of shards", histories)
     sharded = Broker(timeout_seconds=5)
     assert all(mirrored(sharded, row) for row in [*rows, late])
-    assert sum(sharded.stats(place).members > 0 for place in sharded.shards(["default"])) == 3
+    assert sum(stats.members > 0 for stats in sharded.stats(sharded.shards(["default"]))) == 3
     sharded.close()

@@ -1,10 +1,11 @@
-"""Fixtures of the tests of the admin and of declared schedules."""
+"""Fixtures of the tests of the mirror, the admin and of declared schedules."""
 
 from collections.abc import Iterator
 
 import pytest
 from django.test import Client
 
+from django_delayq import mirror
 from tests.declaring import Code, declaring
 from tests.integration.admin_pages import client_for, kill_redis
 
@@ -13,6 +14,14 @@ from tests.integration.admin_pages import client_for, kill_redis
 def boss() -> Client:
     """A client that may do everything."""
     return client_for(superuser=True)
+
+
+@pytest.fixture
+def built(broker):
+    """A prefix that was built once, as in any running project."""
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    return broker
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ class MemoryShard:
     epoch = "memory"
 
     def __init__(self):
-        self.broker = MemoryPoints()
+        self.broker = MemoryPoints(NoRedis("test"))
         self.now = begin(self.broker)
 
     def seed(self, **parts):

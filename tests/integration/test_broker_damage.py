@@ -13,17 +13,22 @@ def shard(broker):
     return SeededShard(broker)
 
 
-@pytest.mark.parametrize("part", keys.PARTS)
-def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
-    shard.member("s1", attempts="2")
+def spoil(shard, part):
+    """Put another type under a key."""
     shard.client.delete(shard.names[part])
     if keys.TYPES[part] == "string":
         shard.client.rpush(shard.names[part], "foreign")
     else:
         shard.client.set(shard.names[part], "foreign")
+
+
+@pytest.mark.parametrize("part", keys.PARTS)
+def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
+    shard.member("s1", attempts="2")
+    spoil(shard, part)
     with pytest.raises(DamagedKeys, match="foreign type"):
         shard.claim()
-        shard.broker.stats(PLACE)
+        shard.broker.stats([PLACE])
         shard.broker.remove(PLACE, [("s1", 9, "")])
     assert shard.broker.repair(PLACE) == [shard.names[part]]
     assert shard.claim().epoch is None
@@ -63,7 +68,7 @@ def test_garbage_values_stop_no_script(shard, value):
     assert names_of(again) == ["s1"]
     broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], reset=True)
     broker.views([("s1", "default")])
-    broker.stats(PLACE)
+    broker.stats([PLACE])
     items = [Settlement("s1", again.holder, "drop", 0, 10**41), Settlement("s2", claim.holder, "drop", 0, 10**41)]
     assert broker.settle(PLACE, items).replies == [1, 1]
     assert broker.enqueue(PLACE, [("s3", 1, 1)]) == [False]

@@ -229,7 +229,7 @@ def test_parts_run_once_each_on_a_server_that_has_forgotten_the_script(shard, mo
     shard.client.script_flush()
     assert shard.broker.enqueue(PLACE, [(f"r{n}", 1, 1) for n in range(3)]) == [True, True, True]
     shard.client.script_flush()
-    assert [stats.members for stats in shard.broker.all_stats([PLACE, Shard("default", 1)])] == [3, 0]
+    assert [stats.members for stats in shard.broker.stats([PLACE, Shard("default", 1)])] == [3, 0]
 
 
 def test_an_error_in_one_part_is_raised(shard, monkeypatch):

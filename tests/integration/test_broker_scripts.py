@@ -296,7 +296,7 @@ def test_stats_count_without_changing(shard):
     shard.held("s1")
     shard.member("s2", due=-1000)
     shard.member("s3", due=5_000)
-    before, stats = shard.state(), shard.broker.stats(PLACE)
+    before, stats = shard.state(), shard.broker.stats([PLACE])[0]
     assert (stats.members, stats.due, stats.leased, stats.head_ms, stats.epoch) == (3, 1, 1, shard.now - 1000, "e1")
     assert stats.now_ms - shard.now == about(0)
     assert shard.state() == before

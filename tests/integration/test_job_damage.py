@@ -11,7 +11,7 @@ from django_delayq.exceptions import DamagedKeys
 from tests.app import tasks
 from tests.integration.job_shard import JobShard, names_of, new
 from tests.integration.shard import LEASE_MS, PLACE
-from tests.integration.test_broker_damage import GARBAGE
+from tests.integration.test_broker_damage import GARBAGE, spoil
 from tests.jobs.support import SUCCESSFUL
 from tests.support import run_burst
 
@@ -28,15 +28,6 @@ def fresh():
     tasks.CALLS.clear()
     yield
     shared().forget()
-
-
-def spoil(shard, part):
-    """Put another type under a key."""
-    shard.client.delete(shard.names[part])
-    if keys.TYPES[part] == "string":
-        shard.client.rpush(shard.names[part], "foreign")
-    else:
-        shard.client.set(shard.names[part], "foreign")
 
 
 @pytest.mark.parametrize("part", keys.JOB_PARTS)
@@ -123,7 +114,7 @@ def test_garbage_values_stop_no_script(shard, value):
     assert shard.change("j3", "revive", 5, "text") == "OK"
     again = shard.claim(request=10**12 + 1)
     assert sorted(names_of(again)) == ["j1", "j2", "j3", "j4"]
-    shard.jobs.views(PLACE, names)
+    shard.jobs.views([(PLACE, name) for name in names])
     shard.jobs.counts([PLACE])
     items = [(entry.member, claim.holder, "done", 1, "x") for claim in (claim, again) for entry in claim.entries]
     assert sum(shard.settle(*items)) == 6
@@ -146,7 +137,7 @@ def test_garbage_scores_stop_no_script(shard, part, score):
     whats = {"j2": "dead", "j3": "retry", "j4": "release"}
     assert shard.settle(*((name, holders[name], what, 0, "") for name, what in whats.items())) == [True] * 3
     assert {"j3", "j4"} <= set(names_of(shard.claim(request=3)))
-    shard.jobs.views(PLACE, ["j1", "j2"])
+    shard.jobs.views([(PLACE, "j1"), (PLACE, "j2")])
     shard.jobs.counts([PLACE])
 
 

@@ -667,7 +667,7 @@ def test_a_view_tells_what_stands_of_a_job(index):
     index.settle(("j2", holder, "dead", 0, "why"))
     index.add(new("j3", wake=index.now + 60_000))
     index.put_result("j4")
-    one, two, three, four, five = index.jobs.views(PLACE, ["j1", "j2", "j3", "j4", "j5"])
+    one, two, three, four, five = index.jobs.views([(PLACE, f"j{n}") for n in range(1, 6)])
     assert (one.payload, one.holder, one.waits_until_ms - index.now) == ("payload of j1", holder, about(LEASE_MS))
     assert (two.payload, two.died_ms - index.now, two.holder) == ("why", about(0), "")
     assert (three.waits_until_ms, three.result) == (index.now + 60_000, "")

@@ -13,15 +13,6 @@ from tests.support import run_burst
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def built(broker):
-    """A prefix that was built once, as in any running project."""
-    mirror.check_layout(broker)
-    for place in broker.shards():
-        broker.swap_epochs([place], None, "built")
-    return broker
-
-
 DAMAGES = [
     ("nothing", lambda b, row: None, ""),
     ("entry lost", lambda b, row: b.remove(b.shards()[0], [(f"s{row.pk}", 10**15, "")]), "added"),

@@ -45,7 +45,7 @@ def stored(broker):
 
 
 def members(broker):
-    return [broker.stats(Shard("bulk", shard)).members for shard in range(BULK)]
+    return [stats.members for stats in broker.stats([Shard("bulk", shard) for shard in range(BULK)])]
 
 
 def refused(call, *args):

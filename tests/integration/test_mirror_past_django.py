@@ -20,14 +20,6 @@ from tests.support import YEARLY_CRON, make_due, run_burst
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def built(broker):
-    """A prefix that was built once, as in any running project."""
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
-    return broker
-
-
 def by_sql(row, **columns):
     """Edit a row as `psql` would."""
     names = ", ".join(f"{name} = %s" for name in columns)

@@ -19,14 +19,6 @@ rebuilding = sys.modules["django_delayq.mirror.rebuild"]
 
 
 @pytest.fixture
-def built(broker):
-    """A prefix that was built once, as in any running project."""
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
-    return broker
-
-
-@pytest.fixture
 def worked_out(monkeypatch):
     """The keys of the schedules that a rebuild works out, instead of putting them back as they were."""
     real, pks = rebuilding.compare, []

@@ -17,15 +17,6 @@ from tests.support import YEARLY_CRON, count_keys, make_due, run_burst
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def built(broker):
-    """A prefix that was built once, as in any running project."""
-    mirror.check_layout(broker)
-    for place in broker.shards():
-        broker.swap_epochs([place], None, "built")
-    return broker
-
-
 def test_a_row_inserted_past_django_is_found_by_the_delta_sweep(built):
     row = schedule()
     names = [field.column for field in Schedule._meta.concrete_fields if field.column != "id"]
@@ -72,7 +63,7 @@ def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built)
     set_due(built, leased, "due", built.now_ms() + 30_000)
     assert mirror.full_sweep(built).lines == []
     assert {row.name: view(built, row) for row in (due, retrying, edited, stepped)} == before
-    assert built.stats(place).leased == 1
+    assert built.stats([place])[0].leased == 1
 
 
 def test_what_its_holder_is_about_to_drop_is_no_difference(built):

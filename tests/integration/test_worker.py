@@ -148,7 +148,7 @@ def test_what_is_about_to_move_to_another_shard_is_not_executed_where_it_was(set
     worker.broker.close()
     assert entry is None, "it comes back a second later"
     assert not Run.objects.exists()
-    stats = broker.stats(other)
+    stats = broker.stats([other])[0]
     assert (stats.members, stats.due, stats.leased) == (1, 0, 0), "there, and free to be moved"
     broker.close()
 
@@ -191,7 +191,7 @@ def test_members_of_nobody_are_dropped(broker):
     for member in ("x", "s999999", "r424242", "s1x", "s" + "9" * 40, "weird member"):
         broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {member: 1})
     run_burst()
-    assert broker.stats(place).members == 1
+    assert broker.stats([place])[0].members == 1
     assert statuses() == [Status.SUCCEEDED]
 
 
@@ -202,7 +202,7 @@ def test_a_schedule_deleted_behind_redis_is_not_run(broker):
     Schedule._base_manager.filter(pk=row.pk)._raw_delete("default")
     run_burst()
     assert Run.objects.count() == 0
-    assert broker.stats(broker.shard_of(f"s{row.pk}", "default")).members == 0
+    assert broker.stats([broker.shard_of(f"s{row.pk}", "default")])[0].members == 0
 
 
 def test_a_schedule_disabled_behind_redis_is_skipped_and_dropped(broker):
@@ -343,7 +343,7 @@ def test_run_now_runs_beside_the_chain_also_when_paused(broker):
     row.refresh_from_db()
     assert row.state.last_due_at is None
     assert row.state.run_count == 0
-    assert broker.stats(broker.shard_of(f"r{run.pk}", "default")).members == 0
+    assert broker.stats([broker.shard_of(f"r{run.pk}", "default")])[0].members == 0
 
 
 def test_run_now_survives_a_flush(broker):

@@ -4,9 +4,9 @@ import asyncio
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from django_delayq.compat import TaskContext, task
+from tests.app import tasks as app_tasks
 from tests.jobs.support import with_options
 
 
@@ -132,12 +132,7 @@ def leak(password: str, note: str) -> None:
 @with_options(max_attempts=3, backoff=0)
 def stubborn_once(path: str, failures: int) -> str:
     """Fail as often as asked; tried three times."""
-    with Path(path).open("a") as file:
-        file.write("x")
-    count = len(Path(path).read_text())
-    if count <= failures:
-        raise RuntimeError(f"attempt {count} fails")
-    return f"attempt {count}"
+    return app_tasks.flaky.func(path, failures)
 
 
 @task

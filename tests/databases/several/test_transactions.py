@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sche
 
 
 def members(broker):
-    return broker.stats(broker.shards()[0]).members
+    return broker.stats(broker.shards()[:1])[0].members
 
 
 def test_an_order_reaches_redis_with_the_commit(broker):

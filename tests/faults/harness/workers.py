@@ -169,13 +169,6 @@ class Fleet:
             self.workers[number] = self._new(number)
         return len(gone)
 
-    def tended(self, seconds: float) -> None:
-        """Let the fleet work for so long, replacing the dead all the while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.tend()
-            time.sleep(0.1)  # between two looks at who has died
-
     def stop(self, seconds: float = PATIENCE_SECONDS) -> list[int]:
         """Ask all for a drain and return their exit statuses."""
         for worker in self.workers:
