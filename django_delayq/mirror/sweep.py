@@ -73,10 +73,11 @@ def delta_sweep(broker: Broker) -> int:
     return max(len(pks) - len(left), len(jobs))
 
 
-def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], bool] = lambda: True) -> Report:
+def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
     """Compare every definition, member, open run and durable job with Redis, and mend what differs.
 
-    Shards that were flushed are built by it. `go_on` is asked after each page; where it says no, the sweep ends there.
+    Shards that were flushed are built by it. `go_on` is asked after each page, with how many schedules
+    were checked by then; where it says no, the sweep ends there.
 
     Raises:
         BrokerError: Redis failed on the way; what was mended stays, the rest comes with the next sweep.
@@ -88,7 +89,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[], boo
         report.checked += checked
         report.lines += lines
         build.go_on()
-        if not go_on():
+        if not go_on(report.checked):
             return report
     build.finish()
     if not dry_run:

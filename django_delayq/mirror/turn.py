@@ -77,14 +77,14 @@ def sweep_in_turn(
     broker: Broker,
     *,
     every_seconds: float = FULL_SECONDS,
-    go_on: Callable[[], bool] = lambda: True,
+    go_on: Callable[[int], bool] = lambda checked: True,
     now_ms: int | None = None,
     run_ids: str | None = None,
 ) -> Report | None:
     """Make a full sweep if one is due and nobody is at it; None where not. See Note [Turns].
 
-    `go_on` is asked after each page; where it says no, the sweep ends there, and another worker begins anew. `now_ms`
-    is the server's clock, and `run_ids` what names the servers, of whoever has just asked for them.
+    `go_on` is asked as by `full_sweep`; where it says no, the sweep ends, and another worker begins anew. `now_ms` is
+    the server's clock, and `run_ids` what names the servers, of whoever has just asked for them.
 
     Raises:
         ForeignLayout: The prefix is another database's.
@@ -99,12 +99,12 @@ def sweep_in_turn(
     try:
         if not is_due(broker, every_seconds=every_seconds):  # another one has just finished
             return None
-        return sweep_now(broker, go_on=lambda: go_on() and broker.keep_sweep(token, ttl_ms=TTL_MS))
+        return sweep_now(broker, go_on=lambda checked: go_on(checked) and broker.keep_sweep(token, ttl_ms=TTL_MS))
     finally:
         broker.end_sweep(token)
 
 
-def sweep_now(broker: Broker, *, go_on: Callable[[], bool] = lambda: True) -> Report:
+def sweep_now(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
     """Make a full sweep, whoever else is at it, and note it.
 
     Raises:
@@ -118,7 +118,7 @@ def sweep_now(broker: Broker, *, go_on: Callable[[], bool] = lambda: True) -> Re
     return report
 
 
-def adopt(broker: Broker) -> Report:
+def adopt(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
     """Take the prefix over for this database, whatever it was before: restored, copied, or moved elsewhere.
 
     The layout is written first, then every shard gets another epoch and loses its leases, and the sweep that is under
@@ -133,4 +133,4 @@ def adopt(broker: Broker) -> Report:
     store_layout(broker)
     broker.note_sweep(None)
     broker.take_over(broker.shards())
-    return sweep_now(broker)
+    return sweep_now(broker, go_on=go_on)

@@ -1,6 +1,8 @@
 """Declared schedules in `delayq_sync`, after `migrate`, and in the system checks."""
 
 import io
+import json
+from datetime import timedelta
 
 import pytest
 from django.core import checks
@@ -199,3 +201,13 @@ def test_settings_that_are_wrong_are_told_once(code):
     code.says("periodic('0 9 * * *')(noop)")
     with override_settings(DELAYQ={"QUEUES": []}):
         assert [number for number, _message in found()] == ["delayq.E001"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_sync_tells_programs_what_it_changed_as_json(broker):
+    Schedule.objects.create(name="s", kind="every", every=timedelta(hours=1), task="tests.app.tasks.noop")
+    broker.client.delete(f"{{{broker.config.prefix}:default:0}}:due")
+    out = io.StringIO()
+    call_command("delayq_sync", "--json", stdout=out)
+    told = json.loads(out.getvalue())
+    assert (told["checked"], told["changed"], told["dry_run"], len(told["lines"])) == (1, 1, False, 1)

@@ -178,7 +178,7 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
         schedule(f"s{n}")
     built.note_sweep(None)
 
-    def meanwhile():
+    def meanwhile(checked):
         with monkeypatch.context() as elsewhere:
             become_a_copy(elsewhere)
             mirror.adopt(built)

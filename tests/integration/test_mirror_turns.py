@@ -130,7 +130,7 @@ def test_nobody_begins_while_another_one_sweeps_nor_right_after_it(broker, monke
     other = Broker(timeout_seconds=5, worker="other")
     met = []
 
-    def meanwhile():
+    def meanwhile(checked):
         met.append(mirror.sweep_in_turn(other))
         return True
 
@@ -180,7 +180,7 @@ def test_the_mark_is_renewed_page_by_page(broker, monkeypatch):
     key = f"{broker.config.prefix}:sweep"
     left = []
 
-    def shorten():
+    def shorten(checked):
         left.append(broker.client.pttl(key))
         broker.client.pexpire(key, 10_000)
         return True
@@ -204,7 +204,7 @@ def test_a_sweep_that_must_not_go_on_ends_after_the_page_and_is_not_noted(broker
     mirror.check_layout(broker)
     for n in range(5):
         schedule(f"s{n}")
-    report = mirror.sweep_in_turn(broker, go_on=lambda: stop(broker))
+    report = mirror.sweep_in_turn(broker, go_on=lambda checked: stop(broker))
     assert not report.done
     assert report.checked == 1
     assert turn.read_last(broker) is None

@@ -2,7 +2,10 @@
 what changed. No logic of its own.
 """
 
+import json
 from argparse import ArgumentParser
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -12,6 +15,8 @@ from django.db import DatabaseError
 from django_delayq import conf, declared, ledger, mirror
 from django_delayq.broker import Broker
 from django_delayq.exceptions import DelayQError
+from django_delayq.management.progress import Progress
+from django_delayq.models import Schedule
 from django_delayq.plain import plain
 
 TIMEOUT_SECONDS = 10.0
@@ -29,6 +34,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help="Say what was changed as one JSON object in a line, and each second before that how far it is.",
+        )
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")
         group.add_argument("--purge", action="store_true", help="Remove everything under the prefix from Redis.")
@@ -63,33 +73,41 @@ class Command(BaseCommand):
         if options["reshard"] is not None:
             self._reshard(broker, options["reshard"])
         elif options["adopt"]:
-            self._write(mirror.adopt(broker), "changed", options["verbosity"])
+            self._sweep(broker, options, mirror.adopt)
         else:
-            self._sync(broker, dry_run=options["dry_run"], verbosity=options["verbosity"])
+            self._sync(broker, options)
 
-    def _sync(self, broker: Broker, *, dry_run: bool, verbosity: int) -> None:
+    def _sync(self, broker: Broker, options: dict[str, Any]) -> None:
         """Sync what the code declares, before it is mirrored."""
+        dry_run = options["dry_run"]
         mirror.check_layout(broker, claim=not dry_run)
-        changed = "would be changed" if dry_run else "changed"
         found = declared.sync(dry_run=dry_run)
-        for line in (*found.lines, *found.notes):
+        for line in () if options["json"] else (*found.lines, *found.notes):
             self.stdout.write(line)
-        if found:
-            self.stdout.write(f"{found.checked} declared schedules, {found.changed} {changed}.")
-        self._write(
-            mirror.full_sweep(broker, dry_run=True) if dry_run else mirror.sweep_now(broker), changed, verbosity
-        )
+        if found and not options["json"]:
+            self.stdout.write(f"{found.checked} declared schedules, {found.changed} {_changed(options)}.")
+        sweep = partial(mirror.full_sweep, dry_run=True) if dry_run else mirror.sweep_now
+        self._sweep(broker, options, sweep, declared=[*found.lines, *found.notes])
         if found.problems:
             raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *found.problems]))
 
-    def _write(self, report: mirror.Report, changed: str, verbosity: int) -> None:
-        """Write what was changed in Redis: all of it from verbosity 2 on, else what a person reads."""
-        shown = report.lines if verbosity > 1 else report.lines[:MOST_LINES]
+    def _sweep(
+        self, broker: Broker, options: dict[str, Any], sweep: Callable[..., mirror.Report], **also: list[str]
+    ) -> None:
+        """Sweep, and write what was changed in Redis: all of it from verbosity 2 on, else what a person reads."""
+        count = Schedule._base_manager.using(ledger.database()).count()
+        with Progress(self.stdout, "schedules", count, as_json=options["json"]) as progress:
+            report = sweep(broker, go_on=progress.at)
+        if options["json"]:
+            told = {"checked": report.checked, "changed": len(report.lines), "dry_run": options["dry_run"], **also}
+            self.stdout.write(json.dumps({**told, "lines": report.lines}))
+            return
+        shown = report.lines if options["verbosity"] > 1 else report.lines[:MOST_LINES]
         for line in shown:
             self.stdout.write(plain(line))
         if len(shown) < len(report.lines):
             self.stdout.write(f"… and {len(report.lines) - len(shown):,} more; -v 2 lists all.")
-        self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {changed}.")
+        self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_changed(options)}.")
 
     def _reshard(self, broker: Broker, number: int) -> None:
         config = conf.get_config()
@@ -103,3 +121,7 @@ class Command(BaseCommand):
             self.stdout.write(f"{queue}: {count} entries moved to {config.shard_count(queue)} shards.")
         if not moved:
             self.stdout.write("Nothing to do: Redis has as many shards as DELAYQ['SHARDS'] says.")
+
+
+def _changed(options: dict[str, Any]) -> str:
+    return "would be changed" if options["dry_run"] else "changed"

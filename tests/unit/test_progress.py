@@ -1,0 +1,59 @@
+"""How far a command is: a bar on a terminal, JSON for a program, nothing else anywhere."""
+
+import io
+import json
+import os
+
+import pytest
+from django.core.management.base import OutputWrapper
+
+from django_delayq.management import progress
+from django_delayq.management.progress import Progress
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    for name in ("FIRST_SECONDS", "TERMINAL_SECONDS", "JSON_SECONDS"):
+        monkeypatch.setattr(progress, name, 0.0)
+
+
+def test_on_a_terminal_there_is_a_bar_and_nothing_of_it_is_left() -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        with Progress(OutputWrapper(terminal), "schedules", 200) as bar:
+            assert bar.at(50)
+        shown = os.read(ours, 1000).decode()
+    os.close(ours)
+    assert "[#######.......................]  25%  50 schedules" in shown
+    _, line, wiped, rest = shown.split("\r")
+    assert (wiped, rest) == (" " * len(line), "")
+
+
+def test_what_takes_less_than_a_second_shows_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 60.0)
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    with Progress(OutputWrapper(out), "schedules", 200) as bar:
+        bar.at(50)
+    assert out.getvalue() == ""
+
+
+def test_where_stdout_is_no_terminal_there_is_nothing() -> None:
+    out = io.StringIO()
+    with Progress(OutputWrapper(out), "schedules", 200) as bar:
+        bar.at(50)
+    assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("total", [0, 200])
+def test_a_program_gets_an_object_in_a_line(total) -> None:
+    out = io.StringIO()
+    with Progress(OutputWrapper(out), "schedules", total, as_json=True) as bar:
+        bar.at(50)
+    told = json.loads(out.getvalue())
+    assert (told["schedules"], told["of"], told["seconds_left"] is None) == (50, total or None, not total)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (61, "1:01 min")])
+def test_time_left_is_short_to_read(seconds, text) -> None:
+    assert progress._clock(seconds) == text
