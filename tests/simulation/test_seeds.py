@@ -55,7 +55,7 @@ def test_no_history_breaks_a_promise(stage, half, capsys):
 @pytest.mark.everything
 @pytest.mark.parametrize("half", range(HALVES))
 def test_no_history_breaks_a_promise_in_minutes(stage, half, capsys):
-    a_while(stage, half, 10_000, 120, capsys)
+    a_while(stage, half, 10_000, 90, capsys)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
