@@ -7,6 +7,7 @@ here, by its folder, but for the tests marked `smoke`. Who names a folder below 
 but the long forms. A `-m` of one's own always wins.
 """
 
+import functools
 import gc
 import itertools
 import os
@@ -178,6 +179,18 @@ def web_timeout() -> Iterator[float]:
         patched.setattr(web, "TIMEOUT_SECONDS", 3.0)
         patched.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
         yield shipped
+
+
+@pytest.fixture(autouse=True, scope="session")
+def known_version() -> Iterator[None]:
+    """Read redis-py's version once: it searches the installed packages for it at every connection, of thousands."""
+    import redis.utils
+
+    read = getattr(redis.utils, "get_lib_version", None)
+    with pytest.MonkeyPatch.context() as patched:
+        if read is not None:
+            patched.setattr(redis.utils, "get_lib_version", functools.cache(read))
+        yield
 
 
 _numbers = itertools.count()

@@ -23,7 +23,7 @@ from .binary import URL_VARIABLE, EmbeddedServerUnavailable
 
 #: A unix socket's path has at most 103 bytes on macOS and the BSDs, 107 on Linux.
 LONGEST_TEMP_ROOT = 70
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.005
 
 
 def temp_root() -> str:

@@ -113,7 +113,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 0.0, what: str 
         now = time.monotonic()
         if now - began > patience:
             raise AssertionError(f"not within {patience} s: {what or condition}")
-        time.sleep(max(0.02, 4 * (now - asked)))
+        time.sleep(max(0.005, 4 * (now - asked)))
         asked = time.monotonic()
     return time.monotonic() - began
 

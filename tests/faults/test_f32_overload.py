@@ -1,6 +1,7 @@
 """F32: more falls due than the workers can do. Each schedule has its turn, whatever its policies, and it is told."""
 
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
@@ -11,8 +12,8 @@ from tests.faults.harness.load import schedules
 from tests.faults.live import live_worker
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
-#: Points a second, of which one thread executes half at most.
-COUNT, SECONDS = 100, 0.02
+#: A hundred points a second, of which one thread executes half at most.
+COUNT, EVERY, SECONDS = 50, timedelta(seconds=0.5), 0.02
 TURNS = 2
 
 
@@ -25,8 +26,11 @@ TURNS = 2
         ("queue_all", "all", False),
     ],
 )
-def test_f32_under_overload_each_schedule_has_its_turn_and_it_is_told(overlap, missed, told, server, trace, report):
-    histories = schedules(COUNT, trace, seconds=SECONDS, overlap=overlap, missed=missed)
+def test_f32_under_overload_each_schedule_has_its_turn_and_it_is_told(
+    overlap, missed, told, server, trace, report, settings
+):
+    settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.1}
+    histories = schedules(COUNT, trace, every=EVERY, seconds=SECONDS, overlap=overlap, missed=missed)
     with live_worker("slow", threads=1):
         wait_until(lambda: len(turns()) == COUNT and min(turns().values()) >= TURNS, what="turns of all")
         if told:

@@ -115,11 +115,11 @@ def test_of_connections_that_fail_none_is_kept(make):
 
 
 def test_a_reply_that_comes_too_late_is_nobody_elses(make, stale):
-    sent = Exchange(make(socket_timeout=0.2).connection_pool)
+    sent = Exchange(make(socket_timeout=0.1).connection_pool)
     before = identity(sent)
     with pytest.raises(errors.TimeoutError):
-        sent.send([request("BLPOP", "nobody pushes", "0.6"), request("ECHO", "late")])
-    time.sleep(0.8)
+        sent.send([request("BLPOP", "nobody pushes", "0.3"), request("ECHO", "late")])
+    time.sleep(0.4)
     assert echoes(sent, "own")
     assert identity(sent) != before
 

@@ -92,14 +92,14 @@ def test_a_server_that_was_replaced_is_noticed_although_no_command_failed(noted,
 
 def test_small_chores_do_not_wait_for_a_long_sweep(broker, running, monkeypatch):
     monkeypatch.setattr(pages, "PAGE", 1)
-    monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.05)
+    monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.02)
     rows = [schedule(f"s{n}") for n in range(12)]
     compare, seen = rebuilding.compare, []
 
     def slow(own, homes, **kwargs):
         if homes:
             (pk,) = homes
-            time.sleep(0.1)  # a page that takes long: a delta sweep falls due
+            time.sleep(0.05)  # a page that takes long: a delta sweep falls due
             if pk == rows[1].pk:  # an edit of what the sweep has behind it
                 Schedule._base_manager.filter(pk=rows[0].pk).update(synced_generation=0)
             seen.append((pk, Schedule.objects.get(pk=rows[0].pk).synced_generation))

@@ -20,7 +20,7 @@ from tests.jobs.durable_support import backend
 from tests.support import OTHER_DAILY_CRON, YEARLY_CRON
 
 pytestmark = pytest.mark.django_db(transaction=True)
-FEW, MANY = 10, 1_000
+FEW, MANY = 10, 300
 #: How many statements more are well, where one for each row were MANY: two for another page, and SQLite takes a
 #: statement's values in parts, of some 40 rows.
 ALLOWED = 2 + {"sqlite": 3 * MANY // 20}.get(connection.vendor, 0)

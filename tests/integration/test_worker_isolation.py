@@ -169,7 +169,7 @@ def test_the_first_take_over_runs_beside_others(broker, tmp_path):
 
 def test_from_the_second_take_over_on_a_suspect_runs_alone(broker, tmp_path, patient):
     path, gate = tmp_path / "f", tmp_path / "gate"
-    before, suspect, after = note("before", path, gate=gate), note("suspect", path, 1.0), note("after", path, 0.1)
+    before, suspect, after = note("before", path, gate=gate), note("suspect", path, 0.5), note("after", path, 0.1)
     died(broker, suspect, reclaims=1, lapsed=False)
     make_due(broker, before)
     with Running() as running:
@@ -190,9 +190,9 @@ def test_from_the_second_take_over_on_a_suspect_runs_alone(broker, tmp_path, pat
 
 def test_several_suspects_run_one_after_the_other(broker, tmp_path):
     path = tmp_path / "f"
-    died(broker, note("s0", path, 0.4), note("s1", path, 0.4), reclaims=1)
-    died(broker, note("s2", path, 0.4), reclaims=2)
-    make_due(broker, note("beside", path, 0.4))
+    died(broker, note("s0", path, 0.15), note("s1", path, 0.15), reclaims=1)
+    died(broker, note("s2", path, 0.15), reclaims=2)
+    make_due(broker, note("beside", path, 0.15))
     run_burst(queues=("default",), threads=4)
     ordered = sorted(spans(path).values())
     assert len(ordered) == 4
@@ -203,7 +203,7 @@ def test_several_suspects_run_one_after_the_other(broker, tmp_path):
 def test_where_a_single_take_over_is_allowed_it_runs_alone(broker, tmp_path, settings):
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RECLAIMS": 1}
     path = tmp_path / "f"
-    died(broker, note("s0", path, 0.4), note("s1", path, 0.4))
+    died(broker, note("s0", path, 0.15), note("s1", path, 0.15))
     run_burst(queues=("default",), threads=4)
     (_, end), (start, _) = sorted(spans(path).values())
     assert end <= start
@@ -264,7 +264,7 @@ def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(brok
 
 
 def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, settings, patient):
-    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 9}
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 3}
     path, gate = tmp_path / "f", tmp_path / "gate"
     suspect = note("suspect", path)
     died(broker, suspect, reclaims=1, lapsed=False)

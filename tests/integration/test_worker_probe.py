@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from contextlib import closing
 
 import pytest
 from django.test import override_settings
@@ -282,16 +283,16 @@ def test_a_clock_of_this_machine_that_is_off_is_warned_of_with_the_difference(
 
 
 def test_the_time_that_a_round_trip_takes_is_no_difference_of_clocks(server, monkeypatch):
-    monkeypatch.setattr(probe, "CLOCK_SECONDS", 0.2)
+    monkeypatch.setattr(probe, "CLOCK_SECONDS", 0.1)
     with Proxy(server.socket) as proxy, pointing_at(f"redis://127.0.0.1:{proxy.port}/0"):
         broker = Broker(timeout_seconds=5)
         look(broker)  # connects
-        proxy.delay_seconds = 0.5
+        proxy.delay_seconds = 0.2
         (each,) = look(broker)
         broker.close()
     least, most = each.ahead_seconds
     assert least < 0.1
-    assert most > 0.4, "the server's clock is read at the end of the delay"
+    assert most > 0.15, "the server's clock is read at the end of the delay"
     assert "delayq.W006" not in ids(each)
 
 
@@ -335,16 +336,18 @@ def two_primaries(tmp_path, settings):
                 node.stop()
 
 
-@pytest.mark.parametrize("shards", [1, 16])
-def test_each_primary_of_a_cluster_is_looked_at_and_named(two_primaries, settings, shards):
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default"], "SHARDS": shards}
+def test_each_primary_of_a_cluster_is_looked_at_and_named(two_primaries, settings):
+    own = settings.DELAYQ
+    for shards, tried in ((1, 1), (16, 2)):
+        settings.DELAYQ = {**own, "QUEUES": ["default"], "SHARDS": shards}
+        with closing(Broker(timeout_seconds=5)) as broker:
+            looks = look(broker)
+        assert {each.name for each in looks} == set(two_primaries)
+        assert len([each for each in looks if each.trial]) == tried, "where shards are"
+        assert all(each.about["redis_version"] and each.clock_us[1] and not each.refusal for each in looks)
+        assert not list(probe.findings(looks))
+        assert all(node.call("DBSIZE") == 0 for node in two_primaries.values())
     broker = Broker(timeout_seconds=5)
-    looks = look(broker)
-    assert {each.name for each in looks} == set(two_primaries)
-    assert len([each for each in looks if each.trial]) == (1 if shards == 1 else 2), "where shards are"
-    assert all(each.about["redis_version"] and each.clock_us[1] and not each.refusal for each in looks)
-    assert not list(probe.findings(looks))
-    assert all(node.call("DBSIZE") == 0 for node in two_primaries.values())
     assert keeps_nothing(broker)
     name, node = sorted(two_primaries.items())[-1]
     node.call("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")

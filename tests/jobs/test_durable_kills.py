@@ -11,7 +11,14 @@ from tests.jobs.durable_support import counts, durable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 #: At which passing the worker is killed. Its first claim is one of points, and finds none.
-STEPS = [("after_claim", 2), ("after_judge", 1), ("before_ledger", 1), ("after_ledger", 1), ("after_ledger", 2)]
+STEPS = [
+    ("after_claim", 2),
+    ("after_ledger", 1),
+    *(
+        pytest.param(*step, marks=pytest.mark.everything)
+        for step in [("after_judge", 1), ("before_ledger", 1), ("after_ledger", 2)]
+    ),
+]
 
 
 @pytest.mark.parametrize(("step", "passing"), STEPS)

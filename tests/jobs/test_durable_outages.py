@@ -121,7 +121,8 @@ def test_a_flush_loses_no_durable_job_whatever_its_queue_and_shard(server, setti
     assert set(Job.objects.values_list("status", flat=True)) == {"SUCCESSFUL"}
 
 
-def test_a_flush_while_a_worker_waits_is_mended_by_it(server, tmp_path):
+def test_a_flush_while_a_worker_waits_is_mended_by_it(server, settings, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.5}
     path = tmp_path / "ran"
     when = utcnow() + timedelta(days=1)
     with live_worker(), server.broker() as own:
@@ -271,7 +272,8 @@ def test_a_job_31_days_ahead_runs_once_at_its_time_across_a_flush_and_a_change_o
 # -- two executions, one outcome
 
 
-def test_a_job_that_two_workers_execute_after_a_flush_has_one_outcome(server, tmp_path):
+def test_a_job_that_two_workers_execute_after_a_flush_has_one_outcome(server, settings, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.5}
     path, gate = tmp_path / "ran", tmp_path / "gate"
     result = durable(tasks.stubborn).enqueue(str(path), str(gate))
 

@@ -31,10 +31,9 @@ from tests.integration.mirroring import schedule
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAYLOADS = {
-    "script": "<script>alert(1)</script>",
-    "attribute": "\"><img src=x onerror=alert(1)>'",
-    "template": "{{ 7|add:7 }}{% now 'Y' %}{0.__class__}%(name)s%s",
-    "direction": "evil\u202etxt.exe\u2066 \u0007\x1b[31m\x7f\u2028",
+    "tags": "\"><img src=x onerror=alert(1)>'<script>alert(1)</script>",
+    "template and direction": "{{ 7|add:7 }}{% now 'Y' %}{0.__class__}%(name)s%s"
+    "\u202etxt.exe\u2066 \u0007\x1b[31m\x7f\u2028",
     "long": "x" * 190 + "<b>",
 }
 #: The word of the admin's names that says what the page is about.
