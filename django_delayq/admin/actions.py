@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from .. import declared, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Run, Schedule
-from ..orders import BACKFILLED, UNDECIDED, Candidate
+from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
@@ -201,4 +201,6 @@ def _why(item: Candidate) -> Html:
         return format_html("{} {}", _("backfilled before"), status_badge(item.known))
     if item.left_out == UNDECIDED:
         return _("the schedule has still to decide it")
+    if item.left_out == PRUNED:
+        return format_html("{} {}", _("its history is pruned"), status_badge(item.known) if item.known else "")
     return status_badge(item.known) if item.known else _("nothing recorded")
