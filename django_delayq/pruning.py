@@ -14,7 +14,7 @@ where a person gives the command, do no harm: each leaves out what the other has
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
@@ -48,6 +48,11 @@ class LastPass:
     seconds: float = 0.0
     behind_seconds: float = 0.0
     after: int | None = 0
+
+    @property
+    def finished(self) -> bool:
+        """False where there is more to do, at once."""
+        return self.after is None
 
     @property
     def at(self) -> datetime:
@@ -99,7 +104,7 @@ def prune_in_turn(
 
 def _is_due(broker: Broker) -> bool:
     last = read_last(broker)
-    if last is None or last.after is not None:
+    if last is None or not last.finished:
         return True
     return not 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000
 
@@ -107,12 +112,10 @@ def _is_due(broker: Broker) -> bool:
 def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
     """Continue the pass that is noted, or begin one; note how far it comes."""
     last = read_last(broker)
-    if last is None or last.after is None:
+    if last is None or last.finished:
         last = LastPass(mirror.fingerprint(), 0)
-    began = batch_began = time.monotonic()
-    for batch in ledger.find_prunable(utcnow(), last.after or 0):
-        pruned = ledger.prune(batch.rows)
-        failpoints.reach("after_pruning")
+    began = time.monotonic()
+    for batch, pruned in prune_batches(last.after or 0):
         last = replace(
             last,
             rows=last.rows + len(pruned.rows),
@@ -122,9 +125,22 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
         )
         if not go_on():
             break
-        if batch.rows:
-            time.sleep(min(time.monotonic() - batch_began, MOST_REST_SECONDS))
-        batch_began = time.monotonic()
     last = replace(last, at_ms=broker.now_ms(), seconds=round(last.seconds + time.monotonic() - began, 3))
     PruningNotes(broker).note(json.dumps(asdict(last)))
     return last
+
+
+def prune_batches(after: int = 0) -> Iterator[tuple[ledger.Batch, ledger.Pruned]]:
+    """Prune what is found behind this schedule, batch by batch, each in a transaction of its own, with rests between.
+
+    Raises:
+        DatabaseError: What went before is gone.
+    """
+    began = time.monotonic()
+    for batch in ledger.find_prunable(utcnow(), after):
+        pruned = ledger.prune(batch.rows)
+        failpoints.reach("after_pruning")
+        yield batch, pruned
+        if batch.rows:
+            time.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
+        began = time.monotonic()

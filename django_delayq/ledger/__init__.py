@@ -45,17 +45,18 @@ from .reading import (
     read_load,
 )
 from .recording import record, start, undo_start
+from .retention import OldRun
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
 from .states import settle_state, write_states
 
 __all__ = [
-    "BATCH", "LAST_KEY", "OVERLOAD", "Batch", "DeadKey", "JobOutcome", "JobRow", "Load", "Outcome", "Overtaken",
-    "Pruned", "Won", "add_jobs", "add_minute", "as_run", "as_schedule", "attempts_of", "change_job", "check_tables",
-    "close_abandoned", "close_orphan", "count_dead", "count_prunable", "database", "dead_keys", "delete_job",
-    "find", "find_job", "find_prunable", "find_schedule", "forget_hours", "give_up_keys", "keep_former",
-    "leave_locked", "load_abandoned", "load_dead", "load_jobs", "load_open_rows", "load_queued", "load_runs",
-    "load_schedules", "lock_free", "lock_horizon", "merge_minutes", "note_mirrored", "open_apart", "open_chains",
-    "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollups", "record", "record_jobs",
-    "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result", "undo_job_starts",
-    "undo_start", "unmirrored_jobs", "version_of", "write_states", "writing",
+    "BATCH", "LAST_KEY", "OVERLOAD", "Batch", "DeadKey", "JobOutcome", "JobRow", "Load", "OldRun", "Outcome",
+    "Overtaken", "Pruned", "Won", "add_jobs", "add_minute", "as_run", "as_schedule", "attempts_of", "change_job",
+    "check_tables", "close_abandoned", "close_orphan", "count_dead", "count_prunable", "database", "dead_keys",
+    "delete_job", "find", "find_job", "find_prunable", "find_schedule", "forget_hours", "give_up_keys",
+    "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs", "load_open_rows", "load_queued",
+    "load_runs", "load_schedules", "lock_free", "lock_horizon", "merge_minutes", "note_mirrored", "open_apart",
+    "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollups", "record",
+    "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
+    "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writing",
 ]  # fmt: skip

@@ -207,7 +207,7 @@ class Upkeep:
             logger.warning("The history could not be pruned: %s", str(error).strip())
             connections.close_all()
             return
-        if done is not None and done.after is not None:  # there is more: after the other chores, at once
+        if done is not None and not done.finished:  # there is more: after the other chores, at once
             self._due["beat"] = 0.0
 
     def _tell_overload(self) -> None:
