@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from django_delayq import ledger
 from django_delayq.fields import utcnow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
@@ -9,6 +11,16 @@ from django_delayq.timing import from_ms, to_ms
 from tests.support import DAY, YEARLY_CRON
 
 NOW = from_ms(to_ms(utcnow()))
+
+
+@pytest.fixture
+def keep(settings):
+    """Return a function that sets HISTORY_DAYS."""
+
+    def keep_days(days):
+        settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": days}
+
+    return keep_days
 
 
 def ago(days):

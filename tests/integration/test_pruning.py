@@ -5,31 +5,19 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection, connections, transaction
-from django.test.utils import CaptureQueriesContext
 
-from django_delayq import ledger, orders
-from django_delayq.exceptions import InvalidBackfill
+from django_delayq import ledger
 from django_delayq.fields import utcnow
-from django_delayq.ledger import Outcome, Won, pruning, version_of
+from django_delayq.ledger import pruning
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
-from django_delayq.rows import RunRow
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
-from tests.integration.histories import NOW, ago, history, horizon, left, prune, run, schedule
-from tests.support import DAILY_CRON, DAY
+from tests.integration.histories import NOW, ago, history, horizon, keep, left, prune, run, schedule
+from tests.support import DAY
 
 pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["keep"]
 
 OUTCOMES = (Status.SUCCEEDED, Status.FAILED, Status.SKIPPED, Status.LOST)
-
-
-@pytest.fixture
-def keep(settings):
-    """Return a function that sets HISTORY_DAYS."""
-
-    def keep_days(days):
-        settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": days}
-
-    return keep_days
 
 
 # -- the setting
@@ -229,142 +217,6 @@ def test_how_late_it_is_counts_from_the_time_at_which_a_row_should_have_gone(kee
     assert batch.late == (10 * DAY - timedelta(minutes=1)).total_seconds()
 
 
-# -- the horizon
-
-
-def outcome(owner, days, status=Status.SUCCEEDED, **values):
-    row = ledger.load_schedules([owner.pk])[owner.pk]
-    due_at = ago(days)
-    times = {"claimed_at": due_at, "started_at": due_at, "finished_at": due_at}
-    return Outcome(RunRow.of(row, due_at, status=status, fence="late", worker="w", **times, **values), row)
-
-
-@pytest.mark.parametrize("status", [*OUTCOMES, Status.RETRYING])
-def test_a_late_recorder_of_what_was_pruned_loses_and_writes_nothing(keep, status):
-    keep(30)
-    owner, other = schedule(), schedule("b")
-    history(owner, 40, 1)
-    late = [outcome(owner, 40, status), outcome(owner, 50, status), outcome(other, 0.0001)]
-    prune()
-    before = ScheduleState.objects.values().get(pk=owner.pk)
-    assert ledger.record(late) == [Won.LOST, Won.LOST, Won.YES]
-    assert left(owner) == [1]
-    assert ScheduleState.objects.values().get(pk=owner.pk) == before
-
-
-def test_recording_reads_the_horizon_with_the_state_that_it_locks_anyway(keep):
-    keep(30)
-    owner = schedule()
-    history(owner, 40, 1)
-    prune()
-    fresh = outcome(owner, 0.0001)
-    with CaptureQueriesContext(connection) as queries:
-        assert ledger.record([fresh]) == [Won.YES]
-    assert len([query for query in queries if ScheduleState._meta.db_table in query["sql"]]) == 2  # read, written
-
-
-def test_what_belongs_to_a_pruned_point_is_lost_with_it(keep):
-    keep(30)
-    owner = schedule()
-    history(owner, 40, 1)
-    prune()
-    stretch = outcome(owner, 40, Status.SKIPPED)
-    run_behind = outcome(owner, 0.0001)
-    run_behind.owner = stretch
-    assert ledger.record([stretch, run_behind]) == [Won.LOST, Won.LOST]
-    assert left() == [1]
-
-
-def test_a_take_over_of_what_was_pruned_does_not_begin(keep):
-    keep(30)
-    owner, other = schedule(), schedule("b")
-    history(owner, 40, 1)
-    prune()
-    starting = [outcome(each, days, Status.RUNNING) for each, days in ((owner, 40), (owner, 0.0001), (other, 40))]
-    assert ledger.start(starting) == [Won.LOST, Won.YES, Won.YES]
-    assert Run.objects.filter(status="running").count() == 2
-    assert ledger.start(starting[1:]) == [Won.YES, Won.YES], "a lost COMMIT reply"
-
-
-def test_a_take_over_for_a_deleted_schedule_does_not_begin():
-    owner = schedule()
-    starting = outcome(owner, 40, Status.RUNNING)
-    owner.delete()
-    assert ledger.start([starting]) == [Won.LOST]
-    assert not Run.objects.exists()
-
-
-def test_a_running_row_that_was_closed_and_pruned_is_lost(keep):
-    keep(30)
-    owner = schedule()
-    begun = run(owner, 40, Status.RUNNING, fence="late", worker="w")
-    run(owner, 1)
-    late = outcome(owner, 40, pk=begun.pk)
-    late.seen = version_of(begun)
-    Run.objects.filter(pk=begun.pk).update(status="lost", finished_at=ago(39))
-    assert prune() == 1
-    assert ledger.record([late]) == [Won.LOST]
-    assert left() == [1]
-
-
-def test_a_deleted_and_re_created_schedule_begins_without_a_horizon(keep):
-    keep(30)
-    owner = schedule()
-    history(owner, 40, 1)
-    prune()
-    late = outcome(owner, 40)
-    owner.delete()
-    again = schedule()
-    assert horizon(again) is None
-    assert ledger.record([late]) == [Won.GONE]
-    run(again, 40)
-    assert sorted(left(again)) == [40]
-
-
-# -- backfills
-
-
-def daily(**values):
-    owner = schedule(kind="cron", cron=DAILY_CRON, **values)
-    first = owner.recurrence.next_after(ago(10))
-    return owner, [first + n * DAY for n in range(8)]
-
-
-def test_a_backfill_leaves_out_what_was_pruned(keep):
-    keep(5)
-    owner, points = daily()
-    for due_at in points[:3]:
-        run(owner, (NOW - due_at) / DAY)
-    prune()
-    assert ScheduleState.objects.get(pk=owner.pk).pruned_until == points[1]
-    Run.objects.all().delete()
-    plan = orders.plan_backfill(owner, points[0], points[4])
-    assert [item.left_out for item in plan] == ["pruned", "pruned", "", "", ""]
-    assert [each.due_at for each in orders.backfill(owner, points[0], points[4])] == points[2:5]
-    assert [each.due_at for each in Run.objects.order_by("due_at")] == points[2:5]
-
-
-def test_a_backfill_of_nothing_but_pruned_points_says_up_to_when(keep):
-    owner, points = daily()
-    ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[3])
-    with pytest.raises(InvalidBackfill, match=rf"pruned up to {points[3]:%Y-%m-%d %H:%M:%S} UTC.*later"):
-        orders.backfill(owner, points[0], points[3])
-    assert [item.left_out for item in orders.plan_backfill(owner, points[0], points[4])] == ["pruned"] * 4 + [""]
-
-
-def test_a_backfill_that_was_planned_before_the_pruning_orders_nothing_of_it(monkeypatch):
-    owner, points = daily()
-    plan = orders._plan
-
-    def planned_before(*args):
-        found = plan(*args)
-        ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[2])
-        return found
-
-    monkeypatch.setattr(orders, "_plan", planned_before)
-    assert [each.due_at for each in orders.backfill(owner, points[0], points[4])] == points[3:5]
-
-
 # -- side by side
 
 
@@ -421,23 +273,3 @@ def test_two_that_prune_at_once_prune_each_row_once(keep, monkeypatch):
     counts.append(prune())
     assert (sum(counts), Run.objects.count()) == (200, 10)
     wait_until(lambda: not any(thread.is_alive() for thread in threads))
-
-
-# -- older code
-
-
-def test_the_code_of_before_inserts_into_the_new_tables():
-    """It knows neither column, and names all that it knows."""
-    owner = schedule()
-    Schedule._base_manager.filter(pk=owner.pk).update(keep="last", keep_last=3)
-    ScheduleState.objects.update(pruned_until=NOW)
-    key = str(owner.pk + 1)
-    with connection.cursor() as cursor:
-        for model, changed in ((Schedule, {"id": key, "name": "'old'"}), (ScheduleState, {"schedule_id": key})):
-            columns = [field.column for field in model._meta.concrete_fields]
-            known = [f'"{column}"' for column in columns if column not in ("keep", "keep_last", "pruned_until")]
-            values = [changed.get(column.strip('"'), column) for column in known]
-            table = model._meta.db_table
-            cursor.execute(f"INSERT INTO {table} ({', '.join(known)}) SELECT {', '.join(values)} FROM {table}")  # noqa: S608
-    old = Schedule.objects.get(name="old")
-    assert (old.keep, old.keep_last, old.state.pruned_until) == ("", None, None)

@@ -11,6 +11,7 @@ from django.db import OperationalError, connections
 
 from django_delayq import ledger, pruning, status
 from django_delayq.broker import Broker, PruningNotes, keys
+from django_delayq.broker.mark import Mark
 from django_delayq.ledger import pruning as batches
 from django_delayq.models import Run, ScheduleState
 from django_delayq.worker import Worker, WorkerOptions, upkeep
@@ -143,13 +144,12 @@ def test_a_turn_that_others_have_taken_over_ends(broker, old):
 
 
 def test_the_mark_of_one_that_died_ends_by_itself(broker, old, monkeypatch):
-    monkeypatch.setattr(pruning, "TTL_MS", 100)
-
     def die():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PruningNotes(broker).turn.__class__, "end", lambda self, token: None)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(pruning, "TTL_MS", 100)
+        patched.setattr(Mark, "end", lambda self, token: None)
         pruning.prune_in_turn(broker, go_on=die)
     began = time.monotonic()
     while (done := pruning.prune_in_turn(broker)) is None:

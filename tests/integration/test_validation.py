@@ -338,6 +338,21 @@ def test_values_of_the_wrong_type_are_refused_by_field():
         assert words in refusal(definition(**values).save)[field][0]
 
 
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"keep": "some"}, "keep", "all, failures, last, none, or empty, not 'some'"),
+        ({"keep": "last"}, "keep_last", "from 1 to 100,000"),
+        ({"keep": "last", "keep_last": 0}, "keep_last", "from 1 to 100,000"),
+        ({"keep": "last", "keep_last": 100_001}, "keep_last", "from 1 to 100,000"),
+        ({"keep": "none", "keep_last": 5}, "keep_last", "Leave this empty"),
+        ({"keep_last": 5}, "keep_last", "Leave this empty"),
+    ],
+)
+def test_what_is_kept_is_checked_with_the_definition(values, field, words):
+    assert words in refusal(definition(**values).save)[field][0]
+
+
 def test_a_task_module_that_cannot_be_imported_is_found_by_the_checks(monkeypatch):
     def broken():
         raise RuntimeError("queue 'mail' is not valid")
