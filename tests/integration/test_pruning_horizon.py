@@ -152,6 +152,7 @@ def test_the_page_of_a_backfill_and_explain_say_what_was_pruned(keep, boss):
     assert "2 points are left out" in page
     page = boss.get(url, {**form, "end_0": f"{points[0]:%Y-%m-%d}"}).content.decode()
     assert f"The history of this schedule is {until}" in page
+    owner = Schedule.objects.get(pk=owner.pk)
     told = " ".join(explain.explain_point(owner, explain.parse_moment(points[1].isoformat(), "UTC", NOW), NOW))
     assert "its row was pruned" in told
 
