@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Case, DateTimeField, OuterRef, QuerySet, Subquery, Value, When
 
+from .. import failpoints
 from ..models import Origin, Run, Schedule, ScheduleState
 from ..models.run import OUTCOMES
 from ..rows import StateRow
@@ -164,6 +165,7 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
         free, locked = lock_free(Run, [row.pk for row in going], using)
         gone = [row for row in going if row.pk in free]
         Run._base_manager.using(using).filter(pk__in=free).delete()
+        failpoints.reach("during_pruning")
         horizons: dict[int, datetime] = {}
         for row in gone:
             state = states.get(row.schedule_id)

@@ -102,16 +102,17 @@ def test_the_newest_are_counted_over_all_origins_and_the_newest_of_the_chain_sta
 # -- what never goes
 
 
-def test_open_rows_and_the_newest_outcome_of_the_chain_stay_and_nothing_else(keep):
+@pytest.mark.parametrize("values", [{}, {"keep": "none"}, {"keep": "failures"}])
+def test_open_rows_and_the_newest_outcome_of_the_chain_stay_and_nothing_else(keep, values):
     keep(1)
-    owner = schedule()
+    owner = schedule(**values)
     history(owner, 100, status="failed")
     for days, status in ((90, "running"), (80, "retrying"), (70, "queued")):
         run(owner, days, status, apart=True)
     run(owner, 60)
     run(owner, 50, origin=Origin.MANUAL)
     prune()
-    assert left() == [90, 80, 70, 60]
+    assert left() == [90, 80, 70, 60, *([50] if values.get("keep") == "none" else [])]
 
 
 def test_of_a_deleted_schedule_rows_go_by_the_setting_alone(keep):

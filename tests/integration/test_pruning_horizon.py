@@ -1,8 +1,11 @@
 """What was pruned can neither be recorded, begun nor ordered once more; and older code on the new tables."""
 
 import pytest
+from django.conf import settings as django_settings
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from django_delayq import explain, ledger, orders
 from django_delayq.exceptions import InvalidBackfill
@@ -106,6 +109,45 @@ def test_a_deleted_and_re_created_schedule_begins_without_a_horizon(keep):
     assert ledger.record([late]) == [Won.GONE]
     run(again, 40)
     assert sorted(left(again)) == [40]
+
+
+HISTORIES = st.lists(
+    st.tuples(
+        st.integers(1, 100), st.sampled_from(("succeeded", "failed", "skipped", "lost", "running")),
+        st.sampled_from(("due", "due", "manual", "backfill")),
+    ),
+    min_size=1, max_size=20, unique_by=lambda row: (row[0], row[2]),
+)  # fmt: skip
+KEPT = st.sampled_from(
+    [("", None), ("failures", None), ("none", None), *(("last", number) for number in range(1, 12)), ("all", None)]
+)
+DAYS = st.dictionaries(st.sampled_from(("succeeded", "failed", "skipped", "lost")), st.sampled_from((1, 20, 60, None)))
+
+
+@settings(max_examples=60)
+@given(rows=HISTORIES, kept=KEPT, days=DAYS, decided=st.integers(1, 101))
+def test_after_any_pruning_nothing_of_the_past_is_recorded_twice(rows, kept, days, decided):
+    """Everything that stood is executed again: each point has at most the outcome that it had."""
+    with override_settings(DELAYQ={**django_settings.DELAYQ, "HISTORY_DAYS": days}):
+        Schedule.objects.all().delete()
+        Run.objects.all().delete()
+        owner = schedule(keep=kept[0], keep_last=kept[1])
+        ScheduleState.objects.update(last_due_at=ago(min([decided, *(d for d, _, origin in rows if origin == "due")])))
+        for number, status, origin in rows:
+            run(owner, number, status, origin)
+        newest = Run.objects.filter(origin="due").exclude(status="running").order_by("-due_at").first()
+        went = prune()
+        stands = set(Run.objects.values_list("pk", "status"))
+        assert len(stands) == len(rows) - went
+        assert newest is None or (newest.pk, newest.status) in stands
+        assert sum(status == "running" for _, status in stands) == sum(status == "running" for _, status, _ in rows)
+        points = {number for number, _, origin in rows if origin == "due"}
+        if points:
+            again = [outcome(owner, number) for number in points]
+            assert set(ledger.record(again)) == {Won.LOST}
+            assert set(ledger.start([outcome(owner, number, Status.RUNNING) for number in points])) == {Won.LOST}
+        assert set(Run.objects.values_list("pk", "status")) == stands
+        assert prune() == 0
 
 
 # -- backfills
