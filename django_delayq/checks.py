@@ -55,13 +55,10 @@ def connect() -> None:
 def check_settings() -> Found:
     """Check the DELAYQ setting and the cache alias that it names."""
     try:
-        config = conf.get_config()
+        conf.get_config()
     except ImproperlyConfigured as error:
         yield checks.Error(str(error), hint="Correct DELAYQ in the settings.", id="delayq.E001")
         return
-    if config.history_days is not None:
-        hint = "Delete old rows yourself: Run.objects.finished().filter(finished_at__lt=…).delete()"
-        yield checks.Warning("DELAYQ['HISTORY_DAYS'] has no effect yet.", hint=hint, id="delayq.W001")
     try:
         _mirrors()
     except ImproperlyConfigured as error:

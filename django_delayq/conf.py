@@ -93,6 +93,15 @@ def _setting(default: Value, rule: _Rule) -> Value:
 _BOOLEAN = _Rule("True or False", lambda value: isinstance(value, bool))
 _DAYS = _number(1, 36500, whole=True)
 _ALIAS = _text(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)")
+_OUTCOMES = ("succeeded", "failed", "skipped", "lost")
+
+
+def _is_history(value: Any) -> bool:
+    by_outcome = value if isinstance(value, Mapping) else {_OUTCOMES[0]: value}
+    return all(name in _OUTCOMES and (days is None or _DAYS.holds(days)) for name, days in by_outcome.items())
+
+
+_HISTORY = _Rule(f"None, {_DAYS.wanted}, or a dict of these by outcome ({', '.join(_OUTCOMES)})", _is_history)
 _QUEUES = _texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
 _MODULES = _texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
 
@@ -118,9 +127,15 @@ class Config:
     mirror: bool = _setting(True, _BOOLEAN)
     redis_in_tests: bool = _setting(False, _BOOLEAN)
     min_interval_seconds: float = _setting(1, _number(0.001, 86400))
-    history_days: int | None = _setting(None, _Rule(_DAYS.wanted, lambda value: value is None or _DAYS.holds(value)))
+    #: By outcome where it is a mapping; None and what it does not name is kept for ever.
+    history_days: int | Mapping[str, int | None] | None = _setting(None, _HISTORY)
     sync_after_migrate: bool = _setting(False, _BOOLEAN)
     accept_jobs_without_queue: bool = _setting(True, _BOOLEAN)
+
+    def days_kept(self, outcome: str) -> int | None:
+        """Return for how many days runs of this outcome are kept; None for ever."""
+        days = self.history_days
+        return days.get(outcome) if isinstance(days, Mapping) else days
 
     def shard_count(self, queue: str) -> int:
         """Return the number of shards of a queue; a queue that SHARDS does not name has one."""

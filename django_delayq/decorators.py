@@ -55,6 +55,8 @@ class ScheduleFields(TypedDict, total=False):
     timeout: timedelta | None
     max_attempts: int
     backoff: timedelta
+    keep: Literal["", "all", "failures", "last", "none"]
+    keep_last: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ NAMES = frozenset(
         "after_ledger",  # the ledger's transaction is committed, Redis was not settled
         "after_settle",  # Redis has the next points
         "before_mirror",  # a web process has committed an edit, Redis does not know yet
+        "during_pruning",  # rows are deleted, their horizon is not noted, nothing is committed
+        "after_pruning",  # the transaction of a batch of pruned rows is committed, nothing was told
         "during_rebuild",  # a page of a rebuild or full sweep is written
     )
 )

@@ -4,14 +4,16 @@ An order is a row of the ledger first, and goes to Redis after the commit; so it
 
 Note [What a backfill leaves out]
 A point that succeeded, that has an open row, or that was backfilled before is not run again: there is one row per
-schedule, origin and point. Nor is a point that the schedule's own chain has still to decide: it may be running at this
-moment without a row, and would run twice. Skipped, failed and lost points, and those without any row, are ordered.
+schedule, origin and point. Nor is one whose row, or that of a former backfill, may have been pruned: see
+`ledger/horizon.py`, Note [What was pruned is decided]. Nor is a point that the schedule's own chain has still to
+decide: it may be running at this moment without a row, and would run twice. Skipped, failed and lost points, and those
+without any row, are ordered.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
@@ -29,7 +31,7 @@ LIMIT = 1000
 #: Due points that one backfill looks at: those that are left out cost time too.
 MOST_LOOKED_AT = 20_000
 #: Reasons to leave a point out that are no status; the others are the status of its row.
-BACKFILLED, UNDECIDED = "backfilled", "undecided"
+BACKFILLED, UNDECIDED, PRUNED = "backfilled", "undecided", "pruned"
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -77,7 +79,8 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     workers' sweeps put them there.
 
     Raises:
-        InvalidBackfill: More points than `limit`, or it cannot be ordered like this; says what to do.
+        InvalidBackfill: More points than `limit`, all of them pruned, or it cannot be ordered like this; says what to
+            do.
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
     """
@@ -91,7 +94,8 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
         for index, point in enumerate(points)
     ]
     with transaction.atomic(using=using):
-        runs = _insert(rows, using)
+        pruned = ledger.lock_horizon(current.pk, using)  # which may have risen since
+        runs = _insert([run for run in rows if pruned is None or run.due_at > pruned], using)
         mirror.enqueue_after_commit(runs, using=using)
     return runs
 
@@ -107,6 +111,15 @@ def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tup
     if current.kind == Schedule.Kind.EVERY and current.every_from == Schedule.EveryFrom.FINISH:
         raise InvalidBackfill(
             _("Its interval is counted from the end of each run, so it has no due points in the past. Use Run now.")
+        )
+    pruned = chain.state_of(current).pruned_until
+    if pruned is not None and end <= pruned:
+        raise InvalidBackfill(
+            _(
+                "The history of this schedule is pruned up to %(until)s UTC. What ran by then is not known any more, "
+                "so nothing of it is run again. Choose a later time."
+            )
+            % {"until": f"{pruned.astimezone(UTC):%Y-%m-%d %H:%M:%S}"}
         )
     end = min(end, utcnow())
     count = current.recurrence.count_between(start, end)
@@ -143,6 +156,8 @@ def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Cand
             known, left_out = backfilled[point], BACKFILLED
         elif known in OPEN or known == Status.SUCCEEDED:
             left_out = known
+        elif state.pruned_until is not None and point <= state.pruned_until:
+            left_out = PRUNED
         elif not known and (point == waiting or (following is not None and point >= following)):
             left_out = UNDECIDED
         candidates.append(Candidate(point, known, left_out))

@@ -29,6 +29,7 @@ class StateRow:
     condition: str = Condition.ACTIVE.value
     condition_reason: str = ""
     mirrored_digest: str = ""
+    pruned_until: datetime | None = None
     stored: bool = False
 
 

@@ -16,10 +16,10 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import declared, orders
+from .. import chain, declared, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Run, Schedule
-from ..orders import BACKFILLED, UNDECIDED, Candidate
+from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
@@ -146,6 +146,7 @@ class ScheduleActions(BaseAdmin):
             request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
             timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=plan is not None,
             hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
+            pruned=(until := chain.state_of(schedule).pruned_until) and _utc(until),
             wanted=_points(schedule, [item for item in plan or () if not item.left_out]),
             left_out=_points(schedule, [item for item in plan or () if item.left_out]),
         )  # fmt: skip
@@ -201,4 +202,6 @@ def _why(item: Candidate) -> Html:
         return format_html("{} {}", _("backfilled before"), status_badge(item.known))
     if item.left_out == UNDECIDED:
         return _("the schedule has still to decide it")
+    if item.left_out == PRUNED:
+        return format_html("{} {}", _("its history is pruned"), status_badge(item.known) if item.known else "")
     return status_badge(item.known) if item.known else _("nothing recorded")

@@ -99,6 +99,10 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             ),
             "max_attempts": gettext_lazy("1: a failure is final. More: it is tried again."),
             "backoff": gettext_lazy("The wait before the second attempt; doubles each time, up to 1h."),
+            "keep": gettext_lazy(
+                "Workers delete older runs. The newest outcome always stays, and what is deleted cannot be backfilled."
+            ),
+            "keep_last": gettext_lazy("With “the newest ones only”: how many."),
             "enabled": gettext_lazy("Unticked, no further run starts."),
             "pause_reason": gettext_lazy("Shown in the list while it is paused."),
         }

@@ -74,6 +74,7 @@ class ScheduleAdmin(ScheduleActions):
             },
         ),
         (gettext_lazy("Failing"), {"classes": ("collapse",), "fields": ("timeout", "max_attempts", "backoff")}),
+        (gettext_lazy("History"), {"classes": ("collapse",), "fields": (("keep", "keep_last"),)}),
         (gettext_lazy("Daylight saving"), {"classes": ("collapse",), "fields": ("dst_gap", "dst_overlap")}),
     )  # fmt: skip
 

@@ -68,6 +68,14 @@ def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
     return f"{{{prefix}:{shard}}}:counts:{what}"
 
 
+def pruning_key(prefix: str, shard: Shard, what: str) -> str:
+    """STRING, expires `turn`: who prunes the ledger; STRING `last`: how far the last pass came.
+
+    Among the keys of a shard, which a user of Redis by SECURITY.md may touch whatever their names are.
+    """
+    return f"{{{prefix}:{shard}}}:pruning:{what}"
+
+
 def wake_channel(prefix: str) -> str:
     """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared."""
     return f"{prefix}:wake"
@@ -90,6 +98,6 @@ def prefix_keys(prefix: str) -> dict[str, str]:
 def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
     parts = "|".join(part for part in TYPES if part not in OF_A_WORKER)
-    named = "|".join((*OF_A_WORKER, "result", "counts"))
+    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning"))
     named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
     return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None

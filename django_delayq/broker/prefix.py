@@ -10,6 +10,7 @@ from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import info_of, run_ids
 from .keys import Shard
+from .mark import Mark
 from .scripts import Scripts, clock_ms, number, text, wire
 
 SCAN_PAGE = 1000
@@ -146,29 +147,22 @@ class Prefix:
     # -- sweeps
 
     def begin_sweep(self, token: str, *, ttl_ms: int) -> bool:
-        """Set the mark of a sweep, unless another one stands; say whether it was set.
-
-        A mark that never ends was damaged: it is nobody's, and would keep all sweeps away.
-        """
-        key = self._key("sweep")
-        if self.ask("pttl", key) == -1:
-            self.ask("delete", key)
-        return bool(self.ask("set", key, token, nx=True, px=ttl_ms))
+        """Set the mark of a sweep, unless another one stands; say whether it was set. See `Mark`."""
+        return self._sweep_mark().begin(token, ttl_ms=ttl_ms)
 
     def keep_sweep(self, token: str, *, ttl_ms: int) -> bool:
-        """Let the mark stand for longer; False where it is another's or gone.
-
-        Not atomic: a mark that changes hands in between stands for longer too. It only saves work, and guards nothing.
-        """
-        return self.sweep_mark() == token and bool(self.ask("pexpire", self._key("sweep"), ttl_ms))
+        """Let the mark stand for longer; False where it is another's or gone."""
+        return self._sweep_mark().keep(token, ttl_ms=ttl_ms)
 
     def end_sweep(self, token: str) -> None:
         """Take the mark away where it still is this one."""
-        if self.sweep_mark() == token:
-            self.ask("delete", self._key("sweep"))
+        self._sweep_mark().end(token)
 
     def sweep_mark(self) -> str | None:
-        return self._get("sweep")
+        return self._sweep_mark().read()
+
+    def _sweep_mark(self) -> Mark:
+        return Mark(self, self._key("sweep"))
 
     def last_sweep(self) -> str | None:
         return self._get("swept")

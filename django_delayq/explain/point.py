@@ -103,6 +103,12 @@ def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Itera
     cron = _cron_of(rule)
     if cron is not None:
         yield from clock_changes(cron, point - timedelta(hours=3), point)
+    if state.pruned_until is not None and point <= state.pruned_until:
+        text = _(
+            "%(time)s was decided, but its row was pruned: DELAYQ['HISTORY_DAYS'] and keep say for how long it stays."
+        )
+        yield standing.at(text, point)
+        return
     if point <= schedule.effective_from:
         yield standing.at(_("%(time)s: not run."), point)
         yield _edited(standing)

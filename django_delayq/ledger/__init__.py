@@ -7,6 +7,7 @@ from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, writing
 from .closing import close_abandoned, close_orphan
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
+from .horizon import lock_horizon
 from .instances import as_run, as_schedule
 from .jobs import (
     JobOutcome,
@@ -28,6 +29,7 @@ from .jobs import (
 )
 from .locks import leave_locked, lock_free, owner_of_locks
 from .outcome import Outcome, Won, version_of
+from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
     OVERLOAD,
     Load,
@@ -43,16 +45,18 @@ from .reading import (
     read_load,
 )
 from .recording import record, start, undo_start
+from .retention import OldRun
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
 from .states import settle_state, write_states
 
 __all__ = [
-    "BATCH", "OVERLOAD", "DeadKey", "JobOutcome", "JobRow", "Load", "Outcome", "Overtaken", "Won", "add_jobs",
-    "add_minute", "as_run", "as_schedule", "attempts_of", "change_job", "check_tables", "close_abandoned",
-    "close_orphan", "count_dead", "database", "dead_keys", "delete_job", "find", "find_job", "find_schedule",
-    "forget_hours", "give_up_keys", "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs",
-    "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "merge_minutes", "note_mirrored",
-    "open_apart", "open_chains", "open_jobs", "owner_of_locks", "prune_jobs", "read_load", "read_rollups", "record",
+    "BATCH", "LAST_KEY", "OVERLOAD", "Batch", "DeadKey", "JobOutcome", "JobRow", "Load", "OldRun", "Outcome",
+    "Overtaken", "Pruned", "Won", "add_jobs", "add_minute", "as_run", "as_schedule", "attempts_of", "change_job",
+    "check_tables", "close_abandoned", "close_orphan", "count_dead", "count_prunable", "database", "dead_keys",
+    "delete_job", "find", "find_job", "find_prunable", "find_schedule", "forget_hours", "give_up_keys",
+    "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs", "load_open_rows", "load_queued",
+    "load_runs", "load_schedules", "lock_free", "lock_horizon", "merge_minutes", "note_mirrored", "open_apart",
+    "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollups", "record",
     "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
     "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writing",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
 from .bulk import database, reader, writer, writing
 from .changing import Change, change
+from .horizon import is_pruned, take_back_pruned
 from .locks import lock_free, locked_by_others
 from .outcome import VERSION, Outcome, Won, version_of
 from .reading import RUN, STATE, load_schedules, stored_state
@@ -71,17 +72,17 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
     using = database()
     won = [Won.LOCKED] * len(outcomes)
     with writing(using):
-        generations, states, taken = _lock(moving, using) if moving else ({}, {}, set())
+        generations, states, taken = lock_states(moving, using) if moving else ({}, {}, set())
         free = [index for index, outcome in enumerate(outcomes) if outcome.schedule.pk not in taken]
         writable = [outcomes[index] for index in free]
-        written = _write_rows(writable, using, refused)
+        written = _write_rows(writable, states, using, refused)
         _advance(writable, written, moving, generations, states, using)
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
 
 
-def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
+def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
     """Lock schedules and states, so that a deletion or a second worker waits: see Note [Order of locks].
 
     Return the generations of those that are there, their states, and the keys that others have locked.
@@ -96,13 +97,19 @@ def _lock(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow
     return generations | {pk: generation for pk, (generation,) in others.items()}, states, taken
 
 
-def _write_rows(outcomes: Sequence[Outcome], using: str, refused: Won | None) -> list[Won]:
-    """Insert and update rows; what is to be inserted behind a row that is updated, only where that was won."""
+def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using: str, refused: Won | None) -> list[Won]:
+    """Insert and update rows; what is to be inserted behind a row that is updated, only where that was won.
+
+    `states` are those that are locked. What was pruned is lost: see `horizon.py`, Note [What was pruned is decided].
+    """
     won = [Won.LOST] * len(outcomes)
     new: list[int] = []
     behind: list[int] = []
     begun: list[int] = []
     for index, outcome in enumerate(outcomes):
+        first = outcome.owner or outcome
+        if outcome.seen is None and any(is_pruned(item.run, states) for item in (outcome, first) if item.seen is None):
+            continue
         owned = outcome.owner is not None and outcome.owner.seen is not None
         (begun if outcome.seen is not None else behind if owned else new).append(index)
     if new:
@@ -112,6 +119,11 @@ def _write_rows(outcomes: Sequence[Outcome], using: str, refused: Won | None) ->
     if behind:
         winners = _winners(outcomes, won)
         _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
+    unlocked = [i for i in new if won[i] is Won.YES and outcomes[i].run.status == Status.RUNNING]
+    unlocked = [i for i in unlocked if outcomes[i].schedule.pk not in states]
+    pruned = take_back_pruned((outcomes[i].run for i in unlocked), using) if unlocked else ()
+    for index in unlocked:
+        won[index] = Won.LOST if outcomes[index].run.pk in pruned else Won.YES
     return won
 
 

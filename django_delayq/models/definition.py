@@ -20,6 +20,8 @@ DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff"
 INSTANTS = ("at", "start_at", "end_at")
 #: So many gaps between points of a cron expression are compared with the minimum: more than an hour of minutes.
 GAPS_COMPARED = 100
+#: So many runs are kept at most by their number: each pass of pruning counts that far.
+MOST_KEPT = 100_000
 #: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 
@@ -37,7 +39,8 @@ def clean_definition(schedule: "Schedule") -> None:
     kind = _kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
-    _refuse([*kind, *timing, *_timeout_and_queue(schedule), *_call(schedule), *_handover(schedule)])
+    others = (_timeout_and_queue, _keeping, _call, _handover)
+    _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
 
 
 def _refuse(problems: Sequence[Problem]) -> None:
@@ -139,6 +142,16 @@ def _timeout_and_queue(schedule: "Schedule") -> Iterator[Problem]:
     queues = conf.get_config().queues
     if schedule.queue not in queues:
         yield "queue", f"No setting names the queue {schedule.queue!r}; DELAYQ['QUEUES'] has {', '.join(queues)}."
+
+
+def _keeping(schedule: "Schedule") -> Iterator[Problem]:
+    keeps = schedule.Keep
+    if schedule.keep not in keeps.values:
+        yield "keep", f"What is kept is one of {', '.join(keeps.values[1:])}, or empty, not {schedule.keep!r}."
+    elif schedule.keep != keeps.LAST and schedule.keep_last is not None:
+        yield "keep_last", f"Leave this empty: it counts only where {keeps.LAST.value!r} is kept."
+    elif schedule.keep == keeps.LAST and not 1 <= (schedule.keep_last or 0) <= MOST_KEPT:
+        yield "keep_last", f"Say how many of the newest runs are kept: from 1 to {MOST_KEPT:,}."
 
 
 def _call(schedule: "Schedule") -> list[Problem]:

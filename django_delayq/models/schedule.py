@@ -60,6 +60,13 @@ class Schedule(Recurring, PrimaryModel):
         ALL = "all", _("run all, in order")
         SKIP = "skip", _("skip, wait for the next")
 
+    class Keep(models.TextChoices):
+        AS_SET = "", _("as the setting says")
+        ALL = "all", _("all, for ever")
+        FAILURES = "failures", _("failed and lost ones only")
+        LAST = "last", _("the newest ones only")
+        NONE = "none", _("the newest one only")
+
     name = models.CharField(_("name"), max_length=200, unique=True)
     description = models.TextField(_("description"), blank=True, default="")
     task = models.CharField(_("task"), max_length=255)
@@ -97,6 +104,9 @@ class Schedule(Recurring, PrimaryModel):
     timeout = models.DurationField(_("timeout"), null=True, blank=True)
     max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
     backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
+
+    keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="", db_default="")
+    keep_last = models.PositiveIntegerField(_("so many of the newest"), null=True, blank=True)
 
     created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
     updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
@@ -231,5 +241,5 @@ class Schedule(Recurring, PrimaryModel):
 #: A change of one of these is validated by `save()` too, not only by forms.
 CHECKED_FIELDS = frozenset((
     "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
-    "jitter", "overlap", "missed", "timeout", "backend", "priority",
+    "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last",
 ))  # fmt: skip

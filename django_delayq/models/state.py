@@ -39,6 +39,8 @@ class ScheduleState(PrimaryModel):
     run_count = models.PositiveIntegerField(default=0)
     condition = models.CharField(max_length=16, choices=Condition, default=Condition.ACTIVE)
     condition_reason = models.CharField(max_length=500, blank=True, default="")
+    #: What became of due points up to this one is not known in full any more: rows of some were pruned.
+    pruned_until = UTCDateTimeField(null=True)
     mirrored_digest = models.CharField(max_length=64, blank=True, default="")
 
     objects = PrimaryQuerySet.as_manager()

@@ -6,7 +6,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Count, QuerySet
 
-from .. import chain, conf, handover, ledger, mirror, registry
+from .. import chain, conf, handover, ledger, mirror, pruning, registry
 from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
@@ -105,6 +105,7 @@ def compare(broker: Broker) -> Comparison:
         stale_edits=_stale_edits(broker),
         moving=moving,
         under_way=bool(moving) and mirror.under_way(broker),
+        pruned=pruning.read_last(broker),
     )
 
 

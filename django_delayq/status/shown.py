@@ -8,6 +8,7 @@ from typing import Any
 from ..counters import LAG, Counts, by_queue, outcomes, percentile
 from ..ledger import Load
 from ..mirror import Drift
+from ..pruning import LastPass
 from .judge import exit_status
 from .snapshot import DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
 
@@ -17,7 +18,7 @@ GOOD, BAD, PLAIN = "good", "bad", ""
 NOT_COUNTED = "not counted in time"
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
-    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs",
+    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "pruned",
 )  # fmt: skip
 LAYOUTS = {"ours": "ours", "none": "nobody's yet", "foreign": "another's"}
 
@@ -45,6 +46,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         values["drift"] = compared.drift and _drift_values(compared.drift)
         if not compared.foreign:
             values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
+            values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     if database is not None:
         named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
         values["schedules"] = {name: found and asdict(found) for name, found in named.items()}
@@ -68,6 +70,11 @@ def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
 def _drift_values(drift: Drift) -> dict[str, Any]:
     swept_at = None if drift.swept_at is None else drift.swept_at.isoformat()
     return {"total": drift.total, **asdict(drift), "swept_at": swept_at}
+
+
+def _pruned_values(last: LastPass) -> dict[str, Any]:
+    values = {name: getattr(last, name) for name in ("rows", "left", "seconds", "behind_seconds", "finished")}
+    return {"at": last.at.isoformat(), **values}
 
 
 def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
@@ -100,6 +107,8 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "Drift", "not known" if compared is None or compared.drift is None else _drift(compared.drift)
     if load is not None and load.executed + load.missed:
         yield "Load", _load(load)
+    if compared is not None and compared.pruned is not None:
+        yield "Pruned", _pruned(compared.pruned)
     if database is not None:
         yield from _counts(database)
 
@@ -142,6 +151,15 @@ def _drift(drift: Drift) -> str:
     }  # fmt: skip
     shown = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
     return f"{drift.total} ({shown})" if shown else "0"
+
+
+def _pruned(last: LastPass) -> str:
+    parts = [f"{last.rows:,} runs in {_span(last.seconds)}, {last.at:%Y-%m-%d %H:%M:%S} UTC"]
+    if last.behind_seconds:
+        parts.append(f"the oldest {_span(last.behind_seconds)} late")
+    if last.left:
+        parts.append(f"{last.left:,} left, as others had locked them")
+    return ", ".join(parts if last.finished else [*parts, "more to do"])
 
 
 def _named(found: Named | None) -> str:

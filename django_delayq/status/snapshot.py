@@ -6,6 +6,7 @@ from typing import Final
 from ..counters import Counts
 from ..ledger import Load
 from ..mirror import Drift
+from ..pruning import LastPass
 
 #: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
 LIVE_SECONDS = 90.0
@@ -133,7 +134,7 @@ class Comparison:
 
     `foreign` says what to do; the numbers are None there. `stale_edits` are edits, deletions and moves that Redis has
     not followed for long. `moving` are the queues whose move to another number of shards has not come to its end, and
-    `under_way` says whether somebody is at it.
+    `under_way` says whether somebody is at it. `pruned` is the last pass of pruning.
     """
 
     layout: str
@@ -142,6 +143,7 @@ class Comparison:
     stale_edits: int | None = None
     moving: tuple[str, ...] = ()
     under_way: bool = False
+    pruned: LastPass | None = None
 
     def excess(self, redis: RedisView) -> int:
         """Return how many entries differ beyond what can be under way: between ledger and Redis an entry is leased."""

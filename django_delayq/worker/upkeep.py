@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, Error, connections
 
-from .. import ledger, minutes, mirror
+from .. import ledger, minutes, mirror, pruning
 from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
 from .trouble import Backoff, forget_frames, repair
@@ -22,6 +22,8 @@ FULL_SECONDS = mirror.FULL_SECONDS
 #: Each worker says so often that it lives, and looks whether a full sweep is due: also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
 HINT_TIMEOUT_SECONDS = 1.0
+#: A worker in burst mode prunes for so long before it begins; others do beside their work.
+BURST_PRUNE_SECONDS = 2.0
 
 
 class Upkeep:
@@ -93,6 +95,7 @@ class Upkeep:
         if burst:  # there is no thread that does it later
             mirror.sweep_in_turn(self.broker)
             self._roll_up(self.broker.now_ms())
+            self._prune(seconds=BURST_PRUNE_SECONDS)
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
@@ -187,6 +190,7 @@ class Upkeep:
                 logger.info("Mirror mended: %s", line)
             self._tell_overload()
             self._roll_up(self._beat_ms)
+            self._prune()
 
     def _roll_up(self, now_ms: int) -> None:
         """Counts hold up nothing else: what cannot be moved now is moved in a later turn, or gone after two days."""
@@ -194,6 +198,17 @@ class Upkeep:
             minutes.roll_up(self.broker, now_ms)
         except (BrokerError, Error) as error:
             logger.warning("What was counted could not be moved into the database: %s", str(error).strip())
+
+    def _prune(self, seconds: float = pruning.TURN_SECONDS) -> None:
+        """Nor does pruning: what is left, also because of an error, comes in a later turn."""
+        try:
+            done = pruning.prune_in_turn(self.broker, go_on=self._between_pages, seconds=seconds)
+        except (BrokerError, Error) as error:
+            logger.warning("The history could not be pruned: %s", str(error).strip())
+            connections.close_all()
+            return
+        if done is not None and not done.finished:  # there is more: after the other chores, at once
+            self._due["beat"] = 0.0
 
     def _tell_overload(self) -> None:
         load = ledger.read_load()

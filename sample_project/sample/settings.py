@@ -38,6 +38,8 @@ DELAYQ = {
     "PREFIX": "shop",  # every key in Redis begins with this: one for each project and database
     "QUEUES": ["default", "mail"],  # what schedules can choose; a worker serves all of them or some
     "SYNC_AFTER_MIGRATE": True,  # `migrate` brings what @periodic declares in shop/tasks.py into the database
+    # Workers delete older runs, every hour; a schedule can say otherwise in its form, under "History".
+    "HISTORY_DAYS": {"succeeded": 30, "skipped": 7, "failed": 365, "lost": 365},
     "DRAIN_SECONDS": 10,  # how long a worker that is told to stop lets running tasks finish
 }
 

@@ -53,6 +53,16 @@ def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, bro
     assert "does not answer" in page
 
 
+def test_what_is_kept_of_its_runs_is_chosen_in_the_form(boss):
+    assert errors(boss.post(ADD, fields(keep="last"))).keys() == {"keep_last"}
+    boss.post(ADD, fields(keep="last", keep_last="20"))
+    schedule = Schedule.objects.get()
+    assert (schedule.keep, schedule.keep_last) == ("last", 20)
+    boss.post(change_url(schedule), fields(keep="", keep_last=""))
+    schedule.refresh_from_db()
+    assert (schedule.keep, schedule.keep_last) == ("", None)
+
+
 def test_every_typed_as_cron_becomes_an_interval(boss):
     boss.post(ADD, fields(cron="@every 1h30m"))
     schedule = Schedule.objects.get()

@@ -258,6 +258,14 @@ SETTINGS = [
     ("REDIS_IN_TESTS", {"REDIS_IN_TESTS": "no"}, ["DELAYQ['REDIS_IN_TESTS']", "True or False", "'no'"]),
     ("MIN_INTERVAL_SECONDS", {"MIN_INTERVAL_SECONDS": 0}, ["DELAYQ['MIN_INTERVAL_SECONDS']", "0.001"]),
     ("HISTORY_DAYS", {"HISTORY_DAYS": 0}, ["DELAYQ['HISTORY_DAYS']", "from 1", "0"]),
+    ("HISTORY_DAYS text", {"HISTORY_DAYS": "30"}, ["DELAYQ['HISTORY_DAYS']", "None", "dict", "'30'"]),
+    ("HISTORY_DAYS of one", {"HISTORY_DAYS": {"failed": 0}}, ["DELAYQ['HISTORY_DAYS']", "from 1", "{'failed': 0}"]),
+    (
+        "HISTORY_DAYS of what is open",
+        {"HISTORY_DAYS": {"running": 1}},
+        ["succeeded, failed, skipped, lost", "'running'"],
+    ),
+    ("HISTORY_DAYS deeper", {"HISTORY_DAYS": {"failed": {"failed": 1}}}, ["DELAYQ['HISTORY_DAYS']"]),
 ]
 
 
@@ -282,7 +290,11 @@ def test_every_key_is_optional_and_takes_what_the_documentation_says(settings):
     settings.DELAYQ = {"QUEUES": ("a", "b"), "SHARDS": {"b": 3}, "LEASE_SECONDS": 1.5, "HISTORY_DAYS": None}
     config = conf.get_config()
     assert (config.queues, config.shard_count("a"), config.shard_count("b")) == (("a", "b"), 1, 3)
-    assert (config.lease_seconds, config.history_days) == (1.5, None)
+    assert (config.lease_seconds, config.days_kept("failed")) == (1.5, None)
+    settings.DELAYQ = {"HISTORY_DAYS": 30}
+    assert [conf.get_config().days_kept(outcome) for outcome in ("succeeded", "lost")] == [30, 30]
+    settings.DELAYQ = {"HISTORY_DAYS": {"succeeded": 7, "failed": None}}
+    assert [conf.get_config().days_kept(outcome) for outcome in ("succeeded", "failed", "lost")] == [7, None, None]
 
 
 ALIASES = [
@@ -326,6 +338,21 @@ def test_values_of_the_wrong_type_are_refused_by_field():
         assert words in refusal(definition(**values).save)[field][0]
 
 
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"keep": "some"}, "keep", "all, failures, last, none, or empty, not 'some'"),
+        ({"keep": "last"}, "keep_last", "from 1 to 100,000"),
+        ({"keep": "last", "keep_last": 0}, "keep_last", "from 1 to 100,000"),
+        ({"keep": "last", "keep_last": 100_001}, "keep_last", "from 1 to 100,000"),
+        ({"keep": "none", "keep_last": 5}, "keep_last", "Leave this empty"),
+        ({"keep_last": 5}, "keep_last", "Leave this empty"),
+    ],
+)
+def test_what_is_kept_is_checked_with_the_definition(values, field, words):
+    assert words in refusal(definition(**values).save)[field][0]
+
+
 def test_a_task_module_that_cannot_be_imported_is_found_by_the_checks(monkeypatch):
     def broken():
         raise RuntimeError("queue 'mail' is not valid")
@@ -337,9 +364,7 @@ def test_a_task_module_that_cannot_be_imported_is_found_by_the_checks(monkeypatc
     assert message.hint
 
 
-def test_an_address_that_is_none_and_a_setting_without_effect_are_told(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 30}
-    assert [message.id for message in checked()] == ["delayq.W001"]
+def test_an_address_that_is_none_is_told(settings):
     with override_settings(CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "localhost:1"}}):
         ids = [message.id for message in checked()]
-    assert ids == ["delayq.W001", "delayq.E002"]
+    assert ids == ["delayq.E002"]

@@ -1,0 +1,190 @@
+"""Finds and deletes rows of the ledger that are to go, in small batches. What goes says `retention.py`.
+
+Note [The walk]
+Schedule by schedule, by primary key, and through the rows of each by the unique index, oldest first. A page of
+schedules is asked in one query for the oldest row of each that could go, so that schedules with none cost little; and
+whoever continues a walk names the last schedule that was done. Rows are read a page at a time, each once, and decided
+upon one by one: so no statement takes long, however many rows are kept. Deleted schedules are found in the gaps between
+the others: each is asked for the next key that any row has.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from django.db.models import Case, DateTimeField, OuterRef, QuerySet, Subquery, Value, When
+
+from .. import failpoints
+from ..models import Origin, Run, Schedule, ScheduleState
+from ..models.run import OUTCOMES
+from ..rows import StateRow
+from .bulk import database, writer, writing
+from .locks import lock_free
+from .recording import lock_states
+from .retention import OldRun, Rule, may_go, rule_of
+
+#: So many rows are read by one statement, and at most deleted in one transaction, of so many schedules.
+PRUNE_BATCH, _MOST_SCHEDULES = 1000, 100
+#: So many schedules are asked in one query.
+_PAGE = 500
+_NO_KEY, LAST_KEY, _EARLIEST = 0, 2**63 - 1, datetime.min.replace(tzinfo=UTC)
+
+
+class Batch(NamedTuple):
+    """Rows that are to go. Schedules up to the key `done` need no further look then. `late`: see `Rule.late`."""
+
+    rows: list[OldRun]
+    done: int
+    late: float
+
+
+class Pruned(NamedTuple):
+    """What became of a batch: the rows that went, and how many stay for a later pass, as others have locked them."""
+
+    rows: list[OldRun]
+    left: int
+
+
+class _Part(NamedTuple):
+    """A schedule, perhaps a deleted one, and where the walk through its rows begins; None where nothing can go."""
+
+    key: int
+    rule: Rule = Rule()
+    begin: datetime | None = None
+    deleted: bool = False
+
+
+def find_prunable(now: datetime, after: int = _NO_KEY) -> Iterator[Batch]:
+    """Yield what is to go of the schedules behind this key. See Note [The walk].
+
+    Each batch is found when it is asked for, after some ms; it may be empty.
+    """
+    found, keys, done = list[OldRun](), set[int](), after
+    steps, late = 0, 0.0
+    for part in _parts(now, after):
+        for rows in _chosen(part):
+            if found and len(found) + len(rows) > PRUNE_BATCH:
+                yield Batch(found, done, late)
+                found, keys, steps, late = [], set(), 0, 0.0
+            found, steps = found + rows, steps + 1
+            keys.add(part.key)
+            late = max([late, *(part.rule.late(row, now) for row in rows)])
+        done, steps = part.key, steps + 1
+        if len(keys) >= _MOST_SCHEDULES or steps >= _PAGE:
+            yield Batch(found, done, late)
+            found, keys, steps, late = [], set(), 0, 0.0
+    yield Batch(found, LAST_KEY, late)
+
+
+def _runs() -> QuerySet[Run]:
+    return Run._base_manager.using(database())
+
+
+def _parts(now: datetime, after: int) -> Iterator[_Part]:
+    """Yield every schedule behind this key, also deleted ones where the settings let their rows go."""
+    rule = rule_of("", None, now)
+    following: int | None = _NO_KEY if rule.before else None  # the next key that has rows, as far as is known
+    while page := list(_asked(now, after)):
+        for pk, keep, keep_last, oldest, follows in page:
+            if following is not None and following < pk:
+                yield from _deleted(rule, after, pk)
+            own = rule_of(keep, keep_last, now)
+            yield _Part(pk, own, _EARLIEST if own.newest else oldest)
+            after, following = pk, follows
+    if following is not None:
+        yield from _deleted(rule, after, LAST_KEY)
+
+
+def _asked(now: datetime, after: int) -> QuerySet[Any, Any]:
+    """Return a page: key, what it keeps, its oldest row that is old enough to go, the next key that any row has."""
+    when = []
+    for keep in ("", Schedule.Keep.FAILURES):
+        rule = rule_of(keep, None, now)
+        if rule.before:
+            old = _runs().filter(rule.aged, schedule_id=OuterRef("pk")).order_by("due_at", "origin")
+            when.append(When(keep=keep, then=Subquery(old.values("due_at")[:1])))
+    unknown = Value(None, DateTimeField())
+    nexts = _runs().filter(schedule_id__gt=OuterRef("pk")).order_by("schedule_id", "due_at", "origin")
+    follows: Any = Subquery(nexts.values("schedule_id")[:1]) if rule_of("", None, now).before else unknown
+    rows = Schedule._base_manager.using(database()).filter(pk__gt=after).order_by("pk")
+    oldest: Any = Case(*when, default=unknown) if when else unknown
+    return rows.values_list("pk", "keep", "keep_last", oldest, follows)[:_PAGE]
+
+
+def _deleted(rule: Rule, after: int, before: int) -> Iterator[_Part]:
+    """Yield the deleted schedules between two keys that have rows."""
+    while True:
+        rows = _runs().filter(schedule_id__gt=after, schedule_id__lt=before)
+        first = rows.order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at").first()
+        if first is None:
+            return
+        after, begin = first
+        yield _Part(after, rule, begin, deleted=True)
+
+
+def _chosen(part: _Part) -> Iterator[list[OldRun]]:
+    """Yield the rows of a schedule that go, page by page; nothing where it is known that none does."""
+    if part.begin is None:
+        return
+    decided = _runs().filter(schedule_id=part.key, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
+    end = None
+    if part.rule.newest:
+        end = decided.values_list("due_at", "origin")[part.rule.newest : part.rule.newest + 1].first()
+        if end is None:
+            return
+    rows = _runs().filter(schedule_id=part.key).order_by("due_at", "origin").values_list(*OldRun._fields)
+    rows = rows.filter(due_at__lte=end[0]) if end else rows.filter(due_at__lt=max(part.rule.before.values()))
+    spared = None if part.deleted else decided.filter(origin=Origin.DUE).values_list("pk", flat=True).first()
+    begin, last = part.begin, (part.begin, "")
+    while page := [OldRun(*row) for row in rows.filter(due_at__gte=begin)[:PRUNE_BATCH]]:
+        yield [
+            row
+            for row in page
+            if last < (row.due_at, row.origin) and (end is None or (row.due_at, row.origin) <= end)
+            and row.pk != spared and part.rule.goes(row)
+        ]  # fmt: skip
+        if len(page) < PRUNE_BATCH:
+            return
+        begin, last = page[-1].due_at, (page[-1].due_at, page[-1].origin)
+
+
+def prune(rows: Sequence[OldRun]) -> Pruned:
+    """Delete rows that were found, and note it in the states of their schedules, in one transaction.
+
+    What others have locked stays, as does what cannot be noted: see `retention.py`, Note [What is never pruned].
+
+    Raises:
+        DatabaseError: Nothing was deleted.
+    """
+    using = database()
+    if not rows:
+        return Pruned([], 0)
+    with writing(using):
+        generations, states, taken = lock_states({row.schedule_id for row in rows}, using)
+        going = [row for row in rows if row.schedule_id not in taken and _may_go(row, generations, states)]
+        free, locked = lock_free(Run, [row.pk for row in going], using)
+        gone = [row for row in going if row.pk in free]
+        Run._base_manager.using(using).filter(pk__in=free).delete()
+        failpoints.reach("during_pruning")
+        horizons: dict[int, datetime] = {}
+        for row in gone:
+            state = states.get(row.schedule_id)
+            if row.noted and state is not None:
+                known = horizons.get(row.schedule_id) or state.pruned_until or row.until
+                horizons[row.schedule_id] = max(known, row.until)
+        writer(ScheduleState, ("schedule_id", "pruned_until"), using).update(sorted(horizons.items()))
+    return Pruned(gone, len(locked) + sum(row.schedule_id in taken for row in rows))
+
+
+def _may_go(row: OldRun, generations: dict[int, int], states: dict[int, StateRow]) -> bool:
+    """Say whether a row may go whose schedule is locked, or was deleted."""
+    return row.schedule_id not in generations or may_go(row, states.get(row.schedule_id))
+
+
+def count_prunable(batch: Batch) -> list[OldRun]:
+    """Return what `prune` would delete of a batch if nothing is locked."""
+    using = database()
+    pks = {row.schedule_id for row in batch.rows}
+    lasts = dict(Schedule._base_manager.using(using).filter(pk__in=pks).values_list("pk", "state__last_due_at"))
+    states = {pk: StateRow(pk, last) for pk, last in lasts.items()}
+    return [row for row in batch.rows if row.schedule_id not in lasts or may_go(row, states[row.schedule_id])]

@@ -1,0 +1,66 @@
+"""`manage.py delayq_prune`: delete at once the runs that are kept no longer, and say which. No logic of its own."""
+
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from django_delayq import ledger, pruning
+from django_delayq.exceptions import DelayQError
+from django_delayq.fields import utcnow
+from django_delayq.plain import plain
+
+
+class Command(BaseCommand):
+    """Safe at any time, also beside running workers, which do the same every hour. Needs no Redis."""
+
+    help = (
+        "Delete the runs that are older than DELAYQ['HISTORY_DAYS'] and their schedules let them be, and say how many "
+        "of which outcome and task. Can be interrupted: what went is gone, the rest goes the next time."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run it; fail with one line that says what to do."""
+        counts, left, interrupted = Counter[tuple[str, str]](), 0, False
+        try:
+            ledger.check_tables()
+            for rows, locked in self._found(dry_run=options["dry_run"]):
+                counts.update((row.task, row.status) for row in rows)
+                left += locked
+                self._progress(f"{counts.total():,} runs …")
+        except KeyboardInterrupt:
+            interrupted = True
+        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
+            raise CommandError(str(error)) from error
+        finally:
+            self._progress("")
+        for (task, status), count in sorted(counts.items()):
+            self.stdout.write(plain(f"{count:>11,} {status:<9}  {task}"))
+        self.stdout.write(f"{counts.total():,} runs {'would be' if options['dry_run'] else 'were'} deleted.")
+        if left:
+            self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")
+        if interrupted:
+            raise CommandError("Interrupted: run this again for the rest.", returncode=130)
+
+    def _found(self, *, dry_run: bool) -> Iterator[tuple[list[ledger.OldRun], int]]:
+        """Yield what goes, or would go, and how many rows are locked, batch by batch."""
+        if dry_run:
+            for batch in ledger.find_prunable(utcnow()):
+                yield ledger.count_prunable(batch), 0
+        else:
+            for _, pruned in pruning.prune_batches():
+                yield pruned.rows, pruned.left
+
+    def _progress(self, text: str) -> None:
+        """Write over what stands in the line, on a terminal only."""
+        if self.stderr.isatty():
+            self.stderr.write(f"\r\033[K{text}", ending="")
+            self.stderr.flush()

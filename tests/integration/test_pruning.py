@@ -1,0 +1,276 @@
+"""Which rows of the ledger go, which never do, and that what went can neither be recorded nor ordered once more."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections, transaction
+
+from django_delayq import ledger
+from django_delayq.fields import utcnow
+from django_delayq.ledger import pruning
+from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
+from tests.integration.histories import NOW, ago, history, horizon, keep, left, prune, run, schedule
+from tests.support import DAY
+
+pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["keep"]
+
+OUTCOMES = (Status.SUCCEEDED, Status.FAILED, Status.SKIPPED, Status.LOST)
+
+
+# -- the setting
+
+
+def test_without_a_setting_everything_stays():
+    history(schedule(), 1, 700)
+    assert prune() == 0
+    assert left() == [700, 1]
+
+
+def test_days_count_from_the_end_of_a_run(keep):
+    keep(30)
+    owner = schedule()
+    history(owner, 31, 29, 1)
+    run(owner, 32, finished_at=ago(29))  # it took three days
+    assert prune() == 1
+    assert left() == [32, 29, 1]
+    assert horizon(owner) == 31
+
+
+def test_each_outcome_is_kept_for_its_own_time_and_what_is_not_named_for_ever(keep):
+    keep({"succeeded": 30, "skipped": 7, "failed": 365})
+    owner = schedule()
+    for number, status in enumerate(OUTCOMES):
+        for days in (400, 40, 10, 5):
+            run(owner, days + number / 10, status)
+    prune()
+    by_status = {status.value: left(owner, status=status) for status in OUTCOMES}
+    assert {status: [round(days) for days in found] for status, found in by_status.items()} == {
+        "succeeded": [10, 5], "failed": [40, 10, 5], "skipped": [5], "lost": [400, 40, 10, 5],
+    }  # fmt: skip
+
+
+# -- what a schedule says
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"keep": "all"}, [400, 300, 200, 100, 50, 10]),
+        ({"keep": "failures"}, [300, 100, 10]),
+        ({"keep": "last", "keep_last": 2}, [50, 10]),
+        ({"keep": "last", "keep_last": 100}, [400, 300, 200, 100, 50, 10]),
+        ({"keep": "none"}, [10]),
+        ({}, [10]),
+    ],
+)
+def test_a_schedule_says_what_is_kept_of_it(keep, values, kept):
+    keep({"succeeded": 20, "skipped": 20, "failed": 350, "lost": 20})
+    if values.get("keep") == "failures":
+        keep({"succeeded": 20, "skipped": 20, "failed": 350, "lost": 350})
+    owner = schedule(**values)
+    for days, status in ((400, "failed"), (300, "lost"), (200, "skipped"), (100, "failed"), (50, "succeeded")):
+        if values or days != 100:  # which the setting would keep
+            run(owner, days, status)
+    run(owner, 10)
+    prune()
+    assert left() == kept
+    assert prune() == 0, "a second pass finds nothing"
+
+
+def test_where_failures_are_kept_they_are_for_as_long_as_the_setting_says(keep):
+    keep({"failed": 30})
+    owner = schedule(keep="failures")
+    history(owner, 40, 20, status="failed")
+    history(owner, 39, 19, status="lost")
+    history(owner, 38, 18)
+    assert prune() == 2
+    assert left() == [39, 20, 19, 18]  # the newest outcome stays whatever it is
+
+
+def test_the_newest_are_counted_over_all_origins_and_the_newest_of_the_chain_stays():
+    owner = schedule(keep="last", keep_last=2)
+    history(owner, 9, 8)
+    history(owner, 7, 6, 5, origin=Origin.MANUAL)
+    assert prune() == 2
+    assert left() == [8, 6, 5]
+    assert horizon(owner) == 9
+
+
+# -- what never goes
+
+
+@pytest.mark.parametrize("values", [{}, {"keep": "none"}, {"keep": "failures"}])
+def test_open_rows_and_the_newest_outcome_of_the_chain_stay_and_nothing_else(keep, values):
+    keep(1)
+    owner = schedule(**values)
+    history(owner, 100, status="failed")
+    for days, status in ((90, "running"), (80, "retrying"), (70, "queued")):
+        run(owner, days, status, apart=True)
+    run(owner, 60)
+    run(owner, 50, origin=Origin.MANUAL)
+    prune()
+    assert left() == [90, 80, 70, 60, *([50] if values.get("keep") == "none" else [])]
+
+
+def test_of_a_deleted_schedule_rows_go_by_the_setting_alone(keep):
+    keep({"succeeded": 30, "failed": 60})
+    owners = [schedule(f"s{n}", keep="all") for n in range(6)]
+    for owner in owners:
+        history(owner, 50, 10)
+        history(owner, 51, 70, status="failed")
+        run(owner, 90, "queued")
+    for number in (0, 2, 3, 5):
+        Schedule.objects.get(pk=owners[number].pk).delete()
+    prune()
+    for number, owner in enumerate(owners):
+        assert left(owner) == ([90, 70, 51, 50, 10] if number in (1, 4) else [90, 51, 10]), number
+
+
+def test_without_a_state_there_is_nowhere_to_note_it_so_only_orders_of_now_go(keep):
+    keep(1)
+    owner = schedule()
+    ScheduleState.objects.all().delete()
+    history(owner, 9, 8)
+    run(owner, 7, origin=Origin.BACKFILL)
+    run(owner, 6, origin=Origin.MANUAL)
+    assert prune() == 1
+    assert left() == [9, 8, 7]
+
+
+def test_a_backfill_stays_until_the_chain_has_decided_what_lies_before_it(keep):
+    """A point of the chain that waits since before a pause is before it, and would be refused else."""
+    keep(1)
+    owner = schedule()
+    ScheduleState.objects.update(last_due_at=ago(9))
+    run(owner, 9)
+    run(owner, 5, origin=Origin.BACKFILL)
+    assert prune() == 0
+    ScheduleState.objects.update(last_due_at=ago(4))
+    run(owner, 4)
+    assert prune() == 2
+    assert horizon(owner) == 5
+
+
+def test_a_stretch_raises_the_horizon_to_its_end_and_a_run_now_raises_none(keep):
+    keep(30)
+    owner = schedule()
+    history(owner, 90, 1, status="skipped")
+    Run.objects.filter(due_at=ago(90)).update(last_due_at=ago(70), points=20)
+    run(owner, 60, origin=Origin.MANUAL)
+    assert prune() == 2
+    assert horizon(owner) == 70
+    ScheduleState.objects.update(pruned_until=ago(65))
+    run(owner, 80)
+    prune()
+    assert horizon(owner) == 65, "it never falls"
+
+
+# -- the walk
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_batches_and_pages_of_any_size_find_each_row_once(keep, monkeypatch, size):
+    keep(30)
+    monkeypatch.setattr(pruning, "PRUNE_BATCH", max(size, 4))  # three rows may have one due point
+    monkeypatch.setattr(pruning, "_PAGE", size)
+    monkeypatch.setattr(pruning, "_MOST_SCHEDULES", size)
+    owners = [schedule(f"s{n}", **({"keep": "last", "keep_last": 3} if n == 2 else {})) for n in range(5)]
+    for owner in owners:
+        for days in range(40, 20, -1):
+            for origin in Origin:
+                run(owner, days, "lost" if days == 35 else "succeeded", origin)
+        run(owner, 2)
+    Schedule.objects.get(pk=owners[1].pk).delete()
+    batches = list(ledger.find_prunable(utcnow()))
+    found = [row.pk for batch in batches for row in batch.rows]
+    assert len(found) == len(set(found)) == 4 * 30 + 58
+    assert max(len(batch.rows) for batch in batches) <= max(size, 4)
+    assert [batch.done for batch in batches] == sorted(batch.done for batch in batches)
+    assert batches[-1].done == ledger.LAST_KEY
+    assert {row.schedule_id for batch in ledger.find_prunable(utcnow(), owners[2].pk) for row in batch.rows} == {
+        owners[3].pk, owners[4].pk,
+    }  # fmt: skip
+    assert prune() == len(found)
+    assert prune() == 0
+
+
+def test_a_walk_that_ends_anywhere_is_continued_behind_what_is_done(keep, monkeypatch):
+    keep(30)
+    monkeypatch.setattr(pruning, "PRUNE_BATCH", 4)
+    for number in range(4):
+        history(schedule(f"s{number}"), *range(40, 50), 1)
+    after, went = 0, 0
+    for _ in range(100):
+        batch = next(ledger.find_prunable(utcnow(), after))
+        went, after = went + len(ledger.prune(batch.rows).rows), batch.done
+        if after == ledger.LAST_KEY:
+            break
+    assert (went, Run.objects.count()) == (40, 4)
+
+
+def test_how_late_it_is_counts_from_the_time_at_which_a_row_should_have_gone(keep):
+    keep(30)
+    history(schedule(), 40, 35, 1)
+    (batch,) = ledger.find_prunable(NOW)
+    assert batch.late == (10 * DAY - timedelta(minutes=1)).total_seconds()
+
+
+# -- side by side
+
+
+def test_what_others_have_locked_stays_for_a_later_pass(keep):
+    keep(30)
+    owner, other, orphan = schedule(), schedule("b"), schedule("c")
+    for each in (owner, other, orphan):
+        history(each, 40, 1)
+    Schedule.objects.get(pk=orphan.pk).delete()
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has no locks of rows")
+    (batch,) = ledger.find_prunable(utcnow())
+    done, hold = threading.Event(), threading.Event()
+
+    def lock():
+        with transaction.atomic():
+            list(ScheduleState.objects.select_for_update().filter(pk=owner.pk))
+            list(Run.objects.select_for_update().filter(schedule_id=orphan.pk))
+            hold.set()
+            done.wait(PATIENCE_SECONDS)
+        connections.close_all()
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    try:
+        assert hold.wait(PATIENCE_SECONDS)
+        found = ledger.prune(batch.rows)
+        assert (len(found.rows), found.left) == (1, 2)
+        assert horizon(other) == 40
+    finally:
+        done.set()
+        thread.join()
+    assert prune() == 2
+
+
+def test_two_that_prune_at_once_prune_each_row_once(keep, monkeypatch):
+    keep(30)
+    monkeypatch.setattr(pruning, "PRUNE_BATCH", 10)
+    for number in range(10):
+        history(schedule(f"s{number}"), *range(40, 60), 1)
+    Schedule.objects.get(name="s5").delete()
+    counts, both = [], threading.Barrier(2)
+
+    def work():
+        both.wait(PATIENCE_SECONDS)
+        counts.append(prune())
+        connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts.append(prune())
+    assert (sum(counts), Run.objects.count()) == (200, 10)
+    wait_until(lambda: not any(thread.is_alive() for thread in threads))

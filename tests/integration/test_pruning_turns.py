@@ -1,0 +1,313 @@
+"""Pruning by the workers: when it is due, who does it, how it stops and continues, and what is told of it."""
+
+import io
+import json
+import threading
+import time
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connections
+
+from django_delayq import ledger, pruning, status
+from django_delayq.broker import Broker, PruningNotes, keys
+from django_delayq.broker.mark import Mark
+from django_delayq.ledger import pruning as batches
+from django_delayq.models import Run, ScheduleState
+from django_delayq.worker import Worker, WorkerOptions, upkeep
+from tests.acceptance.support import PATIENCE_SECONDS
+from tests.integration.histories import history, left, run, schedule
+from tests.integration.probing import ask, text, well
+from tests.support import DAY
+
+pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["well"]
+
+
+@pytest.fixture(autouse=True)
+def thirty_days(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 30}
+
+
+@pytest.fixture
+def old(monkeypatch):
+    """Five schedules with ten old runs each, of which ten go in a batch."""
+    monkeypatch.setattr(batches, "PRUNE_BATCH", 10)
+    owners = [schedule(f"s{number}") for number in range(5)]
+    for owner in owners:
+        history(owner, *range(40, 50), 1)
+    return owners
+
+
+def change_note(broker, **values):
+    notes = PruningNotes(broker)
+    notes.note(json.dumps({**json.loads(notes.last()), **values}))
+
+
+# -- turns
+
+
+def test_a_pass_is_noted_and_none_is_due_for_an_hour(broker, old):
+    began = broker.now_ms()
+    done = pruning.prune_in_turn(broker)
+    assert (done.rows, done.left, done.finished) == (50, 0, True)
+    assert done.behind_seconds // DAY.total_seconds() == 18  # 49 days old, less a minute
+    assert done.seconds > 0
+    assert pruning.read_last(broker) == done
+    assert began <= done.at_ms <= broker.now_ms()
+    run(old[0], 60)
+    assert pruning.prune_in_turn(broker) is None
+    assert left(old[0]) == [60, 1]
+    change_note(broker, at_ms=broker.now_ms() - 3_600_000)
+    again = pruning.prune_in_turn(broker)
+    assert (again.rows, again.finished) == (1, True), "each pass counts for itself"
+
+
+DUE = [
+    ("flushed", lambda b: b.ask("delete", PruningNotes(b)._name("last"))),
+    ("an hour ago", lambda b: change_note(b, at_ms=b.now_ms() - 3_600_000)),
+    ("the server's clock stepped back", lambda b: change_note(b, at_ms=b.now_ms() + 60_000)),
+    ("unfinished", lambda b: change_note(b, after=0)),
+    ("another database", lambda b: change_note(b, database="another")),
+    ("a garbage time", lambda b: change_note(b, at_ms=10**30)),
+    ("a list where it is a number", lambda b: change_note(b, rows=[])),
+    *((f"garbage {value!r}", lambda b, value=value: PruningNotes(b).note(value)) for value in ("", "x", "[]", "null")),
+    ("deep", lambda b: PruningNotes(b).note("[" * 50_000)),
+]
+
+
+@pytest.mark.parametrize("change", [row[1] for row in DUE], ids=[row[0] for row in DUE])
+def test_a_pass_is_due(broker, old, change):
+    pruning.prune_in_turn(broker)
+    run(old[0], 60)
+    change(broker)
+    assert pruning.prune_in_turn(broker).rows >= 1
+    assert left(old[0]) == [1]
+    assert pruning.prune_in_turn(broker) is None
+
+
+def test_keys_of_a_foreign_type_are_taken_away(broker, old):
+    for what in ("turn", "last"):
+        broker.ask("rpush", PruningNotes(broker)._name(what), "x")
+    assert pruning.prune_in_turn(broker).finished
+
+
+def test_the_keys_are_among_those_that_a_locked_user_may_touch(broker):
+    prefix = broker.config.prefix
+    assert PruningNotes(broker)._name("turn").startswith(f"{{{prefix}:")
+    assert keys.is_own(prefix, PruningNotes(broker)._name("last"))
+
+
+def test_a_pass_that_is_stopped_is_continued_where_it_stopped_by_whoever_is_next(broker, old, settings):
+    done = pruning.prune_in_turn(broker, go_on=lambda: False)
+    assert (done.rows, done.finished) == (10, False)
+    assert Run.objects.count() == 45
+    run(old[0], 60)
+    other = Broker(timeout_seconds=5, worker="other")
+    assert pruning.prune_in_turn(other, go_on=lambda: False).rows == 20
+    last = pruning.prune_in_turn(other)
+    assert (last.rows, last.finished) == (50, True), "it counts all of the pass"
+    assert left(old[0]) == [60, 1], "which was behind it, and comes with the next"
+    other.close()
+
+
+def test_a_turn_ends_after_its_time_and_another_one_goes_on_at_once(broker, old):
+    assert pruning.prune_in_turn(broker, seconds=0).rows == 10
+    rounds = 1
+    while not pruning.prune_in_turn(broker, seconds=0).finished:
+        rounds += 1
+    assert rounds == 4
+    assert Run.objects.count() == 5
+
+
+def test_while_one_is_at_it_another_one_does_nothing(broker, old):
+    other, asked = Broker(timeout_seconds=5, worker="other"), []
+
+    def meanwhile():
+        asked.append(pruning.prune_in_turn(other))
+        return True
+
+    assert pruning.prune_in_turn(broker, go_on=meanwhile).finished
+    assert len(asked) >= 5
+    assert set(asked) == {None}
+    other.close()
+
+
+def test_a_turn_that_others_have_taken_over_ends(broker, old):
+    def lose():
+        broker.ask("set", PruningNotes(broker)._name("turn"), "somebody", px=60_000)
+        return True
+
+    done = pruning.prune_in_turn(broker, go_on=lose)
+    assert (done.rows, done.finished) == (10, False)
+    assert PruningNotes(broker).turn.read() == "somebody"
+
+
+def test_the_mark_of_one_that_died_ends_by_itself(broker, old, monkeypatch):
+    def die():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(pruning, "TTL_MS", 100)
+        patched.setattr(Mark, "end", lambda self, token: None)
+        pruning.prune_in_turn(broker, go_on=die)
+    began = time.monotonic()
+    while (done := pruning.prune_in_turn(broker)) is None:
+        assert time.monotonic() - began < PATIENCE_SECONDS
+        time.sleep(0.01)
+    assert (done.rows, done.finished) == (40, True)
+
+
+# -- the worker
+
+
+@pytest.fixture
+def worker():
+    made = Worker(WorkerOptions(queues=("default",), burst=True))
+    yield made
+    made.broker.close()
+
+
+def look(worker):
+    """Have the sweeping thread's round come to its look."""
+    worker.upkeep._due["beat"] = 0.0
+    worker.upkeep.round()
+
+
+def test_a_worker_prunes_with_its_looks_and_looks_again_at_once_where_there_is_more(worker, old, monkeypatch):
+    worker.upkeep._prepare(burst=False)
+    monkeypatch.setattr(upkeep.pruning, "TURN_SECONDS", 0)
+    monkeypatch.setattr(upkeep.Upkeep._prune, "__defaults__", (0,))
+    for number in range(4):
+        look(worker) if number == 0 else worker.upkeep.round()
+        assert worker.upkeep._due["beat"] == 0.0
+    for _ in range(3):
+        worker.upkeep.round()
+    assert Run.objects.count() == 5
+    assert worker.upkeep._due["beat"] > 0
+
+
+def test_a_worker_in_burst_mode_prunes_too(worker, old):
+    worker.run()
+    assert Run.objects.count() == 5
+
+
+def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_and_of_its_end(worker, old, monkeypatch):
+    worker.upkeep._prepare(burst=False)
+    seen = []
+    monkeypatch.setattr(worker.upkeep, "_small_chores", lambda: seen.append(Run.objects.count()))
+    worker.upkeep._prune()
+    assert seen[:4] == [45, 35, 25, 15]
+    for owner in old:
+        history(owner, *range(60, 70))
+    change_note(worker.broker, after=0)
+    for rows, event in ((45, worker.upkeep._rebuild), (35, worker.upkeep._stop)):
+        event.set()
+        worker.upkeep._prune()
+        assert Run.objects.count() == rows, "it ends after the batch that it was at"
+        event.clear()
+
+
+def test_a_database_that_refuses_is_told_and_holds_up_nothing(worker, old, monkeypatch, caplog):
+    worker.upkeep._prepare(burst=False)
+
+    def refuse(rows):
+        raise OperationalError("canceling statement due to lock timeout")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "prune", refuse)
+        look(worker)
+    assert "The history could not be pruned: canceling statement" in caplog.text
+    assert not worker.upkeep._backoff.until
+    look(worker)
+    assert Run.objects.count() == 5
+
+
+def test_two_workers_at_once_prune_each_row_once(old):
+    both, rows = threading.Barrier(2), []
+
+    def work(name):
+        broker = Broker(timeout_seconds=5, worker=name)
+        both.wait(PATIENCE_SECONDS)
+        done = pruning.prune_in_turn(broker)
+        rows.append(0 if done is None else done.rows)
+        broker.close()
+        connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(rows) == 50
+    assert Run.objects.count() == 5
+
+
+# -- what is told
+
+
+def test_the_status_tells_of_the_last_pass(well, old):
+    assert ask()[1]["pruned"] is None
+    assert "Pruned" not in text()
+    pruning.prune_in_turn(well, go_on=lambda: False)
+    assert ask()[1]["pruned"]["finished"] is False
+    assert ", more to do" in text()
+    pruning.prune_in_turn(well)
+    found = ask()[1]["pruned"]
+    assert set(found) == {"at", "rows", "left", "seconds", "behind_seconds", "finished"}
+    assert (found["rows"], found["left"], found["finished"]) == (50, 0, True)
+    (line,) = [line for line in text().splitlines() if line.startswith("Pruned")]
+    assert line.startswith("Pruned     50 runs in ")
+    assert "the oldest 18 days, " in line
+    change_note(well, left=3)
+    assert "3 left, as others had locked them" in text()
+    assert status.exit_status([]) == 0
+
+
+def command(**options):
+    out, err = io.StringIO(), io.StringIO()
+    call_command("delayq_prune", stdout=out, stderr=err, **options)
+    return out.getvalue().splitlines(), err.getvalue()
+
+
+def test_the_command_says_what_would_go_and_then_what_went(old):
+    history(old[0], 70, 71, status="failed", task="tests.app.tasks.fail")
+    expected = ["          2 failed     tests.app.tasks.fail", "         50 succeeded  tests.app.tasks.noop"]
+    ScheduleState.objects.filter(pk=old[4].pk).update(last_due_at=None)
+    expected[1] = expected[1].replace("50", "40")
+    assert command(dry_run=True) == ([*expected, "42 runs would be deleted."], "")
+    assert Run.objects.count() == 57
+    assert command() == ([*expected, "42 runs were deleted."], "")
+    assert Run.objects.count() == 15
+    assert command() == (["0 runs were deleted."], "")
+
+
+def test_the_command_shows_its_progress_on_a_terminal_only_and_can_be_interrupted(old, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out, err, real = io.StringIO(), Terminal(), ledger.prune
+
+    def interrupted(rows):
+        if Run.objects.count() < 40:
+            raise KeyboardInterrupt
+        return real(rows)
+
+    monkeypatch.setattr(ledger, "prune", interrupted)
+    with pytest.raises(CommandError, match="run this again") as caught:
+        call_command("delayq_prune", stdout=out, stderr=err)
+    assert caught.value.returncode == 130
+    assert "20 runs were deleted." in out.getvalue()
+    assert Run.objects.count() == 35
+    assert "\r\033[K20 runs …" in err.getvalue()
+
+
+def test_the_command_fails_with_one_line(monkeypatch):
+    def refuse(rows):
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(ledger, "prune", refuse)
+    with pytest.raises(CommandError, match="database is locked") as caught:
+        command()
+    assert caught.value.returncode == 1
