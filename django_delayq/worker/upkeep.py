@@ -227,7 +227,7 @@ class Upkeep:
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
 
-    def _between_pages(self, checked: int) -> bool:
+    def _between_pages(self, checked: int = 0) -> bool:
         """Do the small chores; say whether the full sweep goes on: not if this worker stops or a shard was flushed."""
         if self._stop.is_set() or self._rebuild.is_set():
             return False

@@ -1,5 +1,6 @@
 """`manage.py delayq_prune`: delete at once the runs that are kept no longer, and say which. No logic of its own."""
 
+import json
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from django.db import DatabaseError
 from django_delayq import ledger, pruning
 from django_delayq.exceptions import DelayQError
 from django_delayq.fields import utcnow
+from django_delayq.management.progress import Progress
 from django_delayq.plain import plain
 
 
@@ -26,29 +28,37 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
+        parser.add_argument("--json", action="store_true", help="Say it, and each second how far it is, as JSON lines.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; fail with one line that says what to do."""
         counts, left, interrupted = Counter[tuple[str, str]](), 0, False
         try:
             ledger.check_tables()
-            for rows, locked in self._found(dry_run=options["dry_run"]):
-                counts.update((row.task, row.status) for row in rows)
-                left += locked
-                self._progress(f"{counts.total():,} runs …")
+            with Progress(self.stdout, "runs", as_json=options["json"]) as progress:
+                for rows, locked in self._found(dry_run=options["dry_run"]):
+                    counts.update((row.task, row.status) for row in rows)
+                    left += locked
+                    progress.at(counts.total())
         except KeyboardInterrupt:
             interrupted = True
         except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
-        finally:
-            self._progress("")
-        for (task, status), count in sorted(counts.items()):
-            self.stdout.write(plain(f"{count:>11,} {status:<9}  {task}"))
-        self.stdout.write(f"{counts.total():,} runs {'would be' if options['dry_run'] else 'were'} deleted.")
-        if left:
-            self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")
+        self._tell(counts, left, dry_run=options["dry_run"], as_json=options["json"])
         if interrupted:
             raise CommandError("Interrupted: run this again for the rest.", returncode=130)
+
+    def _tell(self, counts: Counter[tuple[str, str]], left: int, *, dry_run: bool, as_json: bool) -> None:
+        if as_json:
+            by = [{"task": task, "status": status, "runs": count} for (task, status), count in sorted(counts.items())]
+            told = {"deleted": counts.total(), "left": left, "dry_run": dry_run, "by": by}
+            self.stdout.write(json.dumps(told))
+            return
+        for (task, status), count in sorted(counts.items()):
+            self.stdout.write(plain(f"{count:>11,} {status:<9}  {task}"))
+        self.stdout.write(f"{counts.total():,} runs {'would be' if dry_run else 'were'} deleted.")
+        if left:
+            self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")
 
     def _found(self, *, dry_run: bool) -> Iterator[tuple[list[ledger.OldRun], int]]:
         """Yield what goes, or would go, and how many rows are locked, batch by batch."""
@@ -58,9 +68,3 @@ class Command(BaseCommand):
         else:
             for _, pruned in pruning.prune_batches():
                 yield pruned.rows, pruned.left
-
-    def _progress(self, text: str) -> None:
-        """Write over what stands in the line, on a terminal only."""
-        if self.stderr.isatty():
-            self.stderr.write(f"\r\033[K{text}", ending="")
-            self.stderr.flush()
