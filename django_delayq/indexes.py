@@ -4,7 +4,6 @@ from typing import Any
 
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.backends.ddl_references import Statement
 from django.db.migrations import AddIndex
 from django.db.migrations.state import ProjectState
 
@@ -17,14 +16,13 @@ class PrefixIndex(models.Index):
 
     def create_sql(
         self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kwargs: Any
-    ) -> Statement:
+    ) -> Any:
         """Return the statement; on other databases it is a plain index."""
-        statement = super().create_sql(model, schema_editor, using, **kwargs)
-        assert isinstance(statement, Statement)
+        statement: Any = super().create_sql(model, schema_editor, using, **kwargs)
         column = self.columns.get(schema_editor.connection.vendor)
         if column is not None:
-            name = model._meta.get_field(self.fields[0]).column
-            statement.parts["columns"] = column.format(schema_editor.quote_name(name))
+            name: Any = model._meta.get_field(self.fields[0])
+            statement.parts["columns"] = column.format(schema_editor.quote_name(name.column))
         return statement
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
 from django.utils.html import format_html
@@ -20,9 +21,10 @@ from . import display, glance
 from .actions import ScheduleActions
 from .base import Column, column
 from .durations import format_duration
-from .filters import OriginFilter, OutcomeFilter, StateFilter
+from .filters import OriginFilter, OutcomeFilter, StateFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
+from .paging import is_long
 from .upcoming import render_task, render_upcoming
 
 RUNS_SHOWN = 5
@@ -46,10 +48,11 @@ class ScheduleAdmin(ScheduleActions):
         models.DateTimeField: {"form_class": InstantField},
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome", "queue")
-    list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", ("queue", admin.AllValuesFieldListFilter))
+    list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", UsedQueueFilter)
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
-    search_help_text = gettext_lazy("Name, task or description")
+    search_help_text = gettext_lazy("Name, task or description; in a long list, the beginning of name or task")
+    show_full_result_count = False
     hidden_columns = ("args", "kwargs")
     ordering = ("name",)
     radio_fields = {"kind": admin.HORIZONTAL}
@@ -84,6 +87,15 @@ class ScheduleAdmin(ScheduleActions):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
         return glance.ScheduleChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[QuerySet[Schedule], bool]:
+        """Look anywhere in the texts; in a long list only where an index leads to."""
+        text = search_term.strip()
+        if text and is_long(self.get_queryset(request)):
+            return queryset.beginning(text), False
+        return super().get_search_results(request, queryset, search_term)
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:

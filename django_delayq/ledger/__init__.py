@@ -31,6 +31,7 @@ from .outcome import Outcome, Won, version_of
 from .reading import (
     OVERLOAD,
     Load,
+    count_up_to,
     find,
     find_schedule,
     load_abandoned,
@@ -49,7 +50,8 @@ from .states import settle_state, write_states
 __all__ = [
     "BATCH", "OVERLOAD", "DeadKey", "JobOutcome", "JobRow", "Load", "Outcome", "Overtaken", "Won", "add_jobs",
     "add_minute", "as_run", "as_schedule", "attempts_of", "change_job", "check_tables", "close_abandoned",
-    "close_orphan", "count_dead", "database", "dead_keys", "delete_job", "find", "find_job", "find_schedule",
+    "close_orphan", "count_dead", "count_up_to", "database", "dead_keys", "delete_job", "find", "find_job",
+    "find_schedule",
     "forget_hours", "give_up_keys", "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs",
     "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "merge_minutes", "note_mirrored",
     "open_apart", "open_chains", "open_jobs", "owner_of_locks", "prune_jobs", "read_load", "read_rollups", "record",

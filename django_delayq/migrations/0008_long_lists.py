@@ -1,5 +1,5 @@
 from django.db import migrations, models
-from django.db.models import F, Q
+from django.db.models import Q
 
 from django_delayq.indexes import AddIndexConcurrently, PrefixIndex
 
@@ -19,12 +19,6 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             "schedule",
             models.Index(
-                fields=["name"], name="delayq_schedule_behind", condition=~Q(generation=F("synced_generation"))
-            ),
-        ),
-        AddIndexConcurrently(
-            "schedule",
-            models.Index(
                 fields=["task", "backend", "priority"], name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),
         ),
@@ -39,7 +33,9 @@ class Migration(migrations.Migration):
         ),
         AddIndexConcurrently(
             "schedulestate",
-            models.Index(fields=["last_status"], name="delayq_state_last_status", condition=~Q(last_status="succeeded")),
+            models.Index(
+                fields=["last_status"], name="delayq_state_last_status", condition=~Q(last_status="succeeded")
+            ),
         ),
         AddIndexConcurrently(
             "run",

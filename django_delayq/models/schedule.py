@@ -147,9 +147,6 @@ class Schedule(Recurring, PrimaryModel):
             models.Index(fields=("kind", "name"), name="delayq_schedule_kind"),
             models.Index(fields=("queue", "name"), name="delayq_schedule_queue"),
             models.Index(
-                fields=("name",), name="delayq_schedule_behind", condition=~Q(generation=F("synced_generation"))
-            ),
-            models.Index(
                 fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),
             PrefixIndex(fields=("name",), name="delayq_schedule_name_prefix"),

@@ -10,6 +10,8 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Model
 
+#: Each number with one that looks drawn by lot: so what a schedule is called says nothing about how it stands.
+NUMBERS = "(SELECT n, abs(hashint4(n)::bigint) h FROM generate_series(1, %({})s) n) numbers"
 DUE = "now() - (%(runs)s - n) * interval '30 days' / %(runs)s"
 SCHEDULE = {
     "id": "t.id + n",
@@ -26,15 +28,15 @@ SCHEDULE = {
 }
 STATE = {
     "schedule_id": "t.schedule_id + n",
-    "next_due_at": "CASE WHEN n %% 25 <> 8 AND NOT (n %% 10 = 9 AND n %% 1000 < 500) AND n %% 5000 <> 3 "
+    "next_due_at": "CASE WHEN n %% 25 <> 8 AND NOT (n %% 10 = 9 AND n %% 1000 < 500) AND h %% 5000 <> 3 "
     "THEN now() + (n::bigint * 7919 %% 86400) * interval '1 second' END",
-    "condition": "CASE WHEN n %% 10 = 9 AND n %% 1000 < 500 THEN 'exhausted' WHEN n %% 5000 = 3 THEN 'parked' "
+    "condition": "CASE WHEN n %% 10 = 9 AND n %% 1000 < 500 THEN 'exhausted' WHEN h %% 5000 = 3 THEN 'parked' "
     "ELSE 'active' END",
-    "last_status": "CASE WHEN n %% 100 = 42 THEN '' WHEN n %% 50 = 11 THEN 'failed' WHEN n %% 70 = 12 THEN 'skipped' "
-    "WHEN n %% 10000 = 13 THEN 'lost' ELSE 'succeeded' END",
-    "last_outcome_at": "CASE WHEN n %% 100 <> 42 THEN now() - (n::bigint * 104729 %% 86400000) * interval '1 ms' END",
+    "last_status": "CASE WHEN h %% 100 = 42 THEN '' WHEN h %% 50 = 11 THEN 'failed' WHEN h %% 70 = 12 THEN 'skipped' "
+    "WHEN h %% 10000 = 13 THEN 'lost' ELSE 'succeeded' END",
+    "last_outcome_at": "CASE WHEN h %% 100 <> 42 THEN now() - (n::bigint * 104729 %% 86400000) * interval '1 ms' END",
     "last_lag_ms": "n %% 900",
-    "failing_streak": "CASE WHEN n %% 50 = 11 THEN 1 + n %% 7 ELSE 0 END",
+    "failing_streak": "CASE WHEN h %% 50 = 11 THEN 1 + h %% 7 ELSE 0 END",
 }
 RUN = {
     "id": "t.id + n",
@@ -44,10 +46,10 @@ RUN = {
     "queue": "s.queue",
     "origin": "CASE WHEN n %% 10000 = 5 THEN 'manual' WHEN n %% 10000 = 6 THEN 'backfill' ELSE 'due' END",
     "due_at": DUE,
-    "status": "CASE WHEN n %% 50 = 11 THEN 'failed' WHEN n %% 60 = 12 THEN 'skipped' WHEN n %% 100000 = 13 THEN 'lost' "
+    "status": "CASE WHEN h %% 50 = 11 THEN 'failed' WHEN h %% 60 = 12 THEN 'skipped' WHEN h %% 100000 = 13 THEN 'lost' "
     "WHEN %(runs)s - n < 300 AND n %% 3 = 0 THEN (array['queued', 'running', 'retrying'])[1 + n / 3 %% 3] "
     "ELSE 'succeeded' END",
-    "error": "CASE WHEN n %% 50 = 11 THEN repeat('File \"/srv/tasks.py\", line 12, in charge' || chr(10), 12) ELSE '' END",
+    "error": "CASE WHEN h %% 50 = 11 THEN repeat('File \"/srv/tasks.py\", line 12' || chr(10), 16) ELSE '' END",
     "claimed_at": f"{DUE} + interval '12 ms'",
     "started_at": f"{DUE} + interval '13 ms'",
     "finished_at": f"CASE WHEN %(runs)s - n >= 300 THEN {DUE} + interval '2 s' END",
@@ -67,17 +69,22 @@ def fill(schedules: int, runs: int) -> None:
     run = Run.of(first, now, status="succeeded", attempt=1)
     run.save()
     numbers = {"schedules": schedules, "runs": runs}
-    copy(Schedule, SCHEDULE, "generate_series(1, %(schedules)s) n", first.pk, numbers)
-    copy(ScheduleState, STATE, "generate_series(1, %(schedules)s) n", state.pk, numbers, where="n %% 1000 <> 7")
+    copy(Schedule, SCHEDULE, NUMBERS.format("schedules"), first.pk, numbers)
+    copy(ScheduleState, STATE, NUMBERS.format("schedules"), state.pk, numbers, where="n %% 1000 <> 7")
     owner = f"{first.pk} + 1 + CASE WHEN n %% 10 = 0 THEN n / 10 %% 10 ELSE n::bigint * 7919 %% %(schedules)s END"
-    source = f"generate_series(1, %(runs)s) n JOIN django_delayq_schedule s ON s.id = {owner}"
+    source = f"{NUMBERS.format('runs')} JOIN django_delayq_schedule s ON s.id = {owner}"
     copy(Run, RUN, source, run.pk, numbers)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
 
 
 def copy(
-    model: type[Model], changed: Mapping[str, str], source: str, pk: Any, numbers: Mapping[str, int], where: str = "true"
+    model: type[Model],
+    changed: Mapping[str, str],
+    source: str,
+    pk: Any,
+    numbers: Mapping[str, int],
+    where: str = "true",
 ) -> None:
     """Insert copies of a row, changed by these expressions of `n`; indexes are taken away meanwhile and built again."""
     table, names = model._meta.db_table, [field.column for field in model._meta.concrete_fields]
@@ -95,7 +102,9 @@ def copy(
         )
         found = cursor.fetchall()
         for index, _made, constraint, _defined in found:
-            cursor.execute(f'ALTER TABLE {table} DROP CONSTRAINT "{constraint}"' if constraint else f"DROP INDEX {index}")
+            cursor.execute(
+                f'ALTER TABLE {table} DROP CONSTRAINT "{constraint}"' if constraint else f"DROP INDEX {index}"
+            )
         cursor.execute(
             f"INSERT INTO {table} ({columns}) SELECT {values} FROM {source}, {table} t "  # noqa: S608 - all of it ours
             f"WHERE t.{key} = {pk} AND {where}",
