@@ -21,10 +21,10 @@ from .. import declared, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Run, Schedule
 from ..orders import BACKFILLED, UNDECIDED, Candidate
+from . import paging
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
-from .paging import MOST_COUNTED, is_long
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
@@ -69,9 +69,9 @@ class ScheduleActions(BaseAdmin):
         self, request: HttpRequest, queryset: QuerySet[Schedule], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
         """Do what was chosen, but not to all of more schedules than are counted: one request cannot."""
-        if request.POST.get("select_across") == "1" and is_long(queryset):
+        if request.POST.get("select_across") == "1" and paging.is_long(queryset):
             text = _("That is more than %(count)d schedules, too many for one request. Filter or search first.")
-            self.message_user(request, text % {"count": MOST_COUNTED}, messages.WARNING)
+            self.message_user(request, text % {"count": paging.MOST_COUNTED}, messages.WARNING)
             return HttpResponseRedirect(request.get_full_path())
         response: HttpResponse | None = super().response_action(request, queryset, *args, **kwargs)
         return response

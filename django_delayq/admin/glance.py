@@ -88,6 +88,7 @@ class ScheduleChangeList(PagedChangeList):
     `details`: whether it is shown why Redis does not answer, and where it is.
     """
 
+    sorts = True
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None

@@ -11,10 +11,11 @@ Rows that have no value to be sorted by come last in both directions, in the ord
 one table has them in that place where the value is another table's, and that one may have no row: so the rows with a
 value, those whose value is null, and those without the other row are asked for one after the other, as far as needed.
 
-Note [Few]
+Note [Found, then sorted]
 A database that is asked for the first hundred rows in some order takes the filter's rows to be spread evenly over that
-order, walks along it, and reads the whole table where they stand at its end. Few rows that another table's columns tell
-are better found first and then sorted. A limit in a subquery says so: nothing is moved out of it.
+order, walks along it, and reads the whole table where they stand at its end. So few rows are sorted by what no index
+has: they are found by the filter. Where another table's values filter, and leave more than are counted, nobody has
+asked for an order, and the one by primary keys is that of an index.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,12 +23,14 @@ from typing import Any, NamedTuple
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import get_fields_from_path
-from django.contrib.admin.views.main import ALL_VAR, ChangeList
+from django.contrib.admin.views.main import ALL_VAR, ORDER_VAR, ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db import connections
-from django.db.models import Q, QuerySet
+from django.db.models import F, OrderBy, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
+from django.db.models.functions import Coalesce
+from django.db.models.sql.constants import INNER
 from django.http import HttpRequest
 
 #: Rows are counted up to this number; a longer table is long.
@@ -40,13 +43,14 @@ def is_long(rows: QuerySet[Any]) -> bool:
     return rows.order_by().values("pk")[MOST_COUNTED : MOST_COUNTED + 1].exists()
 
 
-def few(rows: QuerySet[Any]) -> QuerySet[Any] | None:
-    """Return the primary keys of these rows as a subquery, None where there are more than are counted.
+def few(rows: QuerySet[Any], most: int | None = None) -> QuerySet[Any] | None:
+    """Return the primary keys of these rows as a subquery, None where there are more than `most`, or than are counted.
 
-    See Note [Few]. An order of the rows says by which index to find them.
+    An order of the rows says by which index to find them: told a limit alone, PostgreSQL would rather read the table.
     """
-    keys = rows.values("pk")[: MOST_COUNTED + 1]
-    return keys if keys.count() <= MOST_COUNTED else None
+    most = MOST_COUNTED if most is None else most
+    keys = rows.values("pk")[: most + 1]
+    return keys if keys.count() <= most else None
 
 
 class Place(NamedTuple):
@@ -64,10 +68,13 @@ class Place(NamedTuple):
 class PagedChangeList(ChangeList):
     """A page of a list by one column. See Note [Where a page begins].
 
-    `is_capped` says that there are more than the `result_count` that were counted.
+    `is_capped` says that there are more than the `result_count` that were counted, `is_unsorted` that these stand in
+    the order of their primary keys, although the list has another one.
     """
 
-    is_capped = False
+    is_capped = is_unsorted = False
+    #: Whether few rows are sorted, see Note [Found, then sorted]; else every filter has an index with the order.
+    sorts = False
     first_page = previous_page = next_page = last_page = ""
     _wanted: tuple[str, str] | None = None
 
@@ -83,32 +90,37 @@ class PagedChangeList(ChangeList):
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """Return one column, and the primary key where it does not tell every two rows apart."""
         order = str(super().get_ordering(request, queryset)[0])
-        self._descending, name = order.startswith("-"), order.removeprefix("-")
-        if name == "pk":
-            name = self._pk.name
-        self._key, self._field = name, get_fields_from_path(self.model, name)[-1]
+        name = order.removeprefix("-")
+        self._sort_by(
+            self._pk.name if order.removeprefix("-") == "pk" else order.removeprefix("-"), order.startswith("-")
+        )
+        return [order] if self._unique else [order, "-pk" if self._descending else "pk"]
+
+    def _sort_by(self, name: str, *, descending: bool = False) -> None:
+        self._key, self._descending = name, descending
+        self._field = get_fields_from_path(self.model, name)[-1]
         self._unique = self._field.unique and LOOKUP_SEP not in name
-        return self._order(descending=self._descending)
 
     def get_ordering_field_columns(self) -> dict[int, Any]:
         """Return the column that is sorted by: the one that was clicked last."""
-        return dict([*super().get_ordering_field_columns().items()][:1])
+        return {} if self.is_unsorted else dict([*super().get_ordering_field_columns().items()][:1])
 
     def get_results(self, request: HttpRequest) -> None:
         """Read a page, count as far as is counted, and find the addresses of the other pages."""
-        size = self.list_max_show_all if self.show_all else self.list_per_page
-        keys = self.queryset.order_by().values("pk")[: MOST_COUNTED + 1]
-        count = keys.count()
+        count = self.queryset.order_by().values("pk")[: MOST_COUNTED + 1].count()
         self.is_capped = count > MOST_COUNTED
-        joined = len(self.queryset.query.alias_map) > 1
-        self._rows = self.root_queryset.filter(pk__in=keys) if joined and not self.is_capped else self.queryset
+        self.can_show_all = count <= self.list_max_show_all
+        size = self.list_max_show_all if self.show_all and self.can_show_all else self.list_per_page
+        joined = any(table.join_type == INNER for table in self.queryset.query.alias_map.values())
+        if self.is_capped and joined and ORDER_VAR not in self.params:
+            self.is_unsorted = True
+            self._sort_by(self._pk.name)
         places = self._turn(size) if count else []
         read = self.apply_select_related(self.root_queryset.order_by()).in_bulk([place.pk for place in places])
         rows = [read[place.pk] for place in places if place.pk in read]
         self.result_list: Any = rows
         self.result_count = min(count, MOST_COUNTED)
         self.multi_page = bool(self.previous_page or self.next_page)
-        self.can_show_all = count <= self.list_max_show_all
         self.is_facets_optional = self.is_facets_optional and not self.is_capped
         # Django says the number beside the search where the two differ, and would leave out “more than”.
         self.full_result_count, self.show_full_result_count = (self.result_count if self.is_capped else None), False
@@ -155,7 +167,8 @@ class PagedChangeList(ChangeList):
                 continue
             if place is not None and number == place.part:
                 rows = self._beyond(rows, place, "lt" if descending else "gt")
-            rows = rows.order_by(*(self._order(descending=descending) if number == 0 else self._by_pk(descending)))
+            names = (self._key, "pk") if number == 0 and not self._unique else (self._key if number == 0 else "pk",)
+            rows = rows.order_by(*(self._ordered(name, descending) for name in names))
             read = rows.values_list("pk", self._key)[: size + 1 - len(found)]
             found += [Place(number, pk, value) for pk, value in read]
             if len(found) > size:
@@ -167,12 +180,12 @@ class PagedChangeList(ChangeList):
         """Yield the parts with their numbers. See Note [In parts]."""
         relation = self._key.rpartition(LOOKUP_SEP)[0]
         absent, present = {f"{self._key}__isnull": True}, {f"{self._key}__isnull": False}
-        parts: list[Callable[[], QuerySet[Any]]] = [lambda: self._rows.filter(**present)]
+        parts: list[Callable[[], QuerySet[Any]]] = [lambda: self.queryset.filter(**present)]
         if relation:
-            parts.append(lambda: self._rows.filter(**absent, **{f"{relation}__isnull": False}))
-            parts.append(lambda: self.without(relation, self._rows))
+            parts.append(lambda: self.queryset.filter(**absent, **{f"{relation}__isnull": False}))
+            parts.append(lambda: self.without(relation, self.queryset))
         elif self._field.null:
-            parts.append(lambda: self._rows.filter(**absent))
+            parts.append(lambda: self.queryset.filter(**absent))
         numbered = [*enumerate(parts)]
         for number, part in reversed(numbered) if backwards else numbered:
             yield number, part()
@@ -189,12 +202,9 @@ class PagedChangeList(ChangeList):
         behind = Q(**{f"{self._key}__{side}": place.value})
         return rows.filter(behind if self._unique else behind | behind_pk, **{f"{self._key}__{side}e": place.value})
 
-    def _order(self, *, descending: bool) -> list[str]:
-        order = f"{'-' if descending else ''}{self._key}"
-        return [order] if self._unique else [order, *self._by_pk(descending)]
-
-    def _by_pk(self, descending: bool) -> list[str]:
-        return ["-pk" if descending else "pk"]
+    def _ordered(self, name: str, descending: bool) -> OrderBy:
+        found = Coalesce(F(name), F(name)) if self.sorts and not self.is_capped else F(name)
+        return OrderBy(found, descending=descending)
 
     def _read_place(self, text: str) -> Place:
         """Return the place that an address names.

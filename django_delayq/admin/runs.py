@@ -75,7 +75,9 @@ class RunAdmin(BaseAdmin):
         schedules = Schedule.objects.order_by().beginning(text)
         pks = list(schedules.values_list("pk", flat=True)[: MOST_SCHEDULES + 1])
         if len(pks) > MOST_SCHEDULES:
-            said = _("More than %(count)d schedules or their tasks begin with “%(text)s”. Type more of it.")
+            said = _(
+                "More than %(count)d schedules or their tasks begin with “%(text)s”. None are listed. Type more of it."
+            )
             self.message_user(request, said % {"count": MOST_SCHEDULES, "text": text}, messages.WARNING)
             pks = []
         return queryset.filter(schedule_id__in=pks), False

@@ -17,14 +17,13 @@ from django.views.decorators.http import require_POST
 
 from .. import declared
 from ..models import Origin, Run, Schedule
-from . import display, glance
+from . import display, glance, paging
 from .actions import ScheduleActions
 from .base import Column, column
 from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
-from .paging import is_long
 from .upcoming import render_task, render_upcoming
 
 RUNS_SHOWN = 5
@@ -91,11 +90,19 @@ class ScheduleAdmin(ScheduleActions):
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[QuerySet[Schedule], bool]:
-        """Look anywhere in the texts; in a long list only where an index leads to."""
+        """Look anywhere in the texts; in a long list where an index leads to, and sort no more than are counted."""
         text = search_term.strip()
-        if text and is_long(self.get_queryset(request)):
-            return queryset.beginning(text), False
-        return super().get_search_results(request, queryset, search_term)
+        if not text or not paging.is_long(self.get_queryset(request)):
+            return super().get_search_results(request, queryset, search_term)
+        found = queryset.beginning(text)
+        some = found.order_by().values("pk")[: paging.MOST_COUNTED + 1]
+        if some.count() <= paging.MOST_COUNTED:
+            return found, False
+        said = _(
+            "More than %(count)d schedules or their tasks begin with “%(text)s”. Some are listed. Type more of it."
+        )
+        self.message_user(request, said % {"count": paging.MOST_COUNTED, "text": text}, messages.WARNING)
+        return queryset.filter(pk__in=some), False
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:

@@ -25,16 +25,24 @@ class Migration(migrations.Migration):
         AddIndexConcurrently("schedule", PrefixIndex(fields=["name"], name="delayq_schedule_name_prefix")),
         AddIndexConcurrently("schedule", PrefixIndex(fields=["task"], name="delayq_schedule_task_prefix")),
         AddIndexConcurrently(
+            "schedulestate",
+            models.Index(fields=["schedule"], name="delayq_state_failed", condition=Q(failing_streak__gt=0)),
+        ),
+        AddIndexConcurrently(
             "schedulestate", models.Index(fields=["last_outcome_at"], name="delayq_state_last_outcome")
         ),
         AddIndexConcurrently(
             "schedulestate",
-            models.Index(fields=["condition"], name="delayq_state_stopped", condition=~Q(condition="active")),
+            models.Index(
+                fields=["condition", "schedule"], name="delayq_state_stopped", condition=~Q(condition="active")
+            ),
         ),
         AddIndexConcurrently(
             "schedulestate",
             models.Index(
-                fields=["last_status"], name="delayq_state_last_status", condition=~Q(last_status="succeeded")
+                fields=["last_status", "schedule"],
+                name="delayq_state_last_status",
+                condition=~Q(last_status="succeeded"),
             ),
         ),
         AddIndexConcurrently(

@@ -55,7 +55,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         table, column = (connections[self.db].ops.quote_name(name) for name in (self.model._meta.db_table, "queue"))
         sql = (
             f"WITH RECURSIVE found AS (SELECT MIN({column}) AS name FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
-            f"(SELECT MIN({column}) FROM {table} WHERE {column} > name) FROM found WHERE name IS NOT NULL) "
+            f"(SELECT MIN({column}) FROM {table} WHERE {column} > found.name) FROM found WHERE found.name IS NOT NULL) "
             "SELECT name FROM found WHERE name IS NOT NULL LIMIT %s"
         )
         with connections[self.db].cursor() as cursor:

@@ -45,7 +45,7 @@ def run_pages(client: Any) -> dict[str, str]:
     from django_delayq.models import Run
 
     run = Run.objects.order_by("-pk").values_list("pk", "schedule_id")[3]
-    pages = {"runs": RUNS, **turned("runs", client, RUNS), "runs, oldest first": f"{RUNS}?o=2"}
+    pages = {"runs": RUNS, **turned("runs", client, RUNS), "runs, oldest first": f"{RUNS}?o=1"}
     filters = [("status__exact", end) for end in (*ENDS, "queued", "running", "retrying")]
     filters += [("origin__exact", origin) for origin in ("due", "manual", "backfill")]
     filters += [("due", span) for span in ("hour", "day", "week", "month")]
