@@ -35,6 +35,8 @@ from django.http import HttpRequest
 
 #: Rows are counted up to this number; a longer table is long.
 MOST_COUNTED = 10_000
+#: Of schedules that are found too often so many are listed; and a search for runs looks at those of so many.
+MOST_FOUND = 1_000
 AFTER, BEFORE = "after", "before"
 
 
@@ -91,9 +93,7 @@ class PagedChangeList(ChangeList):
         """Return one column, and the primary key where it does not tell every two rows apart."""
         order = str(super().get_ordering(request, queryset)[0])
         name = order.removeprefix("-")
-        self._sort_by(
-            self._pk.name if order.removeprefix("-") == "pk" else order.removeprefix("-"), order.startswith("-")
-        )
+        self._sort_by(self._pk.name if name == "pk" else name, descending=order.startswith("-"))
         return [order] if self._unique else [order, "-pk" if self._descending else "pk"]
 
     def _sort_by(self, name: str, *, descending: bool = False) -> None:

@@ -12,14 +12,10 @@ from django.utils.translation import gettext_lazy
 from .. import ledger
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
-from . import display
+from . import display, paging
 from .base import BaseAdmin, column
 from .display import Html, instant
 from .filters import RecentFilter, ScheduleFilter
-from .paging import PagedChangeList, is_long
-
-#: A search in a long ledger finds so many schedules, and then their runs.
-MOST_SCHEDULES = 1_000
 
 
 @admin.register(Run)
@@ -62,23 +58,23 @@ class RunAdmin(BaseAdmin):
         """Return runs; what may be long and is on one page only is read for that."""
         return super().get_queryset(request).defer("attempts")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[PagedChangeList]:
-        return PagedChangeList
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[paging.PagedChangeList]:
+        return paging.PagedChangeList
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Run], search_term: str
     ) -> tuple[QuerySet[Run], bool]:
         """Look anywhere in the texts; in a long ledger, by an index for schedules and by another one for their runs."""
         text = search_term.strip()
-        if not text or not is_long(self.get_queryset(request)):
+        if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
         schedules = Schedule.objects.order_by().beginning(text)
-        pks = list(schedules.values_list("pk", flat=True)[: MOST_SCHEDULES + 1])
-        if len(pks) > MOST_SCHEDULES:
+        pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
+        if len(pks) > paging.MOST_FOUND:
             said = _(
                 "More than %(count)d schedules or their tasks begin with “%(text)s”. None are listed. Type more of it."
             )
-            self.message_user(request, said % {"count": MOST_SCHEDULES, "text": text}, messages.WARNING)
+            self.message_user(request, said % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
         return queryset.filter(schedule_id__in=pks), False
 

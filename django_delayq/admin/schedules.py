@@ -95,14 +95,13 @@ class ScheduleAdmin(ScheduleActions):
         if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
         found = queryset.beginning(text)
-        some = found.order_by().values("pk")[: paging.MOST_COUNTED + 1]
-        if some.count() <= paging.MOST_COUNTED:
+        if paging.few(found.order_by()) is not None:
             return found, False
         said = _(
             "More than %(count)d schedules or their tasks begin with “%(text)s”. Some are listed. Type more of it."
         )
         self.message_user(request, said % {"count": paging.MOST_COUNTED, "text": text}, messages.WARNING)
-        return queryset.filter(pk__in=some), False
+        return queryset.filter(pk__in=found.order_by().values("pk")[: paging.MOST_FOUND]), False
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
