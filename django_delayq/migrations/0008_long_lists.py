@@ -16,6 +16,7 @@ class Migration(migrations.Migration):
     operations = [
         AddIndexConcurrently("schedule", models.Index(fields=["kind", "name"], name="delayq_schedule_kind")),
         AddIndexConcurrently("schedule", models.Index(fields=["queue", "name"], name="delayq_schedule_queue")),
+        AddIndexConcurrently("schedule", models.Index(fields=["queue", "id"], name="delayq_schedule_by_queue")),
         AddIndexConcurrently(
             "schedule",
             models.Index(

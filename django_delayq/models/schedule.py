@@ -146,6 +146,7 @@ class Schedule(Recurring, PrimaryModel):
             models.Index(fields=("task",), name="delayq_schedule_task"),
             models.Index(fields=("kind", "name"), name="delayq_schedule_kind"),
             models.Index(fields=("queue", "name"), name="delayq_schedule_queue"),
+            models.Index(fields=("queue", "id"), name="delayq_schedule_by_queue"),
             models.Index(
                 fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),

@@ -27,7 +27,8 @@ def schedule_pages(client: Any) -> dict[str, str]:
 
     pk = Schedule.objects.order_by("pk").values_list("pk", flat=True)[10]
     pages = {"schedules": SCHEDULES, **turned("schedules", client, SCHEDULES)}
-    for title, order in {"by next due": "4", "by last outcome, newest": "-5", "by name, backwards": "-1"}.items():
+    orders = {"by next due": "4", "by last outcome, newest": "-5", "by queue": "6", "by name, backwards": "-1"}
+    for title, order in orders.items():
         address = f"{SCHEDULES}?o={order}"
         pages |= {f"schedules {title}": address, **turned(f"schedules {title}", client, address)}
     for text in ("report 0000123", "report", "tests.app.tasks.flaky", "no such name", "0000123"):
@@ -75,6 +76,13 @@ def turned(title: str, client: Any, address: str) -> dict[str, str]:
     return found
 
 
+def for_viewer(address: str) -> str:
+    """Return the address of the same page for who may change nothing, whose list of schedules has no first column."""
+    if not address.startswith(SCHEDULES):
+        return address
+    return re.sub(r"([?&]o=-?)(\d)", lambda found: f"{found[1]}{int(found[2]) - 1}", address)
+
+
 def clients() -> list[Any]:
     """Return a superuser's client, and one of somebody who may only look."""
     from django.contrib.auth.models import Permission, User
@@ -116,7 +124,7 @@ def measure(only: str) -> None:
         if only not in title:
             continue
         first, *_rest = taken = milliseconds(boss, address, REPEATS)
-        seen = milliseconds(viewer, address, REPEATS)
+        seen = milliseconds(viewer, for_viewer(address), REPEATS)
         with CaptureQueriesContext(connection) as captured:
             boss.get(address)
         slowest = max(captured.captured_queries, key=lambda query: float(query["time"]))
