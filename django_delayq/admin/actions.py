@@ -10,6 +10,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
@@ -20,6 +21,7 @@ from .. import chain, declared, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Run, Schedule
 from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
+from . import paging
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
@@ -62,6 +64,17 @@ class ScheduleActions(BaseAdmin):
     """The actions of the list, and the same as buttons of the form."""
 
     actions = ("run_now", "pause", "resume")
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Schedule], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """Do what was chosen, but not to all of more schedules than are counted: one request cannot."""
+        if request.POST.get("select_across") == "1" and paging.is_long(queryset):
+            text = _("That is more than %(count)d schedules, too many for one request. Filter or search first.")
+            self.message_user(request, text % {"count": paging.MOST_COUNTED}, messages.WARNING)
+            return HttpResponseRedirect(request.get_full_path())
+        response: HttpResponse | None = super().response_action(request, queryset, *args, **kwargs)
+        return response
 
     @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now"))
     def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:

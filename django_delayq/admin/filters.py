@@ -1,6 +1,6 @@
 """The filters beside the lists. Each is a question an operator asks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -8,14 +8,43 @@ from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
+from .. import conf
 from ..fields import utcnow
-from ..models import Run, Schedule, Status
+from ..models import Run, Schedule, ScheduleState, Status
+from .paging import few, is_long
+
+#: So many schedules that never ran are looked up one by one; of more, the list has one on every page.
+MOST_BLANK = 100_000
+#: More queues than these are not offered.
+MOST_QUEUES = 50
 
 
 def _ended(status: Status) -> Callable[[Any], Any]:
     return lambda rows: rows.filter(state__last_status=status)
+
+
+def unmirrored(rows: Any) -> Any:
+    """Return those of these schedules whose last edit Redis has not seen yet."""
+    keys = few(Schedule.objects.unmirrored().order_by("generation"))
+    return rows.unmirrored() if keys is None else rows.filter(pk__in=keys)
+
+
+def stateless(rows: Any) -> Any:
+    """Return those of many schedules that have no state: they are not mirrored yet, as mirroring writes one.
+
+    What has lost its state gets another one by the next full sweep, and is missing here until then.
+    """
+    return unmirrored(rows).filter(state=None)
+
+
+def _without_outcome(rows: Any) -> Any:
+    blank = ScheduleState.objects.filter(last_status="").values("pk")
+    if not is_long(Schedule.objects.all()) or few(blank, MOST_BLANK) is None:
+        return rows.exclude(state__last_status__gt="")
+    return rows.filter(pk__in=blank.union(stateless(Schedule.objects.order_by()).values("pk"), all=True))
 
 
 def _due_within(span: timedelta) -> Callable[[Any], Any]:
@@ -44,7 +73,7 @@ class StateFilter(ChoiceFilter):
         "failing": (_("failing"), lambda rows: rows.failing()),
         "exhausted": (_("exhausted"), lambda rows: rows.exhausted()),
         "parked": (_("parked"), lambda rows: rows.parked()),
-        "unmirrored": (_("not yet mirrored"), lambda rows: rows.unmirrored()),
+        "unmirrored": (_("not yet mirrored"), unmirrored),
     }
 
 
@@ -53,7 +82,7 @@ class OutcomeFilter(ChoiceFilter):
     parameter_name = "outcome"
     answers = {
         **{end.value: (end.label, _ended(end)) for end in Status if not end.is_open},
-        "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
+        "none": (_("none yet"), _without_outcome),
     }
 
 
@@ -65,6 +94,33 @@ class OriginFilter(ChoiceFilter):
         "code": (_("in the code"), lambda rows: rows.filter(declaration__isnull=False, declaration__gone_at=None)),
         "gone": (_("gone from the code"), lambda rows: rows.filter(declaration__gone_at__isnull=False)),
     }
+
+
+class QueueFilter(ChoiceFilter):
+    """Offers every queue of the settings where there are several; what it narrows is for the list to ask."""
+
+    title = _("queue")
+    parameter_name = "queue"
+    answers = {}
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        return [(queue, queue) for queue in self.queues] if len(self.queues) > 1 else []
+
+    @property
+    def queues(self) -> Sequence[str]:
+        return conf.get_config().queues
+
+
+class UsedQueueFilter(QueueFilter):
+    """Offers the queues that schedules are in, too."""
+
+    @cached_property
+    def queues(self) -> Sequence[str]:
+        return sorted({*super().queues, *Schedule.objects.queues(MOST_QUEUES)})
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        queue = self.value()
+        return queryset if queue is None else queryset.filter(queue=queue)
 
 
 class RecentFilter(ChoiceFilter):

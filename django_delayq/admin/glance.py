@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -23,6 +23,8 @@ from ..models import Condition, Schedule
 from ..timing.point import known_ms
 from ..words import describe
 from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
+from .filters import stateless
+from .paging import PagedChangeList
 
 if TYPE_CHECKING:
     from ..broker import EntryView
@@ -65,13 +67,14 @@ def ask_health(*, details: bool) -> dict[str, Any] | None:
     if not details:
         hidden = _("Redis does not answer.")
         problems = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in problems]
-    redis, compared = snapshot.redis, snapshot.comparison
+    redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
     if redis is None:
         return {"problems": problems, "known": False}
     return {
         "problems": problems,
         "known": True,
-        "drift": compared.drift.total if compared is not None and compared.drift is not None else None,
+        "drift": None if drift is None else drift.total,
+        "uncompared": drift is not None and drift.capped,
         "workers": sum(worker.live for worker in redis.workers),
         "entries": sum(shard.members for shard in redis.shards),
         "due": sum(shard.due for shard in redis.shards),
@@ -79,25 +82,28 @@ def ask_health(*, details: bool) -> dict[str, Any] | None:
     }
 
 
-class ScheduleChangeList(ChangeList):
+class ScheduleChangeList(PagedChangeList):
     """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
 
     `details`: whether it is shown why Redis does not answer, and where it is.
     """
 
+    sorts = True
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None
+
+    def without(self, relation: str, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
+        found: QuerySet[Schedule] = stateless(rows) if self.is_capped else super().without(relation, rows)
+        return found
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
         super().get_results(request)
         if request.method != "POST":
-            rows = list(self.result_list)
-            self.redis = ask_redis(rows)
-            for row in rows:
+            self.redis = ask_redis(self.result_list)
+            for row in self.result_list:
                 row.redis = self.redis
-            self.result_list = rows
             self.details = self.model_admin.has_change_permission(request)
             self.health = ask_health(details=self.details)
 

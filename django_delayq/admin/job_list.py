@@ -18,7 +18,6 @@ from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
-from .filters import ChoiceFilter
 
 #: What the address of the list may have beside filters.
 OWN_PARAMETERS = ("state", "after")
@@ -62,18 +61,6 @@ def failure(error: Exception) -> str:
     if isinstance(error, BrokerUnavailable):
         return _("Redis does not answer.")
     return _("Redis answers with an error.")
-
-
-class QueueFilter(ChoiceFilter):
-    """Offers every queue where there are several; what it narrows is for the list to ask."""
-
-    title = gettext_lazy("queue")
-    parameter_name = "queue"
-    answers = {}
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        queues = conf.get_config().queues
-        return [(queue, queue) for queue in queues] if len(queues) > 1 else []
 
 
 class JobChangeList(ChangeList):

@@ -26,8 +26,9 @@ from ..models import RedisJob
 from ..plain import plain
 from . import job_display as shown
 from .base import Column, column
+from .filters import QueueFilter
 from .job_actions import JobActions
-from .job_list import JobChangeList, QueueFilter, as_row, state_of
+from .job_list import JobChangeList, as_row, state_of
 
 
 def about(label: Any, show: Callable[[SeenJob], Any]) -> Column:

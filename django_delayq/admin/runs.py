@@ -1,10 +1,8 @@
 """The ledger in the admin: to be searched and read, never to be written. A run's schedule may be gone."""
 
-from functools import cached_property
 from typing import Any
 
-from django.contrib import admin
-from django.core.paginator import Paginator
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -14,26 +12,10 @@ from django.utils.translation import gettext_lazy
 from .. import ledger
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
-from . import display
+from . import display, paging
 from .base import BaseAdmin, column
 from .display import Html, instant
 from .filters import RecentFilter, ScheduleFilter
-
-#: A person does not page further than this; filters do.
-MOST_COUNTED = 10_000
-
-
-class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts at most `MOST_COUNTED` rows: an exact count of a large ledger takes longer than the page."""
-
-    @cached_property
-    def count(self) -> int:
-        rows: Any = self.object_list
-        return int(rows.order_by()[:MOST_COUNTED].count())
-
-    @property
-    def is_capped(self) -> bool:
-        return self.count >= MOST_COUNTED
 
 
 @admin.register(Run)
@@ -44,7 +26,9 @@ class RunAdmin(BaseAdmin):
     )  # fmt: skip
     list_filter = ("status", "origin", RecentFilter, ScheduleFilter)
     search_fields = ("schedule_name", "task")
-    search_help_text = gettext_lazy("Schedule or task")
+    search_help_text = gettext_lazy(
+        "Schedule or task; in a long ledger, the beginning of either, of existing schedules"
+    )
     hidden_columns = ("result", "attempts")
     ordering = ("-due_at", "-pk")
     sortable_by = ("shown_due",)
@@ -52,7 +36,6 @@ class RunAdmin(BaseAdmin):
     actions = None
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    paginator = CappedPaginator
     fieldsets = (
         (
             None,
@@ -74,6 +57,26 @@ class RunAdmin(BaseAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs; what may be long and is on one page only is read for that."""
         return super().get_queryset(request).defer("attempts")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[paging.PagedChangeList]:
+        return paging.PagedChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Run], search_term: str
+    ) -> tuple[QuerySet[Run], bool]:
+        """Look anywhere in the texts; in a long ledger, by an index for schedules and by another one for their runs."""
+        text = search_term.strip()
+        if not text or not paging.is_long(self.get_queryset(request)):
+            return super().get_search_results(request, queryset, search_term)
+        schedules = Schedule.objects.order_by().beginning(text)
+        pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
+        if len(pks) > paging.MOST_FOUND:
+            said = _(
+                "More than %(count)d schedules or their tasks begin with “%(text)s”. None are listed. Type more of it."
+            )
+            self.message_user(request, said % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
+            pks = []
+        return queryset.filter(schedule_id__in=pks), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
         fieldsets = [*super().get_fieldsets(request, obj)]

@@ -6,6 +6,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
 from django.utils.html import format_html
@@ -16,11 +17,11 @@ from django.views.decorators.http import require_POST
 
 from .. import declared
 from ..models import Origin, Run, Schedule
-from . import display, glance
+from . import display, glance, paging
 from .actions import ScheduleActions
 from .base import Column, column
 from .durations import format_duration
-from .filters import OriginFilter, OutcomeFilter, StateFilter
+from .filters import OriginFilter, OutcomeFilter, StateFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
 from .upcoming import render_task, render_upcoming
@@ -46,10 +47,11 @@ class ScheduleAdmin(ScheduleActions):
         models.DateTimeField: {"form_class": InstantField},
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome", "queue")
-    list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", ("queue", admin.AllValuesFieldListFilter))
+    list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", UsedQueueFilter)
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
-    search_help_text = gettext_lazy("Name, task or description")
+    search_help_text = gettext_lazy("Name, task or description; in a long list, the beginning of name or task")
+    show_full_result_count = False
     hidden_columns = ("args", "kwargs")
     ordering = ("name",)
     radio_fields = {"kind": admin.HORIZONTAL}
@@ -85,6 +87,22 @@ class ScheduleAdmin(ScheduleActions):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
         return glance.ScheduleChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[QuerySet[Schedule], bool]:
+        """Look anywhere in the texts; in a long list where an index leads to, and sort no more than are counted."""
+        text = search_term.strip()
+        if not text or not paging.is_long(self.get_queryset(request)):
+            return super().get_search_results(request, queryset, search_term)
+        found = queryset.beginning(text)
+        if paging.few(found.order_by()) is not None:
+            return found, False
+        said = _(
+            "More than %(count)d schedules or their tasks begin with “%(text)s”. Some are listed. Type more of it."
+        )
+        self.message_user(request, said % {"count": paging.MOST_COUNTED, "text": text}, messages.WARNING)
+        return queryset.filter(pk__in=found.order_by().values("pk")[: paging.MOST_FOUND]), False
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:

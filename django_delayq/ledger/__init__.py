@@ -33,6 +33,7 @@ from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, pru
 from .reading import (
     OVERLOAD,
     Load,
+    count_up_to,
     find,
     find_schedule,
     load_abandoned,
@@ -52,8 +53,8 @@ from .states import settle_state, write_states
 __all__ = [
     "BATCH", "LAST_KEY", "OVERLOAD", "Batch", "DeadKey", "JobOutcome", "JobRow", "Load", "OldRun", "Outcome",
     "Overtaken", "Pruned", "Won", "add_jobs", "add_minute", "as_run", "as_schedule", "attempts_of", "change_job",
-    "check_tables", "close_abandoned", "close_orphan", "count_dead", "count_prunable", "database", "dead_keys",
-    "delete_job", "find", "find_job", "find_prunable", "find_schedule", "forget_hours", "give_up_keys",
+    "check_tables", "close_abandoned", "close_orphan", "count_dead", "count_prunable", "count_up_to", "database",
+    "dead_keys", "delete_job", "find", "find_job", "find_prunable", "find_schedule", "forget_hours", "give_up_keys",
     "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs", "load_open_rows", "load_queued",
     "load_runs", "load_schedules", "lock_free", "lock_horizon", "merge_minutes", "note_mirrored", "open_apart",
     "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollups", "record",

@@ -3,16 +3,20 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import QuerySet
+
 from .. import ledger
 from ..broker import Broker
 from ..fields import utcnow
-from ..models import Condition, Schedule, ScheduleState, Tombstone
+from ..models import Condition, Job, Schedule, ScheduleState, Tombstone
 from ..timing.point import EPOCH
 from .durable import find_missing, load_waiting
 from .turn import read_last
 
 #: A job that no sweep has seen to for so long counts: the sweeps come every 2 s.
 STALE = timedelta(seconds=30)
+#: Counting that much takes a second or so.
+MOST_COMPARED = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Drift:
     jobs: int = 0
     #: Durable jobs that Redis had and has no more; of the oldest 1,000 without an outcome.
     missing_jobs: int = 0
+    #: There was more than is counted: `missing` and `ghosts` are not known and 0, the other numbers are the least.
+    capped: bool = False
 
     @property
     def total(self) -> int:
@@ -52,23 +58,30 @@ class Drift:
         return entries + self.jobs + self.missing_jobs
 
 
-def drift(broker: Broker) -> Drift:
-    """Count what differs, by six counts on indexes and two round trips to Redis, whatever the number of schedules.
+def drift(broker: Broker, *, most: int = MOST_COMPARED) -> Drift:
+    """Count what differs, by a query that counts on indexes up to `most` each, and two round trips to Redis.
 
-    A page of durable jobs is looked at one by one, in a round trip a shard.
+    A page of durable jobs is looked at one by one, in a query and a round trip a shard.
 
     Raises:
         BrokerError: Redis does not answer.
     """
     using = ledger.database()
-    unmirrored = Schedule.objects.using(using).unmirrored().count()
-    tombstones = Tombstone._base_manager.using(using).count()
-    # A bound, not `is not null`: SQLite then counts on the index.
     states = ScheduleState._base_manager.using(using)
-    expected = states.filter(next_due_at__gte=EPOCH).count()
-    # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
-    parked = states.filter(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED).count()
-    expected += ledger.open_apart().count()
+    counts = ledger.count_up_to(
+        most,
+        Schedule.objects.using(using).unmirrored().order_by("generation"),
+        Tombstone._base_manager.using(using).all(),
+        # A bound, not `is not null`: SQLite then counts on the index.
+        states.filter(next_due_at__gte=EPOCH),
+        # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
+        states.filter(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED),
+        ledger.open_apart(),
+        _stale_jobs(),
+    )
+    capped = max(counts) > most
+    unmirrored, tombstones, waiting, parked, apart, jobs = (min(count, most) for count in counts)
+    expected = waiting + apart
     stats = broker.stats(broker.shards())
     members = sum(item.members for item in stats)
     parts = [(item.members, item.points, item.generations) for item in stats]
@@ -76,25 +89,26 @@ def drift(broker: Broker) -> Drift:
     return Drift(
         unmirrored=unmirrored,
         tombstones=tombstones,
-        missing=max(0, expected - parked - members - unmirrored),
-        ghosts=max(0, members - expected - unmirrored - tombstones),
+        missing=0 if capped else max(0, expected - parked - members - unmirrored),
+        ghosts=0 if capped else max(0, members - expected - unmirrored - tombstones),
         torn=sum(max(counts) - min(counts) for counts in parts),
         unbuilt=sum(item.epoch is None or item.epoch.startswith("building:") for item in stats),
         swept_at=None if last is None else last.at,
         mended=0 if last is None else last.mended,
-        jobs=_count_stale_jobs(),
+        jobs=jobs,
         missing_jobs=_count_missing_jobs(broker),
+        capped=capped,
     )
 
 
-def _count_stale_jobs() -> int:
-    """Count jobs that no sweep has seen to; one that was revived is as old as its revival.
+def _stale_jobs() -> QuerySet[Job]:
+    """Return jobs that no sweep has seen to; one that was revived is as old as its revival.
 
     Only one that was revived has a fence before its first attempt.
     """
     now = utcnow()
     rows = ledger.unmirrored_jobs().filter(enqueued_at__lt=now - STALE)
-    return rows.exclude(attempt=0, fence__gt="", wakes_at__range=(now - STALE, now)).count()
+    return rows.exclude(attempt=0, fence__gt="", wakes_at__range=(now - STALE, now))
 
 
 def _count_missing_jobs(broker: Broker) -> int:

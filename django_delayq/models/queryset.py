@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import transaction
-from django.db.models import F
+from django.db import connections, transaction
+from django.db.models import F, Q
 
 from ..fields import utcnow
 from ..signals import definitions_changed
@@ -45,6 +45,22 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def parked(self) -> Self:
         """Return those whose next due point cannot be computed."""
         return self.filter(state__condition=Condition.PARKED)
+
+    def beginning(self, text: str) -> Self:
+        """Return those whose name or task begins with a text, in upper or lower case: what indexes find."""
+        return self.filter(Q(name__istartswith=text) | Q(task__istartswith=text))
+
+    def queues(self, most: int) -> list[str]:
+        """Return up to so many queues that any of these is in, by a step of an index each: not of a part of them."""
+        table, column = (connections[self.db].ops.quote_name(name) for name in (self.model._meta.db_table, "queue"))
+        sql = (
+            f"WITH RECURSIVE found AS (SELECT MIN({column}) AS name FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
+            f"(SELECT MIN({column}) FROM {table} WHERE {column} > found.name) FROM found WHERE found.name IS NOT NULL) "
+            "SELECT name FROM found WHERE name IS NOT NULL LIMIT %s"
+        )
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql, [most])
+            return [name for (name,) in cursor.fetchall()]
 
     def unmirrored(self) -> Self:
         """Return those whose last edit Redis has not seen yet."""

@@ -124,6 +124,12 @@ class Run(PrimaryModel):
                 name="delayq_run_trouble",
                 condition=models.Q(status__in=("failed", "lost", "skipped")),
             ),
+            models.Index(
+                fields=("status", "-due_at", "-id"), name="delayq_run_status", condition=~models.Q(status="succeeded")
+            ),
+            models.Index(
+                fields=("origin", "-due_at", "-id"), name="delayq_run_ordered", condition=~models.Q(origin=Origin.DUE)
+            ),
         )
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from ..fields import UTCDateTimeField, utcnow
+from ..indexes import PrefixIndex
 from ..preview import PreviewPoint, preview
 from ..recurring import Recurring
 from .definition import clean_definition
@@ -153,6 +154,14 @@ class Schedule(Recurring, PrimaryModel):
             ),
             models.Index(fields=("enabled", "name"), name="delayq_schedule_enabled"),
             models.Index(fields=("task",), name="delayq_schedule_task"),
+            models.Index(fields=("kind", "name"), name="delayq_schedule_kind"),
+            models.Index(fields=("queue", "name"), name="delayq_schedule_queue"),
+            models.Index(fields=("queue", "id"), name="delayq_schedule_by_queue"),
+            models.Index(
+                fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
+            ),
+            PrefixIndex(fields=("name",), name="delayq_schedule_name_prefix"),
+            PrefixIndex(fields=("task",), name="delayq_schedule_task_prefix"),
         )
 
     def __str__(self) -> str:

@@ -52,6 +52,18 @@ class ScheduleState(PrimaryModel):
             models.Index(
                 fields=("failing_streak",), name="delayq_state_failing", condition=models.Q(failing_streak__gt=0)
             ),
+            models.Index(fields=("schedule",), name="delayq_state_failed", condition=models.Q(failing_streak__gt=0)),
+            models.Index(fields=("last_outcome_at",), name="delayq_state_last_outcome"),
+            models.Index(
+                fields=("condition", "schedule"),
+                name="delayq_state_stopped",
+                condition=~models.Q(condition=Condition.ACTIVE),
+            ),
+            models.Index(
+                fields=("last_status", "schedule"),
+                name="delayq_state_last_status",
+                condition=~models.Q(last_status="succeeded"),
+            ),
         )
 
     def __str__(self) -> str:

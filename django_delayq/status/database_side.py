@@ -11,15 +11,13 @@ from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from .snapshot import Comparison, DatabaseView, Named
+from .snapshot import MOST_COUNTED, Comparison, DatabaseView, Named
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
 STALE = timedelta(seconds=30)
 #: So many of the oldest deletions and moves are looked at one by one.
 MOST_TOMBSTONES = 200
 NAMES_SHOWN = 5
-#: Nobody looks at more, and a count takes longer the more there are.
-MOST_DEAD = 100_000
 
 
 def reach_database() -> DatabaseView:
@@ -45,22 +43,23 @@ def count_all(view: DatabaseView) -> None:
     view.open_runs = _open_runs()
     view.parked = _enabled(states.filter(condition=Condition.PARKED))
     view.refused = _refused()
-    view.dead_jobs = ledger.count_dead(conf.get_config().queues, MOST_DEAD)
+    view.dead_jobs = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
 
 
 def _enabled(states: QuerySet[Any]) -> Named:
     """Count the enabled schedules of these states. No join: it would begin at the many that are enabled."""
-    rows = Schedule._base_manager.using(ledger.database()).filter(pk__in=states.values("pk"), enabled=True)
+    found = states.values("pk")[: MOST_COUNTED + 1]
+    rows = Schedule._base_manager.using(ledger.database()).filter(pk__in=found, enabled=True)
     names = list(rows.values_list("name", flat=True)[: NAMES_SHOWN + 1])
-    return Named(rows.count() if len(names) > NAMES_SHOWN else len(names), tuple(names[:NAMES_SHOWN]))
+    count = ledger.count_up_to(MOST_COUNTED, rows)[0] if len(names) > NAMES_SHOWN else len(names)
+    return Named(count, tuple(names[:NAMES_SHOWN]))
 
 
 def _open_runs() -> dict[str, int]:
-    counts = dict.fromkeys(("queued", "running", "retrying"), 0)
-    for rows in (ledger.open_apart(), ledger.open_chains()):
-        for status, count in rows.order_by().values_list("status").annotate(count=Count("pk")):
-            counts[status] += count
-    return counts
+    names = ("queued", "running", "retrying")
+    chains, apart = ledger.open_chains(), ledger.open_apart()
+    counts = ledger.count_up_to(MOST_COUNTED, *(rows.filter(status=name) for rows in (chains, apart) for name in names))
+    return {name: min(sum(pair), MOST_COUNTED + 1) for name, *pair in zip(names, counts[:3], counts[3:], strict=True)}
 
 
 def _refused() -> Named | None:
@@ -86,8 +85,8 @@ def _refused() -> Named | None:
     return Named(count, tuple(names))
 
 
-def compare(broker: Broker) -> Comparison:
-    """Compare Redis with the database by counts; look at no single entry but those that were moved or deleted.
+def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED) -> Comparison:
+    """Compare Redis with the database by counts up to `most`; look at no single entry but those moved or deleted.
 
     Raises:
         BrokerError: Redis does not answer, or with an error.
@@ -98,11 +97,12 @@ def compare(broker: Broker) -> Comparison:
         mirror.check_layout(broker, claim=False)
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
+    drift = mirror.drift(broker, most=most)
     moving = tuple(queue for queue in mirror.moving(layout) if queue in broker.config.queues)
     return Comparison(
         "none" if layout is None else "ours",
-        drift=mirror.drift(broker),
-        stale_edits=_stale_edits(broker),
+        drift=drift,
+        stale_edits=_stale_edits(broker) if drift.unmirrored or drift.tombstones else 0,
         moving=moving,
         under_way=bool(moving) and mirror.under_way(broker),
         pruned=pruning.read_last(broker),
@@ -117,5 +117,11 @@ def _stale_edits(broker: Broker) -> int:
     )
     views = broker.views([(each.member, each.queue) for each in tombstones])
     leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]
-    edits = Schedule.objects.using(using).unmirrored().filter(updated_at__lt=before).exclude(pk__in=leaving)
-    return edits.count() + sum(not view.leased for view in views)
+    edits = (
+        Schedule.objects.using(using)
+        .unmirrored()
+        .filter(updated_at__lt=before)
+        .exclude(pk__in=leaving)
+        .order_by("generation")
+    )
+    return ledger.count_up_to(MOST_COUNTED, edits)[0] + sum(not view.leased for view in views)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import OVERLOAD, Load
-from .snapshot import Comparison, Problem, RedisView, ServerView, Snapshot
+from .snapshot import MOST_COUNTED, Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
 #: Where the next one waits for longer, the workers are busy.
@@ -134,7 +134,7 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             "Start one or look at its log, or run: manage.py delayq_sync",
             compared.stale_edits,
         )
-        yield Problem("stale_edits", text % {"count": compared.stale_edits})
+        yield Problem("stale_edits", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
     if compared.drift is not None and compared.drift.jobs:
         text = ngettext(
             "%(count)d durable job is not in Redis, although it is older than 30 s; a worker puts it there within "

@@ -19,7 +19,7 @@ from ..fields import utcnow
 from ..redaction import redact_text
 from .database_side import compare, count_all, reach_database
 from .redis_side import read_redis
-from .snapshot import BLIND, Comparison, Problem, RedisView, Snapshot
+from .snapshot import BLIND, MOST_COUNTED, Comparison, Problem, RedisView, Snapshot
 
 Answer = TypeVar("Answer")
 
@@ -66,7 +66,7 @@ def look_quickly() -> Snapshot:
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     try:
         snapshot.redis = ask(partial(read_redis, server=False))
-        snapshot.comparison = ask(compare)
+        snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))

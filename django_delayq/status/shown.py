@@ -10,7 +10,7 @@ from ..ledger import Load
 from ..mirror import Drift
 from ..pruning import LastPass
 from .judge import exit_status
-from .snapshot import DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
+from .snapshot import MOST_COUNTED, DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
 
 #: So many shards and silent workers are listed; the JSON has all of them.
 MOST_ROWS = 16
@@ -18,7 +18,8 @@ GOOD, BAD, PLAIN = "good", "bad", ""
 NOT_COUNTED = "not counted in time"
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
-    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "pruned",
+    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
+    "pruned",
 )  # fmt: skip
 LAYOUTS = {"ours": "ours", "none": "nobody's yet", "foreign": "another's"}
 
@@ -42,22 +43,52 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
         values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
     if compared is not None:
-        values["layout"], values["stale_edits"] = compared.layout, compared.stale_edits
+        values["layout"], values["stale_edits"] = compared.layout, _least(compared.stale_edits)
         values["drift"] = compared.drift and _drift_values(compared.drift)
         if not compared.foreign:
             values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
             values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     if database is not None:
         named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
-        values["schedules"] = {name: found and asdict(found) for name, found in named.items()}
+        values["schedules"] = {
+            name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()
+        }
         values["database"] = {"alias": database.alias, "vendor": database.vendor}
-        values["open_runs"], values["dead_durable_jobs"] = database.open_runs, database.dead_jobs
+        runs = database.open_runs
+        values["open_runs"] = None if runs is None else {name: _least(count) for name, count in runs.items()}
+        values["dead_durable_jobs"] = _least(database.dead_jobs)
+    values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
         del values["load"]["enough"]
     if snapshot.last_hour is not None:
         values["last_hour"] = list(_last_hour(snapshot.last_hour))
     return values
+
+
+def _least(count: int | None) -> int | None:
+    return None if count is None else min(count, MOST_COUNTED)
+
+
+def _capped(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the numbers of the JSON that are the least there is, as counting stopped there."""
+    compared, database, counts = snapshot.comparison, snapshot.database, dict[str, int | None]()
+    if compared is not None:
+        counts["stale_edits"] = compared.stale_edits
+        if compared.drift is not None and compared.drift.capped:
+            yield "drift"
+    if database is not None:
+        counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
+        for name in ("parked", "failing", "refused"):
+            counts[f"schedules.{name}"] = getattr(getattr(database, name), "count", None)
+        counts["dead_durable_jobs"] = database.dead_jobs
+    for name, count in counts.items():
+        if (count or 0) > MOST_COUNTED:
+            yield name
+
+
+def _number(count: int) -> str:
+    return f"more than {MOST_COUNTED:,}" if count > MOST_COUNTED else str(count)
 
 
 def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
@@ -119,9 +150,12 @@ def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:
     if database.refused is not None and database.refused.count:
         yield "Refused", _named(database.refused)
     runs = database.open_runs
-    yield "Open runs", NOT_COUNTED if runs is None else ", ".join(f"{name} {count}" for name, count in runs.items())
+    yield (
+        "Open runs",
+        NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items()),
+    )
     if database.dead_jobs:
-        yield "Dead jobs", f"{database.dead_jobs} in the database; those in Redis are below"
+        yield "Dead jobs", f"{_number(database.dead_jobs)} in the database; those in Redis are below"
 
 
 def _server(server: ServerView) -> str:
@@ -150,7 +184,8 @@ def _drift(drift: Drift) -> str:
         "jobs not mirrored": drift.jobs, "jobs missing": drift.missing_jobs,
     }  # fmt: skip
     shown = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
-    return f"{drift.total} ({shown})" if shown else "0"
+    text = f"{drift.total} ({shown})" if shown else "0"
+    return f"at least {text}; there is too much to count what is missing or left over" if drift.capped else text
 
 
 def _pruned(last: LastPass) -> str:
@@ -165,7 +200,7 @@ def _pruned(last: LastPass) -> str:
 def _named(found: Named | None) -> str:
     if found is None:
         return NOT_COUNTED
-    return f"{found.count} ({found.listed})" if found.count else "0"
+    return f"{_number(found.count)} ({found.listed})" if found.count else "0"
 
 
 def _table(head: list[str], rows: Iterator[list[str]]) -> Iterator[Line]:

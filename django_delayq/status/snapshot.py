@@ -11,6 +11,9 @@ from ..pruning import LastPass
 #: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
 LIVE_SECONDS = 90.0
 
+#: Nobody looks at more, and a count takes longer the more there are. A count that is one more means: more than that.
+MOST_COUNTED = 100_000
+
 #: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
 WRONG: Final = 1
 BLIND: Final = 2
@@ -116,7 +119,7 @@ class DatabaseView:
     """What the database knows. A count is None where it was not counted in time.
 
     `refused` are the schedules whose TASKS backend is unknown or does not take the task. `dead_jobs` are durable ones
-    of the queues of the settings, counted up to database_side.MOST_DEAD.
+    of the queues of the settings. No count is more than MOST_COUNTED + 1.
     """
 
     alias: str

@@ -56,6 +56,13 @@ def test_drift_is_a_number(boss, well):
     assert "drift 1" in page and "delayq_sync" in page
 
 
+def test_where_there_is_too_much_to_count_it_says_so(boss, well, monkeypatch):
+    monkeypatch.setattr("django_delayq.status.looking.MOST_COUNTED", 1)
+    rows = make("a"), make("b")
+    assert "too many entries to count here" in health(boss) and "drift 0" not in health(boss)
+    assert "drift" not in boss.get(change_url(rows[0])).content.decode()
+
+
 def test_a_schedule_tells_only_what_concerns_its_queue(boss, well):
     here, there = make("a"), make("b", queue="mail")
     assert "No live worker" not in boss.get(change_url(here)).content.decode()

@@ -40,7 +40,7 @@ def test_the_json_has_exactly_the_documented_keys(well):
     found = ask()[1]
     assert list(found) == [
         "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
-        "reshard", "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "pruned",
+        "reshard", "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped", "pruned",
     ]  # fmt: skip
     server = found["redis"][0]
     assert set(server) == {

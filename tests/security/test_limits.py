@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 
 from django_delayq import conf, orders, validators
-from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, display, formfields, runs, upcoming
+from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, display, formfields, paging, upcoming
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.compat import task as make_task
 from django_delayq.exceptions import InvalidArguments, InvalidBackfill, ResultTooLarge
@@ -37,7 +37,7 @@ NUMBERS = [
     ("retries", [execution.MAX_BACKOFF // timedelta(hours=1)]),
     ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, actions.POINTS_SHOWN]),
     ("preview", [upcoming.SHOWN, delayq_explain.MOST_SHOWN]),
-    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, runs.MOST_COUNTED, actions.NAMES_SHOWN]),
+    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, paging.MOST_COUNTED, actions.NAMES_SHOWN]),
     ("“show all”", [ScheduleAdmin.list_max_show_all]),
     ("texts on a page", [display.MOST_CHARACTERS]),
     ("batch, shards", [conf.MAX_BATCH_SIZE, conf.MAX_SHARDS]),
