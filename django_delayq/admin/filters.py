@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
-from .paging import few, is_long
+from . import paging
 
 #: So many schedules that never ran are looked up one by one; of more, the list has one on every page.
 MOST_BLANK = 100_000
@@ -28,8 +28,10 @@ def _ended(status: Status) -> Callable[[Any], Any]:
 
 def unmirrored(rows: Any) -> Any:
     """Return those of these schedules whose last edit Redis has not seen yet."""
-    keys = few(Schedule.objects.unmirrored().order_by("generation"))
-    return rows.unmirrored() if keys is None else rows.filter(pk__in=keys)
+    # By this order they are found by their index; PostgreSQL takes nearly all rows for such, and would read the table.
+    found = Schedule.objects.unmirrored().order_by("generation").values_list("pk", flat=True)
+    keys = list(found[: paging.MOST_COUNTED + 1])
+    return rows.unmirrored() if len(keys) > paging.MOST_COUNTED else rows.filter(pk__in=keys)
 
 
 def stateless(rows: Any) -> Any:
@@ -42,7 +44,7 @@ def stateless(rows: Any) -> Any:
 
 def _without_outcome(rows: Any) -> Any:
     blank = ScheduleState.objects.filter(last_status="").values("pk")
-    if not is_long(Schedule.objects.all()) or few(blank, MOST_BLANK) is None:
+    if not paging.is_long(Schedule.objects.all()) or paging.is_long(blank, MOST_BLANK):
         return rows.exclude(state__last_status__gt="")
     return rows.filter(pk__in=blank.union(stateless(Schedule.objects.order_by()).values("pk"), all=True))
 

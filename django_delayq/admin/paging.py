@@ -40,19 +40,10 @@ MOST_FOUND = 1_000
 AFTER, BEFORE = "after", "before"
 
 
-def is_long(rows: QuerySet[Any]) -> bool:
-    """Say whether there are more rows than are counted."""
-    return rows.order_by().values("pk")[MOST_COUNTED : MOST_COUNTED + 1].exists()
-
-
-def few(rows: QuerySet[Any], most: int | None = None) -> QuerySet[Any] | None:
-    """Return the primary keys of these rows as a subquery, None where there are more than `most`, or than are counted.
-
-    An order of the rows says by which index to find them: told a limit alone, PostgreSQL would rather read the table.
-    """
+def is_long(rows: QuerySet[Any], most: int | None = None) -> bool:
+    """Say whether there are more rows than `most`, by default than are counted."""
     most = MOST_COUNTED if most is None else most
-    keys = rows.values("pk")[: most + 1]
-    return keys if keys.count() <= most else None
+    return rows.order_by().values("pk")[most : most + 1].exists()
 
 
 class Place(NamedTuple):
@@ -70,8 +61,8 @@ class Place(NamedTuple):
 class PagedChangeList(ChangeList):
     """A page of a list by one column. See Note [Where a page begins].
 
-    `is_capped` says that there are more than the `result_count` that were counted, `is_unsorted` that these stand in
-    the order of their primary keys, although the list has another one.
+    `is_capped` says that there are more than the `result_count` that were counted, `is_unsorted` that they stand in the
+    order of their primary keys, although the list has another one.
     """
 
     is_capped = is_unsorted = False

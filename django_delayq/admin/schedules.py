@@ -96,7 +96,7 @@ class ScheduleAdmin(ScheduleActions):
         if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
         found = queryset.beginning(text)
-        if paging.few(found.order_by()) is not None:
+        if not paging.is_long(found):
             return found, False
         said = _(
             "More than %(count)d schedules or their tasks begin with “%(text)s”. Some are listed. Type more of it."

@@ -182,6 +182,20 @@ def test_a_long_list_is_not_counted_and_a_short_one_is(boss):
     assert counts and all("LIMIT" in sql for sql in counts)
 
 
+def test_what_a_filter_by_states_leaves_is_sorted_if_it_is_not_too_much(boss):
+    for name in ("c", "a", "d", "b"):
+        ScheduleState.objects.filter(schedule=make(name)).update(failing_streak=1)
+    response = boss.get(f"{LIST}?state=failing")
+    assert names(response) == ["a", "b", "c"] and "Too many to be sorted" not in response.content.decode()
+    ScheduleState.objects.filter(schedule=make("0")).update(failing_streak=1)
+    response = boss.get(f"{LIST}?state=failing")
+    assert "Too many to be sorted" in response.content.decode()
+    assert flat(walk(boss, f"{LIST}?state=failing")) == ["c", "a", "d", "b", "0"], "as they were made"
+    assert flat(walk(boss, f"{LIST}?state=failing&o=1")) == ["0", "a", "b", "c", "d"], (
+        "whoever asks for an order gets it"
+    )
+
+
 def test_nothing_is_done_to_all_of_a_long_list(boss):
     rows = make_some(5)
     chosen = {"_selected_action": [rows[0].pk], "select_across": "1", "action": "pause", "reason": ""}
@@ -253,7 +267,7 @@ def test_a_page_asks_the_database_seldom(boss, built, page):
         (f"{LIST}?o=4", "delayq_state_next_due"),
         (f"{LIST}?o=-5", "delayq_state_last_outcome"),
         (f"{LIST}?o=6", "delayq_schedule_by_queue"),
-        (f"{LIST}?queue=mail", "delayq_schedule_queue"),
+        (f"{LIST}?queue=mail", "delayq_schedule_(by_)?queue"),
         (f"{LIST}?kind__exact=once", "delayq_schedule_kind"),
         (f"{LIST}?state=exhausted", "delayq_state_stopped"),
         (f"{LIST}?state=unmirrored", "delayq_schedule_unmirrored"),
@@ -281,5 +295,5 @@ def test_a_page_finds_its_rows_by_an_index(boss, page, index):
         finally:
             cursor.execute("RESET enable_seqscan")
             cursor.execute("RESET enable_sort")
-    assert any(index in plan for plan in plans), plans
+    assert any(re.search(index, plan) for plan in plans), plans
     assert not [plan for plan in plans if "Seq Scan on django_delayq_run" in plan]
