@@ -13,13 +13,14 @@ whoever claims the entry.
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from .. import failpoints, ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
 from .compare import compare
 from .durable import put_back_jobs, put_jobs, waiting_pages
-from .pages import pages
+from .pages import pages, parts
 from .read import queues_of, read_settled
 from .runs import put_back
 from .write import write_wanted
@@ -28,6 +29,8 @@ logger = logging.getLogger("django_delayq.mirror")
 
 #: How long a rebuild may take between two pages before another worker may begin anew.
 TTL_MS = 15_000
+#: So many schedules go back before all others, those that are due first: they run while the rebuild goes on.
+FIRST = 10_000
 
 
 class Build:
@@ -94,14 +97,21 @@ def _fill(broker: Broker, flushed: Sequence[Shard]) -> Iterator[int]:
     """
     names, own = sorted({shard.queue for shard in flushed}), set(flushed)
     whole = own == set(broker.shards(names))
-    for page in pages(queues_of(queue__in=names)):
-        queues = {pk: queue for pk, queue in page if whole or broker.shard_of(member_of(pk), queue) in own}
-        settled = read_settled(queues)
-        write_wanted(broker, settled)
-        rest = queues.keys() - {item.pk for item in settled}
-        if rest:
-            compare(broker, {pk: queues[pk] for pk in sorted(rest)}, flushed=True)
-        yield len(queues)
+
+    def is_here(pk: int, queue: str) -> bool:
+        return queue in names and (whole or broker.shard_of(member_of(pk), queue) in own)
+
+    keys = queues_of(queue__in=names).values_list("pk", flat=True)
+    due = keys.filter(enabled=True, state__next_due_at__isnull=False).order_by("state__next_due_at")
+    first = list(due[:FIRST])
+    known = set(first)
+    rest = ([pk for pk in page if pk not in known] for page in pages(keys))
+    for page in filter(None, chain(parts(first), rest)):
+        settled, others = read_settled(page)
+        write_wanted(broker, [item for item in settled if is_here(item.pk, item.queue)])
+        if others := {pk: queue for pk, queue in others.items() if is_here(pk, queue)}:
+            compare(broker, others, flushed=True)
+        yield len(page)
         failpoints.reach("during_rebuild")
     for runs in pages(ledger.open_apart().filter(queue__in=names)):
         put_back(broker, runs)
