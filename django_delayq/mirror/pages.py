@@ -1,6 +1,6 @@
 """Rows page by page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
@@ -19,7 +19,8 @@ def pages(rows: "QuerySet[Any, Item]") -> Iterator[list[Item]]:
         last = getattr(page[-1], "pk", page[-1])
 
 
-def parts(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield pages of what is at hand."""
-    for at in range(0, len(items), PAGE):
-        yield items[at : at + PAGE]
+def parts(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
+    """Yield pages of items that are read at once, when the first page is asked for."""
+    found = list(items)
+    for at in range(0, len(found), PAGE):
+        yield found[at : at + PAGE]

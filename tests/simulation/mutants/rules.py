@@ -251,8 +251,8 @@ RULES = (
     ),
     mutant(
         "nomark", "a rebuild that lost its mark does not call the shard built", "mirror.rebuild:Build.finish",
-        "return all(self.broker.swap_epochs(self.shards, self._mark, self._id))",
-        "return all(self.broker.swap_epochs(self.shards, None, self._id))",
+        "return all(self.broker.swap_epochs(self.shards, self._mark, self",
+        "return all(self.broker.swap_epochs(self.shards, None, self",
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
     ),
     mutant(
