@@ -300,7 +300,13 @@ def test_each_script_belongs_to_exactly_one_method():
 
 def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_another(broker):
     places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
-    more = [(keys.result_key, "j1"), (keys.counts_key, 7), (keys.counts_key, "minutes"), (keys.counts_key, "turn")]
+    more = [
+        (keys.result_key, "j1"),
+        (keys.build_key, "x:runs"),
+        (keys.counts_key, 7),
+        (keys.counts_key, "minutes"),
+        (keys.counts_key, "turn"),
+    ]
     names = [
         {*keys.all_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
         for place in places
