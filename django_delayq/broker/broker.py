@@ -49,10 +49,13 @@ class Broker(Prefix):
         return self.scripts.run_each(name, made)
 
     def _run_in_parts(self, name: str, shard: Shard, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes."""
+        """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes.
+
+        Return the reply to each part.
+        """
         starts = range(0, len(items), SCRIPT_PART)
         calls = [(shard, [*head, *chain.from_iterable(items[at : at + SCRIPT_PART])]) for at in starts]
-        return [reply for part in self._run_each(name, calls) for reply in part]
+        return self._run_each(name, calls)
 
     # -- what a worker does
 
@@ -89,18 +92,22 @@ class Broker(Prefix):
         `reset`: the ledger, read after Redis, shows that what stands there is wrong. What is leased stays as it is.
         """
         head = [self._channel, str(shard), "reset" if reset else ""]
-        return [text(reply) for reply in self._run_in_parts("upsert", shard, head, definitions)]
+        return [
+            word for reply in self._run_in_parts("upsert", shard, head, definitions) for word in text(reply).split()
+        ]
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
         """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua.
 
         `gone`: deleted or moved away, so that nobody has a due point to record any more.
         """
-        return [text(reply) for reply in self._run_in_parts("remove", shard, ["gone" if gone else ""], members)]
+        replies = self._run_in_parts("remove", shard, ["gone" if gone else ""], members)
+        return [text(reply) for part in replies for reply in part]
 
     def enqueue(self, shard: Shard, members: Sequence[tuple[str, int, int]]) -> list[bool]:
         """Add (member, point_ms, wake_ms) that are not there yet; say per member whether it was added."""
-        return [bool(reply) for reply in self._run_in_parts("enqueue", shard, [self._channel, str(shard)], members)]
+        replies = self._run_in_parts("enqueue", shard, [self._channel, str(shard)], members)
+        return [bool(reply) for part in replies for reply in part]
 
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
         """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
@@ -111,6 +118,16 @@ class Broker(Prefix):
         """Return the epoch of each shard, None where it is absent, in one round trip."""
         values = self.ask_all([methodcaller("get", self._keys(shard)["epoch"]) for shard in shards])
         return [text(value) or None if value is not None else None for value in values]
+
+    def mark_part(self, shard: Shard, name: str, value: str, *, ttl_ms: int, absent: bool = False) -> bool:
+        """Mark a part of a rebuild, `absent`: unless it is marked; say whether it was. `shard` has the key."""
+        key = keys.build_key(self.config.prefix, shard, name)
+        return bool(self.ask("set", key, value, px=ttl_ms, nx=absent))
+
+    def part_marks(self, parts: Sequence[tuple[Shard, str]]) -> list[str | None]:
+        """Return how these parts of a rebuild, (shard, name) each, are marked, in one round trip."""
+        asked = [methodcaller("get", keys.build_key(self.config.prefix, *part)) for part in parts]
+        return [None if value is None else text(value) for value in self.ask_all(asked)]
 
     def take_over(self, shards: Sequence[Shard]) -> None:
         """Do as `renew_epochs`, and void all leases, so that no holder of before moves a member."""

@@ -53,7 +53,7 @@ def shard_keys(prefix: str, shard: Shard, worker: str = "-", parts: tuple[str, .
 
 
 def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
-    """Return every key of a shard by its part, but for the results of jobs and for counts."""
+    """Return every key of a shard by its part, but for results of jobs, counts, and parts of rebuilds."""
     tag = f"{{{prefix}:{shard}}}"
     return {part: f"{tag}:{part}:{worker}" if part in OF_A_WORKER else f"{tag}:{part}" for part in TYPES}
 
@@ -61,6 +61,11 @@ def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
 def result_key(prefix: str, shard: Shard, member: str) -> str:
     """STRING, expires: the result of a job."""
     return f"{{{prefix}:{shard}}}:result:{member}"
+
+
+def build_key(prefix: str, shard: Shard, name: str) -> str:
+    """STRING, expires: who is at a part of a rebuild, or that it is done."""
+    return f"{{{prefix}:{shard}}}:build:{name}"
 
 
 def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
@@ -98,6 +103,6 @@ def prefix_keys(prefix: str) -> dict[str, str]:
 def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
     parts = "|".join(part for part in TYPES if part not in OF_A_WORKER)
-    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning"))
+    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning", "build"))
     named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
     return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None

@@ -69,7 +69,9 @@ class Reader:
         connection = connections[self._using]
         values: list[Any] = [*keys]
         if isinstance(keys, range):
-            among, values = f"{self._key} >= %s AND {self._key} < %s", [keys.start, keys.stop]
+            among, values = f"{self._key} BETWEEN %s AND %s", [keys.start, keys.stop - 1]
+            if connection.vendor == "postgresql":  # see Note [By the index]
+                among = f"{self._key} = ANY(ARRAY(SELECT generate_series(%s, %s)))"
         elif connection.vendor == "postgresql":  # one parameter: its driver looks for each in the text, in Python
             among, values = f"{self._key} {self._among}", [json.dumps(values)]
         else:

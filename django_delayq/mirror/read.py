@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F, Min, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, Min, Q, QuerySet
 
 from .. import chain, conf, ledger
 from ..broker import Definition
@@ -50,29 +50,35 @@ def _definition(pk: int, name: str, jitter: timedelta, generation: int, point: d
     return Definition(chain.member_of(pk), generation, point_ms, wake_ms)
 
 
-def read_settled(queues: Mapping[int, str]) -> list[Wanted]:
-    """Return what is wanted of those of these schedules, by their queues, that need no working out.
+#: What `read_settled` reads: the last says whether a schedule is mirrored and active, and whether all is decided of
+#: before its edit. The end of a run apart from the chain moves the next point, and is not written there.
+_SETTLED = (
+    *("pk", "queue", "name", "jitter", "generation", "state__next_due_at", "state__mirrored_digest"),
+    ExpressionWrapper(
+        Q(enabled=True, synced_generation=F("generation"), state__condition=Condition.ACTIVE)
+        & (Q(state__last_due_at=None) | Q(state__last_due_at__lt=F("state__next_due_at")))
+        & Q(state__next_due_at__gt=F("effective_from"))
+        & ~Q(every_from=Schedule.EveryFrom.FINISH, overlap=Schedule.Overlap.ALLOW),
+        output_field=BooleanField(),
+    ),
+)
 
-    They are mirrored and active, nothing of them has begun, and nothing of before an edit is undecided.
-    """
-    pks, fields = keys_of(queues), ("pk", "queue", "name", "jitter", "generation", "state__next_due_at")
-    rows = Schedule._base_manager.using(ledger.database()).filter(
-        Q(state__last_due_at=None) | Q(state__last_due_at__lt=F("state__next_due_at")),
-        **_among("pk", pks),
-        enabled=True,
-        synced_generation=F("generation"),
-        state__condition=Condition.ACTIVE,
-        state__next_due_at__gt=F("effective_from"),
-    )
-    # The end of a run apart from the chain moves the next point, and is not written there.
-    rows = rows.exclude(every_from=Schedule.EveryFrom.FINISH, overlap="allow")
-    found = list(rows.order_by("pk").values_list(*fields, "state__mirrored_digest"))
-    begun = _load_oldest_open(pks)
-    return [
-        Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point), point)
-        for pk, queue, name, jitter, generation, point, digest in found
-        if queues.get(pk) == queue and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name))
-    ]
+
+def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
+    """Return what is wanted of those of these schedules that need no working out, and the queues of the others."""
+    keys, mine = keys_of(pks), set(pks)
+    rows = ledger.reader(Schedule, "id", _SETTLED, ledger.database()).read(keys)
+    begun = _load_oldest_open(keys)
+    settled: list[Wanted] = []
+    others: dict[int, str] = {}
+    for pk, queue, name, jitter, generation, point, digest, sound in rows:
+        if pk not in mine:
+            continue
+        if sound and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name)):
+            settled.append(Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point), point))
+        else:
+            others[pk] = queue
+    return settled, others
 
 
 def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":

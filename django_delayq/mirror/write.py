@@ -8,7 +8,7 @@ from .. import ledger
 from ..broker import Index, Shard
 from ..grouping import grouped
 from ..models import Schedule, Tombstone
-from .pages import PAGE
+from .pages import PAGE, parts
 from .read import Wanted, read_wanted
 
 #: Greater than any generation in ms: removes whatever stands there.
@@ -24,10 +24,7 @@ def sync(broker: Index, pks: Iterable[int]) -> list[int]:
     Raises:
         BrokerError: Redis cannot be written; what was not reached stays marked as not mirrored.
     """
-    todo, newer = sorted(set(pks)), []
-    for at in range(0, len(todo), PAGE):
-        newer += write_wanted(broker, read_wanted(todo[at : at + PAGE]))
-    return newer
+    return [pk for page in parts(sorted(set(pks))) for pk in write_wanted(broker, read_wanted(page))]
 
 
 def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:

@@ -1,14 +1,8 @@
-"""The cron dialect: from text to compiled fields. The only module that knows croniter, which expands ranges and steps.
-
-Never walks time. What croniter gets wrong is refused or rewritten before it sees the expression (`grammar.py`):
-9-9 as the whole field, wrapped ranges, hashed macros, W in lists, 5#2 beside a plain day, the day rule around # and W.
-"""
+"""The cron dialect: from text to compiled fields. Never walks time; what one field says is read in `grammar.py`."""
 
 import re
 from collections.abc import Sequence
 from datetime import date, timedelta
-
-from croniter import CroniterError, croniter
 
 from ..exceptions import InvalidRecurrence
 from .fields import DAY, DayRule, Fields
@@ -72,13 +66,12 @@ def compile_cron(expression: str, key: str) -> Fields:
     if not expression.isascii():
         odd = next(character for character in expression if not character.isascii())
         raise InvalidRecurrence(f"A cron expression is plain ASCII; {shown(expression)} has {odd!r}.")
-    text = expression.upper()
-    words = _split(text)
+    words = _split(expression.upper())
     if len(words) == 5:
         words = ["0", *words]
     rule = DayRule(both=words[3].startswith(("*", "?")) or words[5].startswith(("*", "?")))
-    plain = [read_field(spec, word, key, rule) for spec, word in zip(SPECS, words, strict=True)]
-    seconds, minutes, hours, rule.days, months, rule.weekdays = _expand(text, plain)
+    masks = (read_field(spec, word, key, rule) for spec, word in zip(SPECS, words, strict=True))
+    seconds, minutes, hours, rule.days, months, rule.weekdays = masks
     fixed = not words[1].startswith("*") and not words[2].startswith("*")
     fields = Fields(seconds, minutes, hours, months, rule, fixed)
     if fields.first_at_or_after(_LAST_CYCLE) is None:
@@ -115,19 +108,6 @@ def _macro(words: list[str]) -> list[str]:
     known = ", ".join(name.lower() for name in MACROS)
     unknown = f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own."
     raise InvalidRecurrence(REFUSED_MACROS.get(words[0], unknown))
-
-
-def _expand(text: str, plain: Sequence[Sequence[str]]) -> list[int]:
-    """Have croniter expand the plain items of all six fields; return a bit mask for each, 0 where there is none."""
-    try:
-        expanded, _ = croniter.expand(" ".join(",".join(items) or "*" for items in plain), second_at_beginning=True)
-    except CroniterError as error:  # nothing known gets here; a newer croniter may refuse more
-        raise InvalidRecurrence(f"{shown(text)} is not a cron expression: {error}") from error
-    expanded = [expanded[-1], *expanded[:-1]]  # croniter puts the seconds last
-    return [
-        sum(1 << value for value in (range(spec.low, spec.high + 1) if "*" in values else values)) if items else 0
-        for spec, values, items in zip(SPECS, expanded, plain, strict=True)
-    ]
 
 
 def _never_comes(words: Sequence[str]) -> InvalidRecurrence:

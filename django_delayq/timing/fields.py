@@ -12,6 +12,8 @@ FIRST_DAY = 1 - ORDINAL_OF_DAY_ZERO
 LAST_DAY = date.max.toordinal() - ORDINAL_OF_DAY_ZERO
 #: Stands for the L of `5L` where `5#2` has its 2.
 LAST = 6
+#: Times a mask of weekdays: that mask in six weeks, one after the other.
+_SIX_WEEKS = sum(1 << 7 * week for week in range(6))
 
 
 def lowest(mask: int) -> int:
@@ -44,20 +46,20 @@ class DayRule:
 
     def mask(self, length: int, first_weekday: int) -> int:
         """Return the matching days of a month of that length whose day 1 is that weekday, as bits 1 to 31."""
-        by_day = self.days & ((2 << length) - 2)
+        by_day = self.days
         for back in self.before_last:
             if back < length:
                 by_day |= 1 << (length - back)
         for day in self.nearest:
-            # Day 31 of a shorter month: the nearest to it *within the month*, as croniter has it.
+            # Day 31 of a shorter month: the nearest to it *within the month*.
             by_day |= 1 << _nearest_working_day(min(day, length), length, first_weekday)
-        by_weekday = 0
-        for day in range(1, length + 1):
-            weekday = (first_weekday + day - 1) % 7
-            is_last = day + 7 > length and (weekday, LAST) in self.nth
-            if self.weekdays >> weekday & 1 or (weekday, (day + 6) // 7) in self.nth or is_last:
-                by_weekday |= 1 << day
-        return by_day & by_weekday if self.both else by_day | by_weekday
+        by_weekday = self.weekdays * _SIX_WEEKS >> first_weekday << 1
+        for weekday, nth in self.nth:
+            first = 1 + (weekday - first_weekday) % 7
+            weeks = (length - first) // 7 if nth == LAST else nth - 1
+            by_weekday |= 1 << first + 7 * weeks
+        matching = by_day & by_weekday if self.both else by_day | by_weekday
+        return matching & ((2 << length) - 2)
 
 
 def _nearest_working_day(day: int, length: int, first_weekday: int) -> int:

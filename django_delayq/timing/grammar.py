@@ -1,7 +1,6 @@
-"""The items of a cron field: checked, and rewritten into numbers that leave nothing to interpretation.
+"""The items of a cron field: checked, and expanded into the numbers that they stand for.
 
 Everything that is refused is refused here or in `dialect.py`, with a message that says what to write instead.
-Expands no ranges and no steps; that is croniter's work.
 """
 
 import hashlib
@@ -59,17 +58,17 @@ def refuse(spec: FieldSpec, text: str, why: str) -> InvalidRecurrence:
     return InvalidRecurrence(f"{spec.name} field: {shown(text)} {why}", field="cron")
 
 
-def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> list[str]:
-    """Return the plain items of one field in numbers: values, ranges and steps; the others are put into the rule.
+def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
+    """Return the values, ranges and steps of one field as a bit mask of numbers; other items are put into the rule.
 
     Raises:
         InvalidRecurrence: An item is not understood, out of range, reversed, or has a step that does not fit.
     """
     if text == "?" and spec in (DAY_OF_MONTH, DAY_OF_WEEK):
-        return ["*"]
+        text = "*"
     if "?" in text:
         raise refuse(spec, text, "is not understood: ? stands alone, in day-of-month or day-of-week. Write * instead.")
-    plain = []
+    mask = 0
     for item in text.split(","):
         if not item:
             raise refuse(spec, text, "has an empty item. Remove the extra comma.")
@@ -80,8 +79,8 @@ def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> list[str]
         match = _RANGE.fullmatch(item)
         if match is None:
             raise refuse(spec, item, _why_not(spec, item))
-        plain.append(_plain(spec, item, match))
-    return plain
+        mask |= _expand(spec, item, match)
+    return mask
 
 
 def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
@@ -118,8 +117,8 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
     return True
 
 
-def _plain(spec: FieldSpec, item: str, match: re.Match[str]) -> str:
-    """Return a value, range or step in numbers: `*`, `*/n`, `a`, `a-b` or `a-b/n`, never a range of one value."""
+def _expand(spec: FieldSpec, item: str, match: re.Match[str]) -> int:
+    """Return a value, range or step as a bit mask of numbers, with Sunday as 0."""
     step = 1 if match["step"] is None else _number(spec, item, match["step"])
     if step < 1:
         raise refuse(spec, item, "has step 0: steps begin at 1. Leave the step out to have every value.")
@@ -127,19 +126,18 @@ def _plain(spec: FieldSpec, item: str, match: re.Match[str]) -> str:
         if match["high"] is not None:
             why = f"is not understood: a range has a number on both sides; allowed are {spec.allowed}."
             raise refuse(spec, item, why)
-        _check_step(spec, item, step, spec.low, spec.high)
-        return "*" if match["step"] is None else f"*/{step}"
-    low = high = _value(spec, item, match["low"])
-    if match["high"] is not None:
-        high = _value(spec, item, match["high"])
-    elif match["step"] is not None:
-        low, high = low % 7 if spec is DAY_OF_WEEK else low, spec.high
+        low, high = spec.low, spec.high
+    else:
+        low = high = _value(spec, item, match["low"])
+        if match["high"] is not None:
+            high = _value(spec, item, match["high"])
+        elif match["step"] is not None:
+            low, high = low % 7 if spec is DAY_OF_WEEK else low, spec.high
     if low > high:
         raise refuse(spec, item, f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
     _check_step(spec, item, step, low, high)
-    if low == high:  # croniter reads 9-9 as the whole field
-        return str(low % 7 if spec is DAY_OF_WEEK else low)
-    return f"{low}-{high}" if step == 1 else f"{low}-{high}/{step}"
+    mask = sum(1 << number for number in range(low, high + 1, step))
+    return mask % 128 | mask >> 7 if spec is DAY_OF_WEEK else mask
 
 
 def _unreversed(spec: FieldSpec, low: int, high: int) -> str:
@@ -180,10 +178,9 @@ def _number(spec: FieldSpec, item: str, text: str) -> int:
 
 
 def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
-    """Replace `H` by what the key's hash makes of it, as plain numbers.
+    """Replace `H` by what the key's hash makes of it, as plain numbers. Another hash would move everybody's schedules.
 
-    Not left to croniter: its H follows the bits of one CRC, so that minute and hour go together, and a new version
-    of it must not move anybody's schedule.
+    Each field draws for itself, else minute and hour would go together.
     """
     low, high = spec.low, spec.high
     if match["low"] is not None:

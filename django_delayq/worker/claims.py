@@ -89,6 +89,8 @@ class Claims:
         if not epoch:
             self.upkeep.rebuild_soon()
             self.timers.flushed(shard)
+        elif claimed.epoch != epoch:
+            self.upkeep.help_soon()
         elif new and not self._is_ours(shard, epoch):
             self.dispatcher.release(entries, 0)
             return None

@@ -41,7 +41,7 @@ class Upkeep:
         self.broker, self.shards = broker, shards
         self._wake, self._hinted, self.fail = wake, hinted, fail
         self._stop, self._nudge = threading.Event(), threading.Event()
-        self._rebuild, self._check_layout = threading.Event(), threading.Event()
+        self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat"), 0.0)  # monotonic seconds
         self._started = round(time.time())
@@ -89,7 +89,7 @@ class Upkeep:
         self._examined = probe.examine(self.broker, self._said)
         ledger.check_tables()
         mirror.check_layout(self.broker)
-        self._rebuild_missing()
+        mirror.rebuild(self.broker, self.shards)
         JobBroker(self.broker).counts(self.shards)  # raises where a key of jobs is damaged
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
@@ -120,6 +120,11 @@ class Upkeep:
     def rebuild_soon(self) -> None:
         """A shard has no epoch: Redis was flushed."""
         self._rebuild.set()
+        self._nudge.set()
+
+    def help_soon(self) -> None:
+        """A shard is being rebuilt: this worker may take part."""
+        self._help.set()
         self._nudge.set()
 
     def redis_is_back(self) -> None:
@@ -170,9 +175,12 @@ class Upkeep:
         if self._rebuild.is_set():
             mirror.check_layout(self.broker)
             self._rebuild.clear()
-            self._rebuild_missing()
+            mirror.rebuild(self.broker, self.shards)
             self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
             self._wake()
+        elif self._help.is_set():
+            self._help.clear()
+            mirror.rebuild(self.broker, self.shards)
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
         if look:
@@ -233,12 +241,6 @@ class Upkeep:
             return False
         self._small_chores()
         return True
-
-    def _rebuild_missing(self) -> None:
-        epochs = self.broker.epochs(self.shards)
-        missing = [shard for shard, epoch in zip(self.shards, epochs, strict=True) if epoch is None]
-        if missing:
-            mirror.rebuild(self.broker, missing)
 
     def _repair(self, error: DamagedKeys) -> None:
         logger.error("%s", error)

@@ -139,6 +139,8 @@ def steps(broker, admin):
     yield lambda: broker.note_sweep("{}")
     yield lambda: broker.last_sweep()
     yield lambda: broker.swap_epochs([place], None, "building:x", ttl_ms=10_000)
+    yield lambda: broker.mark_part(place, "x:runs", "taken", ttl_ms=10_000, absent=True)
+    yield lambda: broker.part_marks([(place, "x:runs"), (place, "x:jobs")])
     yield lambda: broker.swap_epochs([place], "building:x", "e")
     hints = broker.hints(timeout_seconds=0.01)
     yield lambda: next(hints)

@@ -209,9 +209,7 @@ class Stepped:
         elif kind == "full":
             mirror.full_sweep(broker)
         else:
-            epochs = broker.epochs(self.worker.shards)
-            missing = [place for place, epoch in zip(self.worker.shards, epochs, strict=True) if epoch is None]
-            self.world.stage.seen["rebuilt"] += mirror.rebuild(broker, missing)
+            self.world.stage.seen["rebuilt"] += mirror.rebuild(broker, self.worker.shards)
 
     def keep_up(self):
         """Do what the sweeping thread does now."""

@@ -3,7 +3,7 @@
 -- ARGV     channel, shard, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
 --          each at most once: member, generation, point_ms, wake_ms,
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down)
--- RETURNS  per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored;
+-- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored;
 --          one that was handed back with a delay comes due at once),
 --          FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
 --          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
@@ -11,7 +11,7 @@
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
 local now, before, members = server_ms(), head(), {}
 for i = 4, #ARGV, 5 do members[#members + 1] = ARGV[i] end
-if #members == 0 then return {} end
+if #members == 0 then return '' end
 local scores_now, holders = call('ZMSCORE', DUE, unpack(members)), call('HMGET', LEASE, unpack(members))
 local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
 local attempts = call('HMGET', ATTEMPTS, unpack(members))
@@ -63,4 +63,4 @@ if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 if #scores > 0 then call('ZADD', DUE, unpack(scores)) end
 hint(before, ARGV[1], ARGV[2])
-return replies
+return table.concat(replies, ' ')

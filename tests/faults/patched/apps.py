@@ -71,7 +71,15 @@ def _first_release_ms(first: str) -> None:
     dispatch.UNKNOWN_TASK_FIRST_MS, dispatch.UNKNOWN_TASK_MOST_MS = int(first), 8 * int(first)
 
 
+def _small_parts(size: str) -> None:
+    """A rebuild is cut into parts of so many primary keys."""
+    import sys
+
+    sys.modules["django_delayq.mirror.rebuild"].RANGE = int(size)  # type: ignore[attr-defined]
+
+
 PATCHES = {
+    "small_parts": _small_parts,
     "lacks": _lacks,
     "first_release_ms": _first_release_ms,
     "clock_off_by": _clock_off_by,

@@ -251,9 +251,14 @@ RULES = (
     ),
     mutant(
         "nomark", "a rebuild that lost its mark does not call the shard built", "mirror.rebuild:Build.finish",
-        "return all(self.broker.swap_epochs(self.shards, self._mark, self._id))",
-        "return all(self.broker.swap_epochs(self.shards, None, self._id))",
+        "return all(self.broker.swap_epochs(self.shards, self._mark, self",
+        "return all(self.broker.swap_epochs(self.shards, None, self",
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
+    ),
+    mutant(
+        "halfbuilt", "a shard is called built when all parts of its rebuild are done", "mirror.rebuild:Build.is_done",
+        "return all(", "return True or all(",
+        hl.killed_in_its_part_of_a_rebuild, "I1 an enabled schedule is absent",
     ),
     mutant(
         "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",

@@ -68,6 +68,7 @@ def fields(low: int, high: int, *extra: st.SearchStrategy[str]) -> st.SearchStra
     return st.one_of(star, lists, lists)
 
 
+OPEN = st.integers(0, 50).flatmap(lambda low: st.integers(1, 59 - low).map(lambda step: f"{low}/{step}"))
 SPECIAL_DAYS = st.one_of(
     st.just("L"), st.just("LW"), st.integers(1, 30).map("L-{}".format), st.integers(1, 31).map("{}W".format)
 )
@@ -92,6 +93,25 @@ def accepted(expression: str, *args: str) -> Cron:
 def for_croniter(expression: str) -> str:
     """Write 9-9 as 9: croniter takes it for the whole field."""
     return re.sub(r"\b(\d+)-\1(/1)?(?![\d/])", r"\1", expression)
+
+
+@settings(QUIET, max_examples=2000)
+@given(
+    minute=fields(0, 59, OPEN),
+    hour=fields(0, 23),
+    day=fields(1, 31),
+    month=fields(1, 12, st.sampled_from(["JAN", "feb-JUN", "MAR-DEC/3"])),
+    weekday=fields(0, 6, st.sampled_from(["SUN", "mon-FRI", "TUE-SAT/2", "7", "5-7", "0-7/7"])),
+)
+def test_the_values_of_each_field_are_those_of_croniter(
+    minute: str, hour: str, day: str, month: str, weekday: str
+) -> None:
+    expression = f"{minute} {hour} {day} {month} {weekday}"
+    compiled = accepted(expression).fields
+    masks = (compiled.minutes, compiled.hours, compiled.rule.days, compiled.months, compiled.rule.weekdays)
+    expanded, _ = croniter.expand(for_croniter(expression))
+    for mask, values, low, high in zip(masks, expanded, (0, 0, 1, 1, 0), (59, 23, 31, 12, 6), strict=True):
+        assert mask == sum(1 << value for value in (range(low, high + 1) if "*" in values else values))
 
 
 @settings(QUIET, max_examples=120)

@@ -1,13 +1,11 @@
-"""The far ends: of the calendar, of a zone's blocks, of caches, and of what a later croniter may do."""
+"""The far ends: of the calendar, of a zone's blocks, of caches."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 
 import pytest
-from croniter import CroniterError, croniter
 
-from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron, Every, Windowed, cron, dialect, zone
 from django_delayq.timing.fields import DAY
 from django_delayq.timing.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
@@ -128,12 +126,3 @@ def test_a_window_may_be_open_on_either_side() -> None:
     assert until.previous_at_or_before(NOON + HOUR, NOON - HOUR) == NOON
     assert until.previous_at_or_before(NOON + HOUR, NOON) is None
     assert until.count_between(NOON - HOUR, NOON + HOUR) == 5
-
-
-def test_what_a_later_croniter_refuses_is_refused_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise CroniterError("too many fives")
-
-    monkeypatch.setattr(croniter, "expand", refuse)
-    with pytest.raises(InvalidRecurrence, match=r"'55 5 \* \* \*' is not a cron expression: too many fives"):
-        Cron("55 5 * * *", key="never compiled before")
