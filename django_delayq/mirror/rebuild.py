@@ -20,6 +20,7 @@ page was written after the shards were flushed for the last time, by whomever: s
 import hashlib
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from django.db.models import Max, Min
@@ -38,6 +39,8 @@ logger = logging.getLogger("django_delayq.mirror")
 
 #: How long a rebuild may take between two pages before another worker may begin anew.
 TTL_MS = 15_000
+#: So often a rebuild that lasts tells how far it is.
+TELL_SECONDS = 5.0
 #: So many schedules go back before all others, those that are due first: they run while the rebuild goes on.
 FIRST = 10_000
 #: So many primary keys are a part, more where it would be more than so many parts.
@@ -106,12 +109,16 @@ def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
         build.join(shards)
     if not build.shards:
         return False
-    count = 0
-    work = _cut(broker, build.shards)
-    for part, filling in work.items():
+    count, began = 0, time.monotonic()
+    told, work = began, _cut(broker, build.shards)
+    for number, (part, filling) in enumerate(work.items(), 1):
         if build.take(part):
             for schedules in filling:
                 count += schedules
+                if time.monotonic() - told >= TELL_SECONDS:
+                    told = time.monotonic()
+                    text = "Rebuilding: %d schedules here so far, %d a second; part %d of %d."
+                    logger.info(text, count, count / (told - began), number, len(work))
                 if not build.go_on(part):
                     return False
             build.end(part)

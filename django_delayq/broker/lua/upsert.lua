@@ -3,7 +3,8 @@
 -- ARGV     channel, shard, mode ('' | 'reset': the ledger shows that what stands there is wrong), then per member,
 --          each at most once: member, generation, point_ms, wake_ms,
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down)
--- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME, OLD (a newer one is known), LEASED or DUE (only the generation was stored;
+-- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME,
+--          OLD (a newer one is known), LEASED or DUE (only the generation was stored;
 --          one that was handed back with a delay comes due at once),
 --          FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
 --          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
