@@ -57,9 +57,7 @@ class Rule(NamedTuple):
     newest: int = 0
 
     def goes(self, run: OldRun) -> bool:
-        """Say whether the age of a row, or that newer ones are enough, lets it go."""
-        if run.status not in OUTCOMES:
-            return False
+        """Say whether its age lets a row go that is none of the newest; what has no outcome never goes."""
         before = self.before.get(run.status)
         return before is not None and run.finished_at is not None and run.finished_at < before
 
@@ -86,9 +84,10 @@ def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
     before = {outcome: now - timedelta(days=kept) for outcome, kept in days.items() if kept is not None}
     if keep == Schedule.Keep.FAILURES:
         return Rule(before | dict.fromkeys(_GOES_AT_ONCE, now - YOUNG))
-    if keep in (Schedule.Keep.LAST, Schedule.Keep.NONE):
-        return Rule(dict.fromkeys(OUTCOMES, now - YOUNG), keep_last or 1)
-    return Rule() if keep else Rule(before)
+    newest = 1 if keep == Schedule.Keep.NONE else keep_last if keep == Schedule.Keep.LAST else None
+    if newest:
+        return Rule(dict.fromkeys(OUTCOMES, now - YOUNG), newest)
+    return Rule() if keep else Rule(before)  # also where SQL wrote what is not known, or no number
 
 
 def may_go(run: OldRun, state: StateRow | None) -> bool:

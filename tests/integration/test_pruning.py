@@ -88,6 +88,13 @@ def test_what_ended_just_now_stays_for_ten_minutes(values):
     assert len(left()) == 2
 
 
+@pytest.mark.parametrize("values", [{"keep": "last"}, {"keep": "some"}])
+def test_what_sql_wrote_and_nobody_understands_keeps_everything(keep, values):
+    keep(1)
+    history(schedule(**values), 9, 8, 7)
+    assert prune() == 0
+
+
 def test_where_failures_are_kept_they_are_for_as_long_as_the_setting_says(keep):
     keep({"failed": 30})
     owner = schedule(keep="failures")
