@@ -5,10 +5,10 @@ Which rows go says `ledger/retention.py`; they are found and deleted by `ledger/
 Note [Turns of pruning]
 As with full sweeps (`mirror/turn.py`, Note [Turns]) whoever prunes sets a mark that he renews. A pass goes through all
 schedules; a new one is due EVERY_SECONDS after the end of the last. Between two batches the worker does its small
-chores, and rests for as long as the batch took: so the others get at least half of the time of a database that has one
-writer. Where the worker has something else to do, a pass ends with a note of how far it came, and is due again at once:
-whoever is next continues there. Where he dies, it continues at the note before that. Two that prune side by side, as
-where a person gives the command, do no harm: each leaves out what the other has locked.
+chores, and rests for RESTS times as long as the batch took: so the others get most of the time of a database that has
+one writer. Where the worker has something else to do, a pass ends with a note of how far it came, and is due again at
+once: whoever is next continues there. Where he dies, it continues at the note before that. Two that prune side by side,
+as where a person gives the command, do no harm: each leaves out what the other has locked.
 """
 
 import json
@@ -29,8 +29,8 @@ EVERY_SECONDS = 3600.0
 TURN_SECONDS = 20.0
 #: How long a batch may take before another worker may continue.
 TTL_MS = 30_000
-#: The longest rest after a batch: a worker that is to stop waits for no longer.
-MOST_REST_SECONDS = 0.1
+#: The rest after a batch, as a multiple of its time; a worker that is to stop waits for no longer than the longest.
+RESTS, MOST_REST_SECONDS = 9.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
     if last is None or last.finished:
         last = LastPass(mirror.fingerprint(), 0)
     began = time.monotonic()
-    for batch, pruned in prune_batches(last.after or 0):
+    for batch, pruned in prune_batches(last.after or 0, rests=RESTS):
         last = replace(
             last,
             rows=last.rows + len(pruned.rows),
@@ -130,8 +130,10 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
     return last
 
 
-def prune_batches(after: int = 0) -> Iterator[tuple[ledger.Batch, ledger.Pruned]]:
-    """Prune what is found behind this schedule, batch by batch, each in a transaction of its own, with rests between.
+def prune_batches(after: int = 0, *, rests: float = 1.0) -> Iterator[tuple[ledger.Batch, ledger.Pruned]]:
+    """Prune what is found behind this schedule, batch by batch, each in a transaction of its own.
+
+    In between it rests for `rests` times as long as the batch took.
 
     Raises:
         DatabaseError: What went before is gone.
@@ -142,5 +144,5 @@ def prune_batches(after: int = 0) -> Iterator[tuple[ledger.Batch, ledger.Pruned]
         failpoints.reach("after_pruning")
         yield batch, pruned
         if batch.rows:
-            time.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
+            time.sleep(min(rests * (time.monotonic() - began), MOST_REST_SECONDS))
         began = time.monotonic()

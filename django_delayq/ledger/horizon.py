@@ -13,7 +13,7 @@ insertion waits for a deletion of the same point, and what is read after it sees
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from ..models import Origin, Run, Schedule, ScheduleState
+from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..models.locks import locked
 from ..rows import RunRow, StateRow
 
@@ -24,12 +24,14 @@ def is_pruned(run: RunRow, states: Mapping[int, StateRow]) -> bool:
     return state is not None and run.origin == Origin.DUE and _reaches(state.pruned_until, run)
 
 
-def take_back_pruned(runs: Iterable[RunRow], using: str) -> set[int]:
+def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow], using: str) -> set[int]:
     """Delete those of these new rows whose points were pruned; return their keys. In the transaction of the insertion.
 
-    See Note [What was pruned is decided].
+    Only `running` ones are looked at whose states are not locked. See Note [What was pruned is decided].
     """
-    rows = list(runs)
+    rows = [run for run in inserted if run.status == Status.RUNNING and run.schedule_id not in states]
+    if not rows:
+        return set()
     schedules = Schedule._base_manager.using(using).filter(pk__in={run.schedule_id for run in rows})
     horizons = dict(schedules.values_list("pk", "state__pruned_until"))
     pruned = {run.pk for run in rows if run.schedule_id not in horizons or _reaches(horizons[run.schedule_id], run)}

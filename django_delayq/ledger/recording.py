@@ -103,15 +103,7 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     `states` are those that are locked. What was pruned is lost: see `horizon.py`, Note [What was pruned is decided].
     """
     won = [Won.LOST] * len(outcomes)
-    new: list[int] = []
-    behind: list[int] = []
-    begun: list[int] = []
-    for index, outcome in enumerate(outcomes):
-        first = outcome.owner or outcome
-        if outcome.seen is None and any(is_pruned(item.run, states) for item in (outcome, first) if item.seen is None):
-            continue
-        owned = outcome.owner is not None and outcome.owner.seen is not None
-        (begun if outcome.seen is not None else behind if owned else new).append(index)
+    new, begun, behind = _sorted(outcomes, states)
     if new:
         _insert(outcomes, new, won, using, refused)
     if begun:
@@ -119,12 +111,23 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     if behind:
         winners = _winners(outcomes, won)
         _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
-    unlocked = [i for i in new if won[i] is Won.YES and outcomes[i].run.status == Status.RUNNING]
-    unlocked = [i for i in unlocked if outcomes[i].schedule.pk not in states]
-    pruned = take_back_pruned((outcomes[i].run for i in unlocked), using) if unlocked else ()
-    for index in unlocked:
-        won[index] = Won.LOST if outcomes[index].run.pk in pruned else Won.YES
-    return won
+    pruned = take_back_pruned([outcomes[index].run for index in new if won[index] is Won.YES], states, using)
+    return [Won.LOST if pruned and outcome.run.pk in pruned else won[i] for i, outcome in enumerate(outcomes)]
+
+
+def _sorted(outcomes: Sequence[Outcome], states: dict[int, StateRow]) -> tuple[list[int], list[int], list[int]]:
+    """Return which are to be inserted, which were begun, and which are to be inserted behind those."""
+    new, begun, behind = list[int](), list[int](), list[int]()
+    for index, outcome in enumerate(outcomes):
+        owner = outcome.owner
+        if outcome.seen is not None:
+            begun.append(index)
+        elif not is_pruned(outcome.run, states):
+            if owner is None or (owner.seen is None and not is_pruned(owner.run, states)):
+                new.append(index)
+            elif owner.seen is not None:
+                behind.append(index)
+    return new, begun, behind
 
 
 def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:

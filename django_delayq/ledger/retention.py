@@ -21,7 +21,9 @@ from ..models import Origin, Schedule
 from ..models.run import OUTCOMES
 from ..rows import StateRow
 
-#: What a run is kept for that is no failure, where only failures are kept.
+#: What ended in this time stays in any case: whether there is overload is told by it (`reading.py`, Note [Overload]).
+YOUNG = timedelta(minutes=10)
+#: What is no failure, where only failures are kept.
 _GOES_AT_ONCE = ("succeeded", "skipped")
 
 
@@ -49,22 +51,15 @@ class OldRun(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What goes of one schedule: outcomes that ended before these instants; or all but the `newest` so many."""
+    """What goes of one schedule: outcomes that ended before these instants, but for the `newest` so many."""
 
     before: Mapping[str, datetime] = {}
     newest: int = 0
 
-    @property
-    def nothing(self) -> bool:
-        """True where nothing ever goes."""
-        return not (self.before or self.newest)
-
     def goes(self, run: OldRun) -> bool:
-        """Say whether the age of a row, or that newer ones are enough, lets it go."""
-        if run.status not in OUTCOMES:
-            return False
+        """Say whether its age lets a row go that is none of the newest; what has no outcome never goes."""
         before = self.before.get(run.status)
-        return bool(self.newest) or (before is not None and run.finished_at is not None and run.finished_at < before)
+        return before is not None and run.finished_at is not None and run.finished_at < before
 
     @property
     def aged(self) -> Q:
@@ -77,7 +72,7 @@ class Rule(NamedTuple):
     def late(self, run: OldRun, now: datetime) -> float:
         """Return for how many seconds a row could have been gone; 0 where another run, not its age, lets it go."""
         before = self.before.get(run.status)
-        if before is None or before >= now or run.finished_at is None:
+        if before is None or before >= now - YOUNG or run.finished_at is None:
             return 0.0
         return (before - run.finished_at).total_seconds()
 
@@ -88,12 +83,11 @@ def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
     days = {outcome: config.days_kept(outcome) for outcome in sorted(OUTCOMES)}
     before = {outcome: now - timedelta(days=kept) for outcome, kept in days.items() if kept is not None}
     if keep == Schedule.Keep.FAILURES:
-        return Rule(before | dict.fromkeys(_GOES_AT_ONCE, now))
-    if keep == Schedule.Keep.LAST and keep_last:
-        return Rule(newest=keep_last)
-    if keep == Schedule.Keep.NONE:
-        return Rule(newest=1)
-    return Rule() if keep else Rule(before)
+        return Rule(before | dict.fromkeys(_GOES_AT_ONCE, now - YOUNG))
+    newest = 1 if keep == Schedule.Keep.NONE else keep_last if keep == Schedule.Keep.LAST else None
+    if newest:
+        return Rule(dict.fromkeys(OUTCOMES, now - YOUNG), newest)
+    return Rule() if keep else Rule(before)  # also where SQL wrote what is not known, or no number
 
 
 def may_go(run: OldRun, state: StateRow | None) -> bool:

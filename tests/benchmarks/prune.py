@@ -91,7 +91,7 @@ def in_a_thread() -> None:
 
     from django_delayq import pruning
 
-    for _ in pruning.prune_batches():
+    for _ in pruning.prune_batches(rests=pruning.RESTS):
         if STOP.is_set():
             break
     connections.close_all()

@@ -1,8 +1,11 @@
 """F39: a worker is killed while it prunes; one that stood still records what was pruned meanwhile."""
 
+from datetime import timedelta
+
 import pytest
 
 from django_delayq.broker import PruningNotes
+from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import overdue
@@ -12,6 +15,7 @@ from tests.integration.histories import ago, history, prune, schedule
 pytestmark = [pytest.mark.django_db(transaction=True)]
 #: Old rows of each schedule; two schedules fill a batch.
 ROWS = 400
+HOUR = timedelta(hours=1)
 
 
 def unnoted(owners):
@@ -61,7 +65,7 @@ def test_f39_a_worker_that_stood_still_records_nothing_of_what_was_pruned(server
         with WorkerProcess(folder=tmp_path, **options).ready():
             runs = Run.objects.filter(schedule_id__in=keys).finished()
             wait_until(lambda: all(runs.filter(schedule_id=pk).count() > 2 for pk in keys), 30, "that another goes on")
-        prune()
+        prune(utcnow() + HOUR)  # what is young would stay
         points = {(pk, due_ms / 1000) for pk, due_ms in held}
 
         def recorded():

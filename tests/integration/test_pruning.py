@@ -80,6 +80,21 @@ def test_a_schedule_says_what_is_kept_of_it(keep, values, kept):
     assert prune() == 0, "a second pass finds nothing"
 
 
+@pytest.mark.parametrize("values", [{"keep": "failures"}, {"keep": "none"}, {"keep": "last", "keep_last": 1}])
+def test_what_ended_just_now_stays_for_ten_minutes(values):
+    owner = schedule(**values)
+    history(owner, 1, *(minutes / 1440 for minutes in (13, 8, 5)))
+    assert prune(NOW) == 2
+    assert len(left()) == 2
+
+
+@pytest.mark.parametrize("values", [{"keep": "last"}, {"keep": "some"}])
+def test_what_sql_wrote_and_nobody_understands_keeps_everything(keep, values):
+    keep(1)
+    history(schedule(**values), 9, 8, 7)
+    assert prune() == 0
+
+
 def test_where_failures_are_kept_they_are_for_as_long_as_the_setting_says(keep):
     keep({"failed": 30})
     owner = schedule(keep="failures")
