@@ -83,7 +83,9 @@ def test_a_schedule_says_what_is_kept_of_it(keep, values, kept):
 @pytest.mark.parametrize("values", [{"keep": "failures"}, {"keep": "none"}, {"keep": "last", "keep_last": 1}])
 def test_what_ended_just_now_stays_for_ten_minutes(values):
     owner = schedule(**values)
-    history(owner, 1, *(minutes / 1440 for minutes in (13, 8, 5)))
+    for minutes in (1440, 13, 8, 5):
+        ended = NOW - timedelta(minutes=minutes - 1)
+        run(owner, minutes / 1440, finished_at=ended)
     assert prune(NOW) == 2
     assert len(left()) == 2
 
@@ -230,7 +232,7 @@ def test_how_late_it_is_counts_from_the_time_at_which_a_row_should_have_gone(kee
     keep(30)
     history(schedule(), 40, 35, 1)
     (batch,) = ledger.find_prunable(NOW)
-    assert batch.late == (10 * DAY - timedelta(minutes=1)).total_seconds()
+    assert batch.late == (10 * DAY - timedelta(hours=6)).total_seconds()
 
 
 # -- side by side
