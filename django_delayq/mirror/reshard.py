@@ -35,7 +35,7 @@ from .compare import compare
 from .durable import put_in_shards
 from .layout import other_shards, store_layout
 from .read import queues_of
-from .rebuild import Build
+from .rebuild import RESHARD, Build
 from .runs import put_back
 from .turn import TTL_MS, sweep_now
 from .write import remove_whole
@@ -44,8 +44,6 @@ logger = logging.getLogger("django_delayq.mirror")
 
 #: Between two looks at what is still leased.
 PAUSE_SECONDS = 0.5
-#: How the mark begins that keeps sweeps away; it tells that a move is under way, and ends with who makes it.
-MARK = "reshard:"
 
 
 def reshard(
@@ -64,8 +62,8 @@ def reshard(
     if not former:
         return {}
     shards = [Shard(queue, number) for queue, count in former.items() for number in range(count)]
-    build = Build(broker, broker.shards(former))  # first: a new worker must not find these shards flushed
-    token = MARK + secrets.token_hex(8)
+    build = Build(broker, broker.shards(former), alone=True)  # first: a new worker must not find these shards flushed
+    token = RESHARD + secrets.token_hex(8)
     broker.note_sweep(None)
     broker.begin_sweep(token, ttl_ms=TTL_MS)
     store_layout(broker, former=former)
@@ -98,7 +96,7 @@ def under_way(broker: Broker) -> bool:
     Raises:
         BrokerError: Redis does not answer.
     """
-    return (broker.sweep_mark() or "").startswith(MARK)
+    return (broker.sweep_mark() or "").startswith(RESHARD)
 
 
 def _move_entries(

@@ -20,22 +20,12 @@ from tests.acceptance.support import wait_until
 BRISK = ("--hz", "100")
 
 
-class Brisk(EmbeddedServer):
-    """Ends at once: most tests that have a server of their own take less than its watchdog sleeps between two looks."""
-
-    def end(self) -> None:
-        """Tell the watchdog, and stop."""
-        if self._watchdog is not None:
-            self._watchdog.terminate()
-        self.stop()
-
-
 class Server:
     """One server at one address. With `directory` it keeps an append-only file there: a restart has the data."""
 
     def __init__(self, directory: Path | None = None, extra_args: Sequence[str] = ()) -> None:
         options = (*BRISK, *extra_args)
-        self._embedded = Brisk(directory=directory, appendonly=directory is not None, extra_args=options)
+        self._embedded = EmbeddedServer(directory=directory, appendonly=directory is not None, extra_args=options)
 
     def __enter__(self) -> Self:
         self._embedded.start()
@@ -44,7 +34,9 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._embedded.end()
+        if self._embedded._watchdog is not None:  # it sleeps between two looks for longer than most of the tests take
+            self._embedded._watchdog.terminate()
+        self._embedded.stop()
 
     @property
     def url(self) -> str:
