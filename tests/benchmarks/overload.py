@@ -39,10 +39,11 @@ def prepare(count: int, overlap: str, missed: str) -> datetime:
 
 def play(threads: int, seconds: float) -> tuple[datetime, datetime]:
     """Run one worker for so long; return from when to when it claimed."""
+    from django_delayq import mirror
     from django_delayq.worker import Worker, WorkerOptions
 
     worker = Worker(WorkerOptions(queues=("default",), threads=threads))
-    worker.upkeep._rebuild_missing()
+    mirror.rebuild(worker.broker, worker.shards)
     begin = datetime.now(UTC)
     timer = threading.Timer(seconds, worker.stop)
     timer.start()

@@ -60,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
 
     set_up()
-    from django_delayq import ledger
+    from django_delayq import ledger, mirror
     from django_delayq.broker import Broker
     from django_delayq.kinds import points
     from django_delayq.models import Run
@@ -77,7 +77,7 @@ def main() -> None:
         timed(owner, name, label)
     worker = Worker(WorkerOptions(queues=("default",), threads=options.threads, burst=True))
     began = time.perf_counter()
-    worker.upkeep._rebuild_missing()
+    mirror.rebuild(worker.broker, worker.shards)
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
     profile = cProfile.Profile()
     began = time.perf_counter()
