@@ -6,6 +6,7 @@ from ..exceptions import DamagedKeys
 from . import keys
 from .broker import Broker
 from .keys import Shard
+from .mark import Mark
 from .scripts import Call, number, text
 
 #: What nobody moves into the database is gone after two days.
@@ -31,15 +32,9 @@ class MinuteCounts:
         self.broker.scripts.run_each("count", [Call(names, args)])
 
     def take_turn(self, ttl_ms: int) -> bool:
-        """Say whether it is this caller's turn to move minutes into the database. Within `ttl_ms` it is one caller's.
-
-        A mark that never ends was damaged, and is taken away.
-        """
-        name = self._name(min(self.broker.config.queues), "turn")
-        mine = bool(self.broker.ask("set", name, self.broker.worker, nx=True, px=ttl_ms))
-        if not mine and self.broker.ask("pttl", name) == -1:
-            self.broker.ask("delete", name)
-        return mine
+        """Say whether it is this caller's turn to move minutes into the database: within `ttl_ms` it is one's only."""
+        mark = Mark(self.broker, self._name(min(self.broker.config.queues), "turn"))
+        return mark.begin(self.broker.worker, ttl_ms=ttl_ms)
 
     def minutes(self, queue: str, first: int, last: int) -> list[int]:
         """Return the minutes from `first` to `last` that something was counted in, the oldest first."""

@@ -23,8 +23,11 @@ class Mark:
 
         A mark that never ends was damaged: it is nobody's, and would keep everybody away.
         """
-        if self._broker.ask("pttl", self._key) == -1:
-            self._broker.ask("delete", self._key)
+        if self._broker.ask("set", self._key, token, nx=True, px=ttl_ms):
+            return True
+        if self._broker.ask("pttl", self._key) != -1:
+            return False
+        self._broker.ask("delete", self._key)
         return bool(self._broker.ask("set", self._key, token, nx=True, px=ttl_ms))
 
     def keep(self, token: str, *, ttl_ms: int) -> bool:

@@ -6,7 +6,7 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq.management.commands.delayq_capacity import capacity
+from django_delayq.capacity import capacity
 
 
 def told(*args):
