@@ -10,7 +10,6 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
@@ -21,10 +20,11 @@ from .. import chain, declared, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Run, Schedule
 from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
-from . import paging
-from .base import BaseAdmin, View
+from .base import View
+from .bulk import ACTIONS, BulkActions, logged
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
+from .forms import PauseForm
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
@@ -33,16 +33,6 @@ POINTS_SHOWN = 10
 #: What the inputs of the form of a backfill are called.
 INPUTS = ("start_0", "start_1", "end_0", "end_1")
 Change = Callable[[Schedule], None]
-
-
-class PauseForm(forms.Form):
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=200,
-        required=False,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
-        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
-    )
 
 
 def _instants() -> forms.SplitDateTimeWidget:
@@ -60,28 +50,17 @@ class BackfillForm(forms.Form):
     end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
 
 
-class ScheduleActions(BaseAdmin):
+class ScheduleActions(BulkActions):
     """The actions of the list, and the same as buttons of the form."""
 
     actions = ("run_now", "pause", "resume")
-
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Schedule], *args: Any, **kwargs: Any
-    ) -> HttpResponse | None:
-        """Do what was chosen, but not to all of more schedules than are counted: one request cannot."""
-        if request.POST.get("select_across") == "1" and paging.is_long(queryset):
-            text = _("That is more than %(count)d schedules, too many for one request. Filter or search first.")
-            self.message_user(request, text % {"count": paging.MOST_COUNTED}, messages.WARNING)
-            return HttpResponseRedirect(request.get_full_path())
-        response: HttpResponse | None = super().response_action(request, queryset, *args, **kwargs)
-        return response
 
     @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now"))
     def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
         runs = []
         for schedule in schedules:
             runs.append(orders.run_now(schedule))
-            self.log_change(request, schedule, _("Run now."))
+            self.log_change(request, schedule, logged("run_now"))
         text: Any = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs))
         text %= {"count": len(runs)}
         if len(runs) == 1:
@@ -95,9 +74,8 @@ class ScheduleActions(BaseAdmin):
         form = PauseForm(request.POST if "reason" in request.POST else None)
         if form.is_valid():
             reason = form.cleaned_data["reason"]
-            logged = _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
             text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
-            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged, text)
+            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged("pause", reason), text)
             return None
         across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
         if across == "1":  # Django wants to see one of them; a form with thousands is refused
@@ -110,14 +88,14 @@ class ScheduleActions(BaseAdmin):
             title, listed = _("Pause %(count)d schedules") % {"count": count}, names[:NAMES_SHOWN]
         back = request.get_full_path() if chosen else self.address("change", schedules[0].pk)
         return self.page(
-            request, "schedule/pause.html", title, form=form, names=listed, more=count - NAMES_SHOWN, hidden=hidden,
-            back=back,
+            request, "confirm.html", title, form=form, note=ACTIONS["pause"][1], names=listed, more=count - NAMES_SHOWN,
+            hidden=hidden, back=back, button=_("Pause"),
         )  # fmt: skip
 
     @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))
     def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
         text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
-        self._each(request, schedules, Schedule.resume, _("Resumed."), text)
+        self._each(request, schedules, Schedule.resume, logged("resume"), text)
 
     def reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
         """Set every field of each to what the code says. Whoever may change a schedule may reset it."""

@@ -3,7 +3,7 @@
 Redis is asked once a page, for a list and for a form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from .. import chain, conf, declared, handover, mirror, registry, status
 from ..compat import AnyTask
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
-from ..models import Condition, Schedule
+from ..models import BulkAction, Condition, Schedule
 from ..timing.point import known_ms
 from ..words import describe
 from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
@@ -85,13 +85,14 @@ def ask_health(*, details: bool) -> dict[str, Any] | None:
 class ScheduleChangeList(PagedChangeList):
     """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
 
-    `details`: whether it is shown why Redis does not answer, and where it is.
+    `details`: whether it is shown why Redis does not answer, and where it is. `bulk`: what workers are to do.
     """
 
     sorts = True
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None
+    bulk: Iterable[BulkAction] = ()
 
     def without(self, relation: str, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
         found: QuerySet[Schedule] = stateless(rows) if self.is_capped else super().without(relation, rows)
@@ -106,6 +107,7 @@ class ScheduleChangeList(PagedChangeList):
                 row.redis = self.redis
             self.details = self.model_admin.has_change_permission(request)
             self.health = ask_health(details=self.details)
+            self.bulk = BulkAction.objects.open().defer("chosen")[:5] if self.details else ()
 
 
 def state_badge(schedule: Schedule) -> SafeString:

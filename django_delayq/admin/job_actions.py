@@ -227,8 +227,9 @@ class JobActions(BaseAdmin):
         self, request: HttpRequest, order: Order, names: list[str], count: int, hidden: list[tuple[str, str]], back: str
     ) -> HttpResponse:
         return self.page(
-            request, "redisjob/confirm.html", order.label, note=order.note, names=names, count=count,
-            more=count - len(names), hidden=hidden, back=back, grave=order.name == "delete",
+            request, "confirm.html", order.label, note=order.note, names=names, more=count - len(names),
+            counted=ngettext("%(counter)s job:", "%(counter)s jobs:", count) % {"counter": count},
+            hidden=hidden, back=back, grave=order.name == "delete",
         )  # fmt: skip
 
     def _do(self, request: HttpRequest, order: Order, chosen: list[str]) -> None:

@@ -171,7 +171,8 @@ class ScheduleAdmin(ScheduleActions):
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
         }
-        return [*(self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()), *super().get_urls()]
+        own = [self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
+        return [*own, *self.bulk_urls(), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Return the next due points of a form that is being filled in; `pk` is 0 for a new one. Saves nothing."""

@@ -1,8 +1,10 @@
 """The rows people edit (`Schedule`), what the workers know of them (`ScheduleState`), what the code declares of them
 (`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), jobs that stand in the database
-(`Job`), and what was counted (`Rollup`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
+(`Job`), what was counted (`Rollup`), and what was ordered for many schedules (`BulkAction`). Does no I/O but the
+database's: Redis follows by `receivers` and `mirror`.
 """
 
+from .bulk_action import BulkAction
 from .declaration import Declaration
 from .job import OPEN_JOBS, Job, JobStatus
 from .queryset import ScheduleQuerySet
@@ -14,6 +16,6 @@ from .state import Condition, ScheduleState
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS", "Condition", "Declaration", "Job", "JobStatus", "Origin", "RedisJob", "Rollup", "Run", "RunQuerySet",
-    "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
+    "OPEN_JOBS", "BulkAction", "Condition", "Declaration", "Job", "JobStatus", "Origin", "RedisJob", "Rollup", "Run",
+    "RunQuerySet", "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
 ]  # fmt: skip

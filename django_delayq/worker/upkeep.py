@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError, Error, connections
 
-from .. import ledger, minutes, mirror, pruning
+from .. import bulk_actions, ledger, minutes, mirror, pruning
 from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
 from .trouble import Backoff, forget_frames, repair
@@ -17,6 +17,8 @@ from .trouble import Backoff, forget_frames, repair
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
+#: So often each worker looks for bulk actions that people have ordered.
+BULK_SECONDS = 2.0
 #: A full sweep by one worker is due so long after the last one; see `mirror.turn`, Note [Turns].
 FULL_SECONDS = mirror.FULL_SECONDS
 #: Each worker says so often that it lives, and looks whether a full sweep is due: also because Redis was replaced.
@@ -43,7 +45,7 @@ class Upkeep:
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys(("delta", "beat"), 0.0)  # monotonic seconds
+        self._due = dict.fromkeys(("delta", "bulk", "beat"), 0.0)  # monotonic seconds
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
@@ -96,6 +98,8 @@ class Upkeep:
             mirror.sweep_in_turn(self.broker)
             self._roll_up(self.broker.now_ms())
             self._prune(seconds=BURST_PRUNE_SECONDS)
+            while self._carry_out():
+                pass
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
@@ -218,6 +222,15 @@ class Upkeep:
         if done is not None and not done.finished:  # there is more: after the other chores, at once
             self._due["beat"] = 0.0
 
+    def _carry_out(self) -> bool:
+        """Nor do bulk actions: what could not be done is tried again."""
+        try:
+            return bulk_actions.carry_out()
+        except (BrokerError, Error) as error:
+            logger.warning("A bulk action could not go on: %s", str(error).strip())
+            connections.close_all()
+            return False
+
     def _tell_overload(self) -> None:
         load = ledger.read_load()
         if load.overloaded:
@@ -234,6 +247,9 @@ class Upkeep:
             more = mirror.delta_sweep(self.broker) >= mirror.PAGE
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
+        if now >= self._due["bulk"]:
+            more = self._carry_out()
+            self._due["bulk"] = 0.0 if more else time.monotonic() + BULK_SECONDS
 
     def _between_pages(self, checked: int = 0) -> bool:
         """Do the small chores; say whether the full sweep goes on: not if this worker stops or a shard was flushed."""

@@ -196,15 +196,6 @@ def test_what_a_filter_by_states_leaves_is_sorted_if_it_is_not_too_much(boss):
     )
 
 
-def test_nothing_is_done_to_all_of_a_long_list(boss):
-    rows = make_some(5)
-    chosen = {"_selected_action": [rows[0].pk], "select_across": "1", "action": "pause", "reason": ""}
-    assert "more than 4 schedules" in texts(boss.post(LIST, chosen, follow=True))[0]
-    assert not Schedule.objects.paused().exists()
-    boss.post(f"{LIST}?queue=default&q=s0", chosen)
-    assert [row.name for row in Schedule.objects.paused()] == ["s0"]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [("S1", ["s1"]), (" s1 ", ["s1"]), ("tests.APP.tasks.a", ["s5"]), ("1", []), ("%", []), ("noop", [])],

@@ -17,12 +17,12 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
-from django_delayq import mirror
+from django_delayq import bulk_actions, mirror
 from django_delayq.backend.sending import shared
 from django_delayq.broker import Shard, keys
 from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
-from django_delayq.models import Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import BulkAction, Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make
 from tests.integration.job_pages import JOBS, claim, dead, dead_row, forge, ready, waiting
@@ -63,6 +63,7 @@ def addresses(row, run, *jobs):
             continue
         except NoReverseMatch:
             pks = {"schedule": [row.pk], "run": [run.pk], "redisjob": map(quote, jobs)}[model_of(name)]
+            pks = [BulkAction.objects.get().pk] if "_bulk" in name else pks
         found += [(name, reverse(f"admin:{name}", args=[pk])) for pk in pks]
     return found
 
@@ -76,8 +77,8 @@ def test_the_walk_knows_every_address():
         "django_delayq_schedule_changelist", "django_delayq_schedule_add", "django_delayq_schedule_change",
         "django_delayq_schedule_delete", "django_delayq_schedule_history", "django_delayq_schedule_run_now",
         "django_delayq_schedule_pause", "django_delayq_schedule_resume", "django_delayq_schedule_backfill",
-        "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_run_changelist",
-        "django_delayq_run_change",
+        "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_schedule_bulk",
+        "django_delayq_schedule_bulk_cancel", "django_delayq_run_changelist", "django_delayq_run_change",
         "django_delayq_redisjob_changelist", "django_delayq_redisjob_change", "django_delayq_redisjob_run_now",
         "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
     } <= set(NAMES)  # fmt: skip
@@ -95,6 +96,7 @@ def test_the_walk_knows_every_address():
 def row(broker):
     made = schedule("s", created_at=datetime.now(UTC) - timedelta(days=2))
     Declaration.objects.create(schedule=made, key="s", values=to_json({**values_of(made), "max_attempts": 3}))
+    bulk_actions.order("pause", [made.pk], logged="Paused.")
     mirror.check_layout(broker)
     mirror.full_sweep(broker)
     return made
@@ -118,7 +120,7 @@ def everything(broker):
     """Return all rows of the app and all keys of the prefix, as they are."""
     rows = {
         model.__name__: list(model._base_manager.order_by("pk").values())
-        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry)
+        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction)
     }
     keys = {name: broker.client.dump(name) for page in broker._own_keys() for name in page}
     assert keys
@@ -135,7 +137,7 @@ def test_a_get_changes_nothing(boss, broker, row, run, jobs, query):
     for name, address in addresses(row, run, *jobs):
         page = boss.get(address + query.format(pk=row.pk))
         assert page.status_code in (200, 302, 403, 405), (name, page.status_code)
-        if name.rpartition("_schedule_")[2] in ("run_now", "resume", "reset", "preview"):
+        if name.rpartition("_schedule_")[2] in ("run_now", "resume", "reset", "preview", "bulk_cancel"):
             assert page.status_code == 405
         assert everything(broker) == before, name
 
@@ -275,6 +277,8 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     Declaration.objects.create(schedule=row, key=name, values=to_json(said))
     state = {"condition": Condition.PARKED, "condition_reason": text, "last_status": short[:16]}
     ScheduleState.objects.update_or_create(schedule=row, defaults=state)
+    bulk_actions.order("pause", [row.pk], reason=short, logged=short, user=text)
+    BulkAction.objects.update(error=text)
     stored = text.replace("\0", "")
     for number, status in enumerate(("failed", "skipped", "lost", "running")):
         made = Run.of(
