@@ -17,13 +17,13 @@ from django.views.decorators.http import require_POST
 from .. import bulk_actions, ledger
 from ..fields import utcnow
 from ..models import BulkAction, Schedule
-from . import paging
+from . import display, paging
 from .base import BaseAdmin
 from .durations import format_duration
 from .forms import PauseForm
 
 #: So many are done in the request; more are ordered.
-MOST_AT_ONCE = 1000
+MOST_AT_ONCE = 100
 Name = BulkAction.Name
 #: What Django calls them in its list of actions, and what is asked before.
 ACTIONS: dict[str, tuple[Name, Any]] = {
@@ -98,6 +98,7 @@ class BulkActions(BaseAdmin):
         gone = ngettext("%(count)s of them was gone already.", "%(count)s of them were gone already.", missing)
         return self.page(
             request, "schedule/bulk.html", bulk.get_name_display(), bulk=bulk, state=_state(bulk), left=left,
+            at=display.instant(bulk.created_at),
             done=_number(bulk.done), total=_number(bulk.total), percent=100 * bulk.done // max(1, bulk.total),
             gone=gone % {"count": _number(missing)} if missing else "",
             cancel=self.address("bulk-cancel", pk), back=self.address("changelist"),
