@@ -12,7 +12,7 @@ from functools import partial
 from . import ledger
 from .broker import Broker, MinuteCounts
 from .broker.web import ask
-from .counters import Counts
+from .counters import Counts, Tally, add_up
 from .exceptions import BrokerError
 from .fields import utcnow
 from .timing import from_ms, to_ms
@@ -80,6 +80,33 @@ def read_counts(since: datetime, until: datetime | None = None, broker: Broker |
         if place not in stored:
             counts.merge(more.items())
     return counts
+
+
+def read_series(since: datetime, step: timedelta, number: int) -> list[dict[str, Tally]]:
+    """Return what was counted in so many steps from `since` on, summed over queues and tasks, by kind.
+
+    `step` is a whole number of minutes; what is two days old is only known by the hour. As a web request may.
+
+    Raises:
+        DatabaseError: The table cannot be read.
+    """
+    series: list[dict[str, Tally]] = [{} for _ in range(number)]
+    until = since + number * step
+
+    def add(at: datetime, kind: str, tally: Tally) -> None:
+        add_up(series[(at - since) // step].setdefault(kind, {}), tally)
+
+    try:
+        fresh = ask(partial(_read_minutes, since=since, until=until))
+    except BrokerError:
+        fresh = {}
+    for at, kind, queue, tally in ledger.read_rollup_rows(since, until):
+        fresh.pop((queue, at), None)
+        add(at, kind, tally)
+    for (_, at), counts in fresh.items():
+        for (kind, _, _), tally in counts.items():
+            add(at, kind, tally)
+    return series
 
 
 def _read_minutes(broker: Broker, since: datetime, until: datetime) -> dict[tuple[str, datetime], Counts]:

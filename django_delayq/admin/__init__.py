@@ -1,9 +1,10 @@
-"""The admin: schedules to edit, pause and run, the ledger to read, jobs to look after. Holds no logic: each action is
-one call.
+"""The admin: how everything stands, schedules to edit, pause and run, the ledger to read, jobs to look after. Holds no
+logic: each action is one call.
 """
 
 from .jobs import RedisJobAdmin
+from .overview import OverviewAdmin
 from .runs import RunAdmin
 from .schedules import ScheduleAdmin
 
-__all__ = ["RedisJobAdmin", "RunAdmin", "ScheduleAdmin"]
+__all__ = ["OverviewAdmin", "RedisJobAdmin", "RunAdmin", "ScheduleAdmin"]

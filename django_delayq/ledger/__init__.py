@@ -47,7 +47,7 @@ from .reading import (
 )
 from .recording import record, start, undo_start
 from .retention import OldRun
-from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
+from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
 from .states import settle_state, write_states
 
 __all__ = [
@@ -57,7 +57,8 @@ __all__ = [
     "dead_keys", "delete_job", "find", "find_job", "find_prunable", "find_schedule", "forget_hours", "give_up_keys",
     "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs", "load_open_rows", "load_queued",
     "load_runs", "load_schedules", "lock_free", "lock_horizon", "merge_minutes", "note_mirrored", "open_apart",
-    "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollups", "reader",
-    "record", "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
-    "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writing",
+    "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollup_rows",
+    "read_rollups", "reader", "record", "record_jobs", "revive_job", "settle_state", "start", "start_jobs",
+    "store_results", "take_result", "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of",
+    "write_states", "writing",
 ]  # fmt: skip

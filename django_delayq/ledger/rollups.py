@@ -1,5 +1,6 @@
 """The table of what was counted, a minute or an hour a row. See `counters.py`, Note [Counters]."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from django.db.models import QuerySet
@@ -72,6 +73,12 @@ def read_rollups(since: datetime, until: datetime) -> tuple[Counts, set[tuple[st
         if seconds == MINUTE:
             minutes.add((queue, at))
     return counts, minutes
+
+
+def read_rollup_rows(since: datetime, until: datetime) -> Iterator[tuple[datetime, str, str, Tally]]:
+    """Yield (begin, kind, queue, counts) of the rows that begin between these instants, in no order."""
+    rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
+    yield from rows.values_list("at", "kind", "queue", "counts").iterator(chunk_size=5000)
 
 
 def _rows() -> "QuerySet[Rollup]":

@@ -7,6 +7,7 @@ database's: Redis follows by `receivers` and `mirror`.
 from .bulk_action import BulkAction
 from .declaration import Declaration
 from .job import OPEN_JOBS, Job, JobStatus
+from .overview import Overview
 from .queryset import ScheduleQuerySet
 from .redis_job import RedisJob
 from .rollup import Rollup
@@ -16,6 +17,6 @@ from .state import Condition, ScheduleState
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS", "BulkAction", "Condition", "Declaration", "Job", "JobStatus", "Origin", "RedisJob", "Rollup", "Run",
-    "RunQuerySet", "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
+    "OPEN_JOBS", "BulkAction", "Condition", "Declaration", "Job", "JobStatus", "Origin", "Overview", "RedisJob",
+    "Rollup", "Run", "RunQuerySet", "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
 ]  # fmt: skip

@@ -56,8 +56,10 @@ def look(*, seconds: float) -> Snapshot:
     return snapshot
 
 
-def look_quickly() -> Snapshot:
+def look_quickly(*, server: bool = False) -> Snapshot:
     """Look at what is asked of Redis and of both together, as a web request may: on a short leash, in its own thread.
+
+    With `server` Redis is asked about itself too.
 
     Raises:
         DatabaseError: The database does not answer.
@@ -65,7 +67,7 @@ def look_quickly() -> Snapshot:
     config = conf.get_config()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     try:
-        snapshot.redis = ask(partial(read_redis, server=False))
+        snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
     except BrokerError as error:

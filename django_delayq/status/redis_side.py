@@ -42,6 +42,8 @@ def _worker(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
         uptime=None if started is None else max(0.0, round(now_ms / 1000 - started, 3)),
         running=_whole(details.get("running")),
         held=_whole(details.get("held")),
+        threads=_whole(details.get("threads")),
+        memory_mb=_whole(details.get("memory_mb")),
     )
 
 

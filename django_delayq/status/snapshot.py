@@ -39,6 +39,8 @@ class WorkerView:
     uptime: float | None = None
     running: int | None = None
     held: int | None = None
+    threads: int | None = None
+    memory_mb: int | None = None
 
     @property
     def live(self) -> bool:

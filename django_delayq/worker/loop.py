@@ -13,6 +13,7 @@ import math
 import queue
 import time
 from contextlib import suppress
+from typing import Any
 
 from django.db import connections
 
@@ -26,7 +27,7 @@ from .exit_codes import OK, RECYCLE, UNFINISHED
 from .leases import LeaseKeeper
 from .options import LEAVING, WORKING, WorkerOptions
 from .recorder import Recorder
-from .recycling import Recycling
+from .recycling import Recycling, resident_mb
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
 from .timers import Timers
@@ -73,7 +74,14 @@ class Worker:
         self.dispatcher = Dispatcher(self.recorder, self.slots, max_reclaims=self.config.max_reclaims)
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
-        self.upkeep = Upkeep(self.broker, self.shards, wake=self.wake, hinted=self.inbox.put, fail=self.fail)
+        self.upkeep = Upkeep(
+            self.broker,
+            self.shards,
+            wake=self.wake,
+            hinted=self.inbox.put,
+            fail=self.fail,
+            describe=self.describe,
+        )
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
@@ -100,6 +108,13 @@ class Worker:
         self.failure = error
         self.stopping = True
         self.wake()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what its heartbeat tells of it beside its queues. Called by another thread."""
+        told = {"threads": self.options.threads, "running": self.slots.running, "held": len(self.keeper)}
+        with suppress(OSError):
+            told["memory_mb"] = round(resident_mb())
+        return told
 
     def run(self) -> int:
         """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from django.db import DatabaseError, Error, connections
 
@@ -39,9 +40,10 @@ class Upkeep:
         wake: Callable[[], None],
         hinted: Callable[[tuple[Shard, int]], None],
         fail: Callable[[Exception], None],
+        describe: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.broker, self.shards = broker, shards
-        self._wake, self._hinted, self.fail = wake, hinted, fail
+        self._wake, self._hinted, self.fail, self._describe = wake, hinted, fail, describe
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
@@ -103,7 +105,8 @@ class Upkeep:
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
-        return json.dumps({"queues": sorted({shard.queue for shard in self.shards}), "started": self._started})
+        queues = sorted({shard.queue for shard in self.shards})
+        return json.dumps({"queues": queues, "started": self._started, **self._describe()})
 
     def end(self) -> None:
         """Stop the threads."""

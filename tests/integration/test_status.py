@@ -46,7 +46,9 @@ def test_the_json_has_exactly_the_documented_keys(well):
     assert set(server) == {
         "name", "version", "memory_policy", "used_bytes", "max_bytes", "appendonly", "disk_problem",
     }  # fmt: skip
-    assert set(found["workers"][0]) == {"name", "queues", "heartbeat_age", "uptime", "running", "held", "live"}
+    assert set(found["workers"][0]) == {
+        "name", "queues", "heartbeat_age", "uptime", "running", "held", "threads", "memory_mb", "live",
+    }  # fmt: skip
     assert set(found["shards"][0]) == {"queue", "shard", "members", "due", "leased", "oldest_due", "epoch"}
     assert {"total", "unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt"} <= set(found["drift"])
     assert set(found["schedules"]) == {"parked", "failing", "refused"}

@@ -1,0 +1,266 @@
+"""At a glance: what is wrong and what to do, what was done of late, queues, workers, servers. Asks, and shows."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from .. import conf, ledger, minutes, status
+from ..counters import LAG, Tally, by_queue, outcomes, percentile
+from ..fields import utcnow
+from ..models import BulkAction, Condition, Overview, Schedule, ScheduleState
+from ..plain import plain
+from ..status.snapshot import RedisView, Snapshot
+from . import charts, display
+from .base import BaseAdmin
+
+#: Of failing schedules, dead jobs and the like so many are counted.
+MOST_COUNTED = 1000
+#: Rates are those of so many minutes.
+RATE_MINUTES = 5
+
+
+class Span(NamedTuple):
+    """A time that is shown, in so many steps of so many minutes, and how a step is called."""
+
+    label: Any
+    minutes: int
+    number: int
+    written: str
+
+
+SPANS = {
+    "1h": Span(gettext_lazy("1 hour"), 1, 60, "%H:%M"),
+    "24h": Span(gettext_lazy("24 hours"), 30, 48, "%H:%M"),
+    "7d": Span(gettext_lazy("7 days"), 240, 42, "%a %H:%M"),
+}
+KINDS = {"points": gettext_lazy("Due points"), "jobs": gettext_lazy("Jobs")}
+#: What a chart tells apart, from the bottom: its tone, and what it is called.
+TONES = {"succeeded": "good", "retried": "busy", "skipped": "warn", "failed": "bad"}
+NAMES = {
+    "succeeded": gettext_lazy("succeeded"),
+    "retried": gettext_lazy("retried"),
+    "skipped": gettext_lazy("skipped"),
+    "failed": gettext_lazy("failed"),
+}
+SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@admin.register(Overview)
+class OverviewAdmin(BaseAdmin):
+    """One page; whoever may view schedules may view it."""
+
+    class Media:
+        js = ("django_delayq/live.js",)
+
+    def get_urls(self) -> list[URLPattern]:
+        return [self.route("", self.changelist_view, "changelist")]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("django_delayq.view_schedule") or self.may_see_details(request)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def may_see_details(self, request: HttpRequest) -> bool:
+        """Say whether it is shown where Redis is, and why it does not answer."""
+        return request.user.has_perm("django_delayq.change_schedule")
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Say on the admin's own first page, which asks this, what is wrong: no template of a theme has to know it."""
+        index = reverse("admin:index", current_app=self.admin_site.name)
+        if request.path == index and self.has_view_permission(request) and not hasattr(request, "delayq_told"):
+            request.delayq_told = True  # type: ignore[attr-defined]
+            found = len(_problems(_look(server=False), details=False)) if conf.get_config().mirror else 0
+            if found:
+                text = ngettext("Schedules: %(count)d problem.", "Schedules: %(count)d problems.", found)
+                link = format_html('<a href="{}">{}</a>', self.address("changelist"), _("At a glance"))
+                messages.warning(request, format_html("{} {}", text % {"count": found}, link))
+        return super().get_model_perms(request)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show it all; what refreshes itself asks the same address again, and takes a part of the page."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        span = SPANS.get(request.GET.get("span", ""), SPANS["1h"])
+        details = self.may_see_details(request)
+        snapshot = _look(server=details)
+        redis = None if snapshot is None else snapshot.redis
+        return self.page(
+            request, "overview/overview.html", _("At a glance"),
+            spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
+            problems=_problems(snapshot, details=details), facts=list(self._facts()), charts=list(_charts(span)),
+            queues=_queues(redis), workers=_workers(redis), servers=_servers(snapshot, details),
+            at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+        )  # fmt: skip
+
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        """Yield (tone, words with a link) of what a person should look at."""
+        states = ScheduleState.objects.filter(schedule__enabled=True)
+        schedules, jobs = self.address("changelist", model="schedule"), self.address("changelist", model="redisjob")
+        failing, parked = _count(states.filter(failing_streak__gt=0)), _count(states.filter(condition=Condition.PARKED))
+        dead = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
+        paused, orders = _count(Schedule.objects.paused()), _count(BulkAction.objects.open())
+        for number, tone, words, address in (
+            (
+                failing,
+                "bad",
+                ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing),
+                "?state=failing",
+            ),
+            (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), "?state=parked"),
+            (dead, "bad", ngettext("%(count)s dead job", "%(count)s dead jobs", dead), f"{jobs}?state=dead"),
+            (paused, "quiet", ngettext("%(count)s is paused", "%(count)s are paused", paused), "?state=paused"),
+            (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), ""),
+        ):
+            if number:
+                shown = f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
+                address = address if address.startswith("/") else f"{schedules}{address}"
+                yield tone, format_html('<a href="{}">{}</a>', address, words % {"count": shown})
+
+
+def _count(rows: QuerySet[Any]) -> int:
+    return rows.order_by().values("pk")[: MOST_COUNTED + 1].count()
+
+
+def _look(*, server: bool) -> Snapshot | None:
+    return status.look_quickly(server=server) if conf.get_config().mirror else None
+
+
+def _problems(snapshot: Snapshot | None, *, details: bool) -> list[status.Problem]:
+    if snapshot is None:
+        return []
+    found = status.judge(snapshot)
+    hidden = _("Redis does not answer.")
+    return (
+        found
+        if details
+        else [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in found]
+    )
+
+
+def _charts(span: Span) -> Iterator[dict[str, Any]]:
+    """Yield what each chart shows, and the same as a table, the newest first."""
+    step = timedelta(minutes=span.minutes)
+    start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)
+    since = start + ((utcnow() - start) // step + 1 - span.number) * step
+    series = minutes.read_series(since, step, span.number)
+    times = [f"{timezone.localtime(since + number * step):{span.written}}" for number in range(span.number)]
+    for kind, label in KINDS.items():
+        tallies = [each.get(kind, {}) for each in series]
+        if not any(tallies) and kind == "jobs":
+            continue
+        columns = [_by_tone(tally) for tally in tallies]
+        waits = {name: [percentile(tally, LAG, share) for tally in tallies] for name, share in SHARES.items()}
+        rows = [
+            [time, *(column.get(name, 0) for name in TONES), *(_seconds(waits[name][at]) for name in SHARES)]
+            for at, (time, column) in enumerate(zip(times, columns, strict=True))
+            if column
+        ]
+        yield {
+            "label": label,
+            "bars": charts.bars(columns, TONES, NAMES, times, lambda number: f"{number:,.0f}"),
+            "lines": charts.lines(waits, times, _seconds),
+            "sums": [(NAMES[name], TONES[name], sum(column.get(name, 0) for column in columns)) for name in TONES],
+            "rows": rows[::-1],
+        }  # fmt: skip
+
+
+def _by_tone(tally: Tally) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, number in outcomes(tally).items():
+        kept = name.partition(":")[0]
+        kept = kept if kept in TONES else "failed"
+        found[kept] = found.get(kept, 0) + number
+    return found
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s" if value < 60 else f"{value / 60:g} min"
+
+
+def _queues(redis: RedisView | None) -> list[list[Any]]:
+    """Return a row for each queue: points, jobs, the oldest, and what was done in a minute of late."""
+    if redis is None:
+        return []
+    done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
+    rows = []
+    for jobs in redis.jobs:
+        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
+        waiting, due, leased = (sum(getattr(shard, name) for shard in shards) for name in ("members", "due", "leased"))
+        oldest = max([shard.oldest_due or 0.0 for shard in shards] + [jobs.oldest_ready or 0.0])
+        ended = sum(
+            number for kind in KINDS for name, number in outcomes(done.get((jobs.queue, kind), {})).items()
+            if not name.startswith("skipped")
+        )  # fmt: skip
+        rows.append([
+            jobs.queue, waiting - due - leased, due, leased, jobs.waiting, jobs.ready, jobs.running, jobs.dead,
+            display.milliseconds(timedelta(seconds=oldest)) if oldest else "–", f"{ended / RATE_MINUTES:,.1f}",
+        ])  # fmt: skip
+    return rows
+
+
+def _workers(redis: RedisView | None) -> list[list[Any]]:
+    rows = []
+    for worker in redis.workers if redis else ():
+        beat = display.milliseconds(timedelta(seconds=worker.heartbeat_age))
+        busy = "–" if worker.running is None else f"{worker.running} / {worker.threads or '?'}"
+        memory = "–" if worker.memory_mb is None else f"{worker.memory_mb} MiB"
+        since = "–" if worker.uptime is None else display.instant(utcnow() - timedelta(seconds=worker.uptime))
+        mark = "" if worker.live else display.badge("bad", _("silent"))
+        rows.append(
+            [
+                plain(worker.name),
+                ", ".join(map(plain, worker.queues)),
+                busy,
+                memory,
+                since,
+                format_html("{} {}", beat, mark),
+            ]
+        )
+    return rows
+
+
+def _servers(snapshot: Snapshot | None, details: bool) -> list[tuple[str, str]]:
+    """Return a line each: mirror, Redis, database."""
+    if snapshot is None:
+        return []
+    lines = []
+    drift = None if snapshot.comparison is None else snapshot.comparison.drift
+    if drift is not None:
+        swept = _("compared in full {}").format(display.relative(drift.swept_at, utcnow())) if drift.swept_at else ""
+        lines.append((_("Mirror"), ", ".join(filter(None, [_("drift %(count)d") % {"count": drift.total}, swept]))))
+    for server in (snapshot.redis and snapshot.redis.servers) or ():
+        used = "" if server.used_bytes is None else f"{server.used_bytes / 2**20:,.0f} MiB"
+        lines.append(
+            (
+                f"{server.name} {server.version}".strip().capitalize(),
+                ", ".join(filter(None, [used, server.memory_policy])),
+            )
+        )
+    if details:
+        using = ledger.database()
+        lines.append((_("Database"), f"{connections[using].display_name}, {using}"))
+    return lines

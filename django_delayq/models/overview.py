@@ -1,0 +1,17 @@
+"""The page that shows how everything stands, as a model: so it has a place among the others in the admin."""
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Overview(models.Model):
+    """Has no table and no permissions of its own: whoever may view schedules may view it."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = _("at a glance")
+        verbose_name_plural = _("at a glance")
+
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)

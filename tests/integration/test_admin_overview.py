@@ -1,0 +1,132 @@
+"""At a glance: what is wrong, what was done of late, queues and workers; and a line on the admin's first page."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import ledger, minutes, mirror
+from django_delayq.broker import MinuteCounts
+from django_delayq.broker.web import forget_broker
+from django_delayq.counters import Counts
+from django_delayq.fields import utcnow
+from django_delayq.models import ScheduleState
+from django_delayq.worker import Worker, WorkerOptions
+from tests.integration.admin_pages import client_for, make, texts
+from tests.integration.job_pages import dead_row
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = "/admin/django_delayq/overview/"
+MINUTE = timedelta(minutes=1)
+
+
+def counts(kind: str = "points", queue: str = "default", **numbers: int) -> Counts:
+    found = Counts()
+    for name, number in numbers.items():
+        for _ in range(number):
+            found.add((kind, queue, "tests.app.tasks.noop"), name.replace("__", ":"), lag=0.02)
+    return found
+
+
+def in_redis(broker, at: datetime, counted: Counts) -> None:
+    for (kind, queue, task), tally in counted.items():
+        MinuteCounts(broker).add(queue, int(at.timestamp()) // 60, [((kind, queue, task), tally)])
+
+
+@pytest.fixture
+def alive(broker):
+    """A worker that has just said so, in an index that is built."""
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    details = {"queues": ["default", "mail"], "started": 0, "threads": 8, "running": 3, "held": 4, "memory_mb": 61}
+    broker.heartbeat(broker.now_ms(), json.dumps(details))
+    return broker
+
+
+def test_a_series_has_what_was_counted_in_each_step_wherever_it_stands(broker):
+    since = datetime(2026, 5, 4, 9, 0, tzinfo=UTC)
+    ledger.add_minute(since, counts(succeeded=2))
+    ledger.add_minute(since + MINUTE, counts("jobs", succeeded=1))
+    ledger.add_minute(since + 9 * MINUTE, counts(queue="mail", failed=1, succeeded=1))
+    ledger.add_minute(since + 10 * MINUTE, counts(succeeded=7))
+    in_redis(broker, since + 4 * MINUTE, counts(succeeded=1, skipped__overlap=3))
+    in_redis(broker, since, counts(succeeded=2))  # moved, and not yet deleted
+    in_redis(broker, since + 30 * MINUTE, counts(succeeded=9))
+    first, second = minutes.read_series(since, 5 * MINUTE, 2)
+    assert first["points"]["succeeded"] == 3 and first["points"]["skipped:overlap"] == 3
+    assert first["jobs"]["succeeded"] == 1 and "jobs" not in second
+    assert (second["points"]["failed"], second["points"]["succeeded"]) == (1, 1)
+
+
+def test_the_page_shows_what_was_done_and_all_who_are_there(boss, alive):
+    make()
+    in_redis(alive, utcnow() - 2 * MINUTE, counts(succeeded=40, failed=2, skipped__overlap=3))
+    in_redis(alive, utcnow() - 2 * MINUTE, counts("jobs", "mail", retried=5))
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        page = boss.get(PAGE).content.decode()
+    assert len(queries) <= 15, [query["sql"] for query in queries]
+    for text in ("all is well", "succeeded 40", "failed 2", "skipped 3", "retried 5", "3 / 8", "61 MiB", "drift 0"):
+        assert text in page, text
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+    assert [row for row in rows if row[1:5] == ["40", "0", "3", "2"]], "the table has what the chart shows"
+    assert ["default", "1", "0", "0", "0", "0", "0", "0", "–", "8.4"] in rows, "one schedule; 42 in five minutes"
+    for span in ("24h", "7d", "nonsense"):
+        assert "succeeded 40" in boss.get(f"{PAGE}?span={span}").content.decode()
+
+
+def test_what_fails_is_never_under_all_is_well(boss, alive):
+    ScheduleState.objects.filter(schedule=make("a")).update(failing_streak=1)
+    dead_row("x")
+    make("p", enabled=False)
+    page = boss.get(PAGE).content.decode()
+    assert "all is well" not in page and "the workers keep up" in page
+    for text in ("1 schedule fails", "1 dead job", "1 is paused", "schedule/?state=failing", "redisjob/?state=dead"):
+        assert text in page, text
+
+
+def test_what_is_wrong_comes_first_and_stands_on_the_first_page_of_the_admin(boss, broker):
+    page = boss.get(PAGE).content.decode()
+    assert "manage.py delayq_worker" in page and "all is well" not in page
+    said = texts(boss.get("/admin/"))
+    assert len(said) == 1 and "problem" in said[0] and PAGE in said[0]
+    assert texts(boss.get("/admin/auth/user/")) == [], "not on every page"
+    assert texts(client_for("view_user").get("/admin/")) == [], "nor for everybody"
+
+
+def test_where_redis_is_only_those_are_told_who_may_change_schedules(boss, dead_redis):
+    assert "127.0.0.1" in boss.get(PAGE).content.decode()
+    forget_broker()
+    shown = client_for("view_schedule").get(PAGE).content.decode()
+    assert "Redis does not answer." in shown and "127.0.0.1" not in shown
+
+
+def test_nothing_is_said_where_all_is_well(boss, alive):
+    assert texts(boss.get("/admin/")) == []
+
+
+def test_who_may_view_schedules_may_view_it_and_nobody_else(alive):
+    assert client_for("view_schedule").get(PAGE).status_code == 200
+    assert client_for("view_run").get(PAGE).status_code == 403
+    assert Client().get(PAGE).status_code == 302
+    assert PAGE in client_for("view_schedule").get("/admin/").content.decode()
+    assert PAGE not in client_for("view_run").get("/admin/").content.decode()
+
+
+def test_without_a_mirror_it_asks_no_redis(boss, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    page = boss.get(PAGE).content.decode()
+    assert "MIRROR is off" in page and texts(boss.get("/admin/")) == []
+
+
+def test_a_worker_tells_how_busy_it_is(broker):
+    worker = Worker(WorkerOptions(queues=("default",), threads=3, burst=True))
+    worker.run()
+    told = Worker(WorkerOptions(queues=("default",), threads=3)).describe()
+    assert (told["threads"], told["running"], told["held"]) == (3, 0, 0) and told["memory_mb"] > 10

@@ -1,0 +1,37 @@
+"""Charts as SVG: what is drawn where, and that texts stay texts."""
+
+import re
+
+from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, lines
+
+TONES, NAMES = {"good": "good", "bad": "bad"}, {"good": "fine", "bad": "<b>"}
+TIMES = ["09:00", "09:01", "09:02"]
+
+
+def show(value: float) -> str:
+    return f"{value:g}"
+
+
+def test_a_column_is_as_high_as_its_share_of_the_highest_and_stands_on_what_is_below() -> None:
+    drawn = bars([{"good": 30, "bad": 10}, {}, {"good": 20}], TONES, NAMES, TIMES, show)
+    rects = re.findall(r'fill-(\w+)" x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn)
+    whole = HEIGHT - ABOVE - BELOW
+    assert [(tone, float(height)) for tone, _, _, height in rects] == [
+        ("good", round(whole * 0.75, 1)), ("bad", round(whole * 0.25, 1)), ("good", round(whole * 0.5, 1)),
+    ]  # fmt: skip
+    assert float(rects[1][2]) == ABOVE and float(rects[0][2]) == round(ABOVE + whole * 0.25, 1)
+    assert float(rects[0][1]) < float(rects[2][1])
+    assert "<title>09:00 fine 30, &lt;b&gt; 10</title>" in drawn and ">40</text>" in drawn
+
+
+def test_a_line_is_broken_where_nothing_is_known() -> None:
+    drawn = lines({"p50": [0.01, None, 0.1], "p99": [0.1, 1.0, 1.0]}, TIMES, show)
+    segments = re.findall(r'<line class="delayq-line-(\w+)"', drawn)
+    assert segments == ["p99", "p99"], "a gap joins nothing"
+    heights = [float(y) for y in re.findall(r'<circle class="delayq-line-p50" cx="[\d.]+" cy="([\d.]+)"', drawn)]
+    assert heights == [HEIGHT - BELOW, ABOVE + (HEIGHT - BELOW - ABOVE) / 2], "ten times as long is a step up"
+
+
+def test_nothing_at_all_is_an_empty_chart() -> None:
+    assert "<rect" not in bars([{}, {}, {}], TONES, NAMES, TIMES, show)
+    assert "<circle" not in lines({"p50": [None, None, None]}, TIMES, show)
