@@ -25,6 +25,7 @@ from .filters import OriginFilter, OutcomeFilter, StateFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
 from .upcoming import render_task, render_upcoming
+from .why import WhyPage
 
 RUNS_SHOWN = 5
 SHOWN_OTHERWISE = ("args", "kwargs", "at", "start_at", "end_at")
@@ -40,7 +41,7 @@ def _in_zone(name: str, label: Any) -> Column:
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleActions):
+class ScheduleAdmin(ScheduleActions, WhyPage):
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},
@@ -170,6 +171,7 @@ class ScheduleAdmin(ScheduleActions):
             "reset": require_POST(self.button(self.reset)),
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
+            "why": self.why_view,
         }
         own = [self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
         return [*own, *self.bulk_urls(), *super().get_urls()]

@@ -19,9 +19,12 @@ from .outcome import describe_run, shown
 
 
 class Standing:
-    """A schedule as definition, ledger and Redis have it now, in sentences. Changes nothing."""
+    """A schedule as definition, ledger and Redis have it now, in sentences. Changes nothing.
 
-    def __init__(self, schedule: Schedule, now: datetime) -> None:
+    Without `details` it is not told why Redis does not answer: that says where it is.
+    """
+
+    def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
         self.schedule = schedule
         self.now = now
         self.zone = ZoneInfo(schedule.timezone)
@@ -36,8 +39,8 @@ class Standing:
         try:
             self.entry = mirror.read_entries([schedule])[schedule.pk]
         except BrokerError as error:
-            text = _("Redis does not answer; whether a worker holds the lease is not known. %(error)s")
-            self.silence = text % {"error": error}
+            text = _("Redis does not answer; whether a worker holds the lease is not known.")
+            self.silence = f"{text} {error}" if details else text
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
@@ -134,9 +137,9 @@ class Standing:
         return None if self.entry is None else known_ms(self.entry.point_ms)
 
 
-def explain_state(schedule: Schedule, now: datetime) -> list[str]:
-    """Return how the schedule stands now, without asking about a certain point."""
-    standing = Standing(schedule, now)
+def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) -> list[str]:
+    """Return how the schedule stands now, without asking about a certain point; `details` as in `Standing`."""
+    standing = Standing(schedule, now, details=details)
     lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
     point = None
     if standing.goes_on:

@@ -16,6 +16,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "at a glance",
                 "verbose_name_plural": "at a glance",
                 "managed": False,
+                "base_manager_name": "objects",
                 "default_permissions": (),
             },
         ),

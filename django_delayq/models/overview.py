@@ -3,12 +3,17 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from .redis_job import NoRows
+
 
 class Overview(models.Model):
     """Has no table and no permissions of its own: whoever may view schedules may view it."""
 
+    objects = NoRows()
+
     class Meta:
         managed = False
+        base_manager_name = "objects"
         default_permissions = ()
         verbose_name = _("at a glance")
         verbose_name_plural = _("at a glance")

@@ -3,14 +3,16 @@
 Has no table and reads nothing.
 """
 
+from typing import Any
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
-class NoRows(models.Manager["RedisJob"]):
+class NoRows(models.Manager[Any]):
     """Finds nothing and asks no database: whoever goes through all models (`dumpdata`) need not know that."""
 
-    def get_queryset(self) -> models.QuerySet["RedisJob"]:
+    def get_queryset(self) -> models.QuerySet[Any]:
         """Return no rows."""
         return super().get_queryset().none()
 
