@@ -4,7 +4,7 @@ permission, one call per schedule and one message; what it means is for `orders`
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import admin, messages
@@ -50,16 +50,108 @@ class BackfillForm(forms.Form):
     end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
 
 
+class Asked(NamedTuple):
+    """What is asked before something is done to one schedule, or to several."""
+
+    label: Any
+    one: Any
+    several: Any
+    note: Any
+
+
+ASKED = {
+    "run_now": Asked(
+        gettext_lazy("Run now"), gettext_lazy("Run “%(name)s” now"), gettext_lazy("Run %(count)d schedules now"),
+        ACTIONS["run_now"][1],
+    ),
+    "pause": Asked(
+        gettext_lazy("Pause"), gettext_lazy("Pause “%(name)s”"), gettext_lazy("Pause %(count)d schedules"),
+        ACTIONS["pause"][1],
+    ),
+    "resume": Asked(
+        gettext_lazy("Resume"), gettext_lazy("Resume “%(name)s”"), gettext_lazy("Resume %(count)d schedules"),
+        ACTIONS["resume"][1],
+    ),
+    "reset": Asked(
+        gettext_lazy("Reset to the code"), gettext_lazy("Reset “%(name)s” to the code"), "",
+        gettext_lazy("Every field becomes what the code declares; what people have changed in it is lost."),
+    ),
+}  # fmt: skip
+
+
 class ScheduleActions(BulkActions):
     """The actions of the list, and the same as buttons of the form."""
 
     actions = ("run_now", "pause", "resume")
 
-    @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now"))
-    def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
-        runs = []
+    @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now…"))
+    def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
+        return self._confirmed(request, schedules, "run_now")
+
+    @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
+    def pause(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
+        return self._confirmed(request, schedules, "pause")
+
+    @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules…"))
+    def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
+        return self._confirmed(request, schedules, "resume")
+
+    def _confirmed(self, request: HttpRequest, schedules: Sequence[Schedule], name: str) -> HttpResponse | None:
+        """Ask, then do it to each: an action of the list, where Django knows a POST only."""
+        if "apply" in request.POST:
+            return self._do(request, schedules, name)
+        return self._ask(request, schedules, name)
+
+    def button(self, name: str) -> View:
+        """Return the view that asks (GET), and does it to one schedule and leads back to it (POST)."""
+
+        def view(request: HttpRequest, pk: int) -> HttpResponse:
+            schedules = [self.one(request, pk)]
+            if request.method != "POST":
+                return self._ask(request, schedules, name)
+            return self._do(request, schedules, name) or HttpResponseRedirect(self.address("change", pk))
+
+        return view
+
+    def _ask(
+        self, request: HttpRequest, schedules: Sequence[Schedule], name: str, form: PauseForm | None = None
+    ) -> HttpResponse:
+        action, chosen = ASKED[name], request.POST.getlist(ACTION_CHECKBOX_NAME)
+        across, back = request.POST.get("select_across", "0"), request.get_full_path()
+        if across == "1":  # Django wants to see one of them; a form with thousands is refused
+            chosen = chosen[:1]
+        hidden = [("action", name), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
+        names, count = [schedule.name for schedule in schedules], len(schedules)
+        if not chosen:  # one schedule's own page
+            hidden, back = [], self.address("change", schedules[0].pk)
+        title = action.one % {"name": names[0]} if count == 1 else action.several % {"count": count}
+        return self.page(
+            request, "confirm.html", title,
+            note=action.note, form=form or (PauseForm() if name == "pause" else None),
+            names=names[:NAMES_SHOWN] if count > 1 else [], more=count - NAMES_SHOWN, hidden=hidden, back=back,
+            button=action.label,
+        )  # fmt: skip
+
+    def _do(self, request: HttpRequest, schedules: Sequence[Schedule], name: str) -> HttpResponse | None:
+        if name == "run_now":
+            self._run_now(request, schedules)
+        elif name == "pause":
+            form = PauseForm(request.POST)
+            if not form.is_valid():
+                return self._ask(request, schedules, name, form)
+            reason = form.cleaned_data["reason"]
+            text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
+            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged("pause", reason), text)
+        elif name == "resume":
+            text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
+            self._each(request, schedules, Schedule.resume, logged("resume"), text)
+        else:
+            self._reset(request, schedules)
+        return None
+
+    def _run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+        runs = orders.run_each_now(schedules)
         for schedule in schedules:
-            runs.append(orders.run_now(schedule))
             self.log_change(request, schedule, logged("run_now"))
         text: Any = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs))
         text %= {"count": len(runs)}
@@ -68,36 +160,7 @@ class ScheduleActions(BulkActions):
             text = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
         self.message_user(request, text, messages.SUCCESS)
 
-    @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
-    def pause(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
-        """Ask for a reason, then pause each."""
-        form = PauseForm(request.POST if "reason" in request.POST else None)
-        if form.is_valid():
-            reason = form.cleaned_data["reason"]
-            text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
-            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged("pause", reason), text)
-            return None
-        across, chosen = request.POST.get("select_across", "0"), request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if across == "1":  # Django wants to see one of them; a form with thousands is refused
-            chosen = chosen[:1]
-        hidden = [("action", "pause"), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
-        names, count = [schedule.name for schedule in schedules], len(schedules)
-        if count == 1:
-            title, listed = _("Pause “%(name)s”") % {"name": names[0]}, []
-        else:
-            title, listed = _("Pause %(count)d schedules") % {"count": count}, names[:NAMES_SHOWN]
-        back = request.get_full_path() if chosen else self.address("change", schedules[0].pk)
-        return self.page(
-            request, "confirm.html", title, form=form, note=ACTIONS["pause"][1], names=listed, more=count - NAMES_SHOWN,
-            hidden=hidden, back=back, button=_("Pause"),
-        )  # fmt: skip
-
-    @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules"))
-    def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
-        text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
-        self._each(request, schedules, Schedule.resume, logged("resume"), text)
-
-    def reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+    def _reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
         """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
         for schedule in schedules:
             try:
@@ -110,14 +173,6 @@ class ScheduleActions(BulkActions):
             except ValidationError as error:
                 message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
                 self.message_user(request, message, messages.ERROR)
-
-    def button(self, act: Callable[[HttpRequest, Sequence[Schedule]], HttpResponse | None]) -> View:
-        """Return the view that does this to one schedule, and leads back to it unless there is something to ask."""
-
-        def view(request: HttpRequest, pk: int) -> HttpResponse:
-            return act(request, [self.one(request, pk)]) or HttpResponseRedirect(self.address("change", pk))
-
-        return view
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""

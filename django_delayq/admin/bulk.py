@@ -27,7 +27,10 @@ MOST_AT_ONCE = 100
 Name = BulkAction.Name
 #: What Django calls them in its list of actions, and what is asked before.
 ACTIONS: dict[str, tuple[Name, Any]] = {
-    "run_now": (Name.RUN_NOW, gettext_lazy("One run of each is ordered, also of those that are paused.")),
+    "run_now": (
+        Name.RUN_NOW,
+        gettext_lazy("A run is ordered, also of what is paused. It ignores overlap and moves no due point."),
+    ),
     "pause": (
         Name.PAUSE,
         gettext_lazy(
@@ -35,7 +38,10 @@ ACTIONS: dict[str, tuple[Name, Any]] = {
             "that pass meanwhile are not made up for."
         ),
     ),
-    "resume": (Name.RESUME, gettext_lazy("Each goes on with its first due point from now on.")),
+    "resume": (
+        Name.RESUME,
+        gettext_lazy("It goes on with the first due point from now on. What passed meanwhile is not made up for."),
+    ),
     "delete_selected": (
         Name.DELETE,
         gettext_lazy(

@@ -165,10 +165,10 @@ class ScheduleAdmin(ScheduleActions, WhyPage):
 
     def get_urls(self) -> list[URLPattern]:
         views = {
-            "run-now": require_POST(self.button(self.run_now)),
-            "pause": self.button(self.pause),
-            "resume": require_POST(self.button(self.resume)),
-            "reset": require_POST(self.button(self.reset)),
+            "run-now": self.button("run_now"),
+            "pause": self.button("pause"),
+            "resume": self.button("resume"),
+            "reset": self.button("reset"),
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
             "why": self.why_view,

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_run_now_orders_one_run_and_links_to_it(boss):
     schedule = make(enabled=False)
+    page = boss.get(f"{LIST}{schedule.pk}/run-now/").content.decode()
+    assert "Run “s” now" in page and not Run.objects.exists(), "it asks first"
     response = boss.post(f"{LIST}{schedule.pk}/run-now/", follow=True)
     run = Run.objects.get()
     assert (run.origin, run.status, run.schedule_id) == (Origin.MANUAL, Status.QUEUED, schedule.pk)
@@ -75,17 +77,19 @@ def test_the_lists_actions_do_the_same_to_many(boss, across):
     response = boss.post(LIST, {**again, "apply": "1", "reason": "storm"}, follow=True)
     assert len(texts(response)) == 1
     assert {row.pk for row in Schedule.objects.paused()} == everything
-    assert len(texts(act(action="resume"))) == 1
+    assert "Resume" in act(action="resume").content.decode() and Schedule.objects.paused().exists()
+    assert len(texts(act(action="resume", apply="1"))) == 1
     assert not Schedule.objects.paused().exists()
-    assert len(texts(act(action="run_now"))) == 1
+    assert "Run " in act(action="run_now").content.decode() and not Run.objects.exists()
+    assert len(texts(act(action="run_now", apply="1"))) == 1
     assert {run.schedule_id for run in Run.objects.all()} == everything
 
 
 def test_writes_are_posts_with_a_csrf_token_and_the_change_permission(boss):
     schedule = make()
     viewer = client_for("view_schedule")
-    for action in ("run-now", "resume"):
-        assert boss.get(f"{LIST}{schedule.pk}/{action}/").status_code == 405
+    for action in ("run-now", "resume", "pause"):
+        assert viewer.get(f"{LIST}{schedule.pk}/{action}/").status_code == 403
     for action in ("run-now", "pause", "resume"):
         url = f"{LIST}{schedule.pk}/{action}/"
         assert viewer.post(url, {"reason": ""}).status_code == 403
@@ -94,7 +98,7 @@ def test_writes_are_posts_with_a_csrf_token_and_the_change_permission(boss):
         strict = Client(enforce_csrf_checks=True)
         strict.cookies = boss.cookies
         assert strict.post(url, {"reason": ""}).status_code == 403
-    viewer.post(LIST, {"action": "run_now", "_selected_action": [schedule.pk]})
+    viewer.post(LIST, {"action": "run_now", "apply": "1", "_selected_action": [schedule.pk]})
     assert not Run.objects.exists()
     assert Schedule.objects.get().enabled
 

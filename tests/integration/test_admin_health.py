@@ -148,4 +148,4 @@ def test_a_project_that_does_not_mirror_sees_no_line(boss, settings):
 def test_a_post_asks_nothing(boss, well, monkeypatch):
     row = make("a")
     monkeypatch.setattr("django_delayq.admin.glance.ask_health", lambda: pytest.fail("asked"))
-    assert boss.post(LIST, {"action": "run_now", "_selected_action": [row.pk]}).status_code == 302
+    assert boss.post(LIST, {"action": "run_now", "apply": "1", "_selected_action": [row.pk]}).status_code == 302

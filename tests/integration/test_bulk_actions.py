@@ -99,7 +99,7 @@ def test_each_action_does_to_many_what_it_does_to_one(boss, five, broker):
 
 def test_few_are_done_at_once(boss):
     make("a"), make("b")
-    assert texts(post(boss, "resume")) == ["2 schedules go on."]
+    assert texts(post(boss, "resume", apply="1")) == ["2 schedules go on."]
     assert not BulkAction.objects.exists()
 
 
