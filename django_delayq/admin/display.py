@@ -46,9 +46,13 @@ def breakable(name: str) -> SafeString:
     return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))
 
 
+def tone_of(status: str) -> str:
+    return _TONES.get(status, "quiet")
+
+
 def status_badge(status: str) -> SafeString:
     label = Status(status).label if status in Status.values else status
-    return badge(_TONES.get(status, "quiet"), label)
+    return badge(tone_of(status), label)
 
 
 def reason_words(run: Run) -> str:

@@ -25,6 +25,7 @@ from ..words import describe
 from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
 from .filters import stateless
 from .paging import PagedChangeList
+from .recent import dots, recent
 
 if TYPE_CHECKING:
     from ..broker import EntryView
@@ -103,8 +104,9 @@ class ScheduleChangeList(PagedChangeList):
         super().get_results(request)
         if request.method != "POST":
             self.redis = ask_redis(self.result_list)
+            newest = recent([row.pk for row in self.result_list])
             for row in self.result_list:
-                row.redis = self.redis
+                row.redis, row.recent = self.redis, newest.get(row.pk, ())
             self.details = self.model_admin.has_change_permission(request)
             self.health = ask_health(details=self.details)
             self.bulk = BulkAction.objects.open().defer("chosen")[:5] if self.details else ()
@@ -218,7 +220,8 @@ def last_outcome(schedule: Schedule) -> Html:
     if state.last_lag_ms is not None:
         notes.append(format_html(_("lag {}"), milliseconds(timedelta(milliseconds=state.last_lag_ms))))
     text = format_html_join(", ", '<span class="delayq-whole">{}</span>', ((note,) for note in notes))
-    return format_html('{}<div class="delayq-note">{}</div>', status_badge(state.last_status), text)
+    picture = dots(getattr(schedule, "recent", ()))
+    return format_html('{}<div class="delayq-note">{}</div>{}', status_badge(state.last_status), text, picture)
 
 
 def _due(point: datetime | None, now: datetime, mark: Html) -> Html:

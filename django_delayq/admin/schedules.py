@@ -47,7 +47,7 @@ class ScheduleAdmin(ScheduleActions, WhyPage):
         models.DurationField: {"form_class": DurationField},
         models.DateTimeField: {"form_class": InstantField},
     }
-    list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome", "queue")
+    list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
     list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", UsedQueueFilter)
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
@@ -107,9 +107,9 @@ class ScheduleAdmin(ScheduleActions, WhyPage):
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
-        task = schedule.task.rpartition(".")[2]
-        note = '{}<div class="delayq-note delayq-path" title="{}">{}</div>'
-        return format_html(note, schedule.name, schedule.task, display.breakable(task))
+        task = display.breakable(schedule.task.rpartition(".")[2])
+        note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}</div>'
+        return format_html(note, schedule.name, schedule.task, task, schedule.queue)
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:

@@ -1,5 +1,6 @@
 """The list of schedules, with a real Redis and with a dead one."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
 from django_delayq.broker import keys
-from django_delayq.models import Condition, Schedule, ScheduleState
+from django_delayq.models import Condition, Run, Schedule, ScheduleState
 from django_delayq.timing import to_ms
 from tests.integration.admin_pages import (
     LIST,
@@ -128,3 +129,19 @@ def test_filters_and_search(boss, query, found):
     Schedule._base_manager.filter(pk=failing.pk).update(synced_generation=1)
     response = boss.get(f"{LIST}?{query}")
     assert {row.name for row in response.context["cl"].result_list} == found
+
+
+def test_the_newest_outcomes_are_a_picture_with_words(boss):
+    row, other = make("a"), make("b")
+    for number in range(25):
+        status = "failed" if number in (0, 24) else "succeeded"
+        Run.of(row, datetime(2026, 5, 4, 9, number, tzinfo=UTC), status=status).save()
+    Run.of(other, datetime(2026, 5, 4, 9, 0, tzinfo=UTC), status="skipped").save()
+    Schedule._base_manager.update(pause_reason="")
+    ScheduleState.objects.update(last_status="failed")
+    page = boss.get(LIST).content.decode()
+    assert "<title>The last 20 runs: 19 succeeded, 1 failed</title>" in page
+    assert "<title>The last 1 runs: 1 skipped</title>" in page
+    picture = page[page.index("The last 20 runs") :].partition("</svg>")[0]
+    tones = re.findall(r"delayq-fill-(\w+)", picture)
+    assert tones == ["good"] * 19 + ["bad"], "the newest at the right"
