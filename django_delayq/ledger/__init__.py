@@ -4,7 +4,7 @@ See `changing.py`, Note [Compare and set].
 """
 
 from .attempts import attempts_of, keep_former
-from .bulk import check_tables, database, reader, writing
+from .bulk import check_tables, database, reader, writer, writing
 from .closing import close_abandoned, close_orphan
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
 from .horizon import lock_horizon
@@ -59,5 +59,5 @@ __all__ = [
     "load_runs", "load_schedules", "lock_free", "lock_horizon", "merge_minutes", "note_mirrored", "open_apart",
     "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs", "read_load", "read_rollups", "reader",
     "record", "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
-    "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writing",
+    "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writer", "writing",
 ]  # fmt: skip
