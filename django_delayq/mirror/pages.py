@@ -14,8 +14,8 @@ from django.db.models import QuerySet
 
 #: Rows that are read and written at a time. Scripts take smaller parts: `broker.SCRIPT_PART`.
 PAGE = 1000
-#: A delta sweep takes so many pages: some seconds of a worker's time at most.
-PAGES = 20
+#: A delta sweep takes so many pages of each kind: a second or two of a worker's time.
+PAGES = 10
 
 Item = TypeVar("Item")
 
