@@ -1,13 +1,14 @@
 """Connects database writes to the mirror. Holds no logic of its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_save
 
 from . import conf, declared, mirror
-from .models import Schedule, Tombstone
-from .signals import definitions_changed
+from .models import Schedule, ScheduleQuerySet, Tombstone
+from .signals import definitions_changed, definitions_deleted
 
 
 def connect() -> None:
@@ -16,6 +17,7 @@ def connect() -> None:
     post_save.connect(_saved, sender=Schedule, dispatch_uid="django_delayq.saved")
     post_delete.connect(_deleted, sender=Schedule, dispatch_uid="django_delayq.deleted")
     definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
+    definitions_deleted.connect(_bulk_deleted, dispatch_uid="django_delayq.bulk_deleted")
     app = apps.get_app_config("django_delayq")
     post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
 
@@ -37,10 +39,18 @@ def _changed(pks: list[int], using: str, **kwargs: Any) -> None:
     mirror.mirror_after_commit(pks, using=using)
 
 
-def _deleted(instance: Schedule, using: str, **kwargs: Any) -> None:
-    if conf.get_config().mirror:
-        Tombstone.add([(instance.pk, instance.queue, instance.generation)], using=using)
-        mirror.sweep_after_commit(using=using)
+def _deleted(instance: Schedule, using: str, origin: object = None, **kwargs: Any) -> None:
+    entry = (instance.pk, instance.queue, instance.generation)
+    if isinstance(origin, ScheduleQuerySet):
+        origin.gone.append(entry)  # it announces all of them at its end
+    else:
+        _bulk_deleted([entry], using)
+
+
+def _bulk_deleted(entries: Sequence[tuple[int, str, int]], using: str, **kwargs: Any) -> None:
+    if entries and conf.get_config().mirror:
+        Tombstone.add(entries, using=using)
+        mirror.sweep_after_commit(len(entries), using=using)
 
 
 def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:

@@ -19,3 +19,5 @@ schedule_parked = Signal()
 
 #: Internal: definitions were written without `save()`. Arguments: `pks` (list of int), `using` (database alias).
 definitions_changed = Signal()
+#: Internal: a queryset has deleted definitions. Arguments: `entries` (list of (pk, queue, generation)), `using`.
+definitions_deleted = Signal()

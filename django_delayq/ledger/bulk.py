@@ -154,20 +154,23 @@ class Writer:
         types = [f"{column} {field.db_type(connection)}" for column, field in zip(self._columns, fields, strict=True)]
         self._records = f"json_to_recordset(%s) AS x({', '.join(types)})"
 
-    def insert(self, rows: Iterable[Sequence[Any]]) -> list[int]:
-        """Insert rows; return their primary keys.
+    def insert(self, rows: Iterable[Sequence[Any]], *, over: Sequence[str] = ()) -> list[int]:
+        """Insert rows; return their primary keys. Where one is there already, write these columns over it, if any.
 
         Raises:
             DataError, IntegrityError: None was inserted; the transaction, on PostgreSQL, is to be rolled back.
         """
         written, connection = [_converted(row, self._writing) for row in rows], connections[self._using]
         into, marks = f"INSERT INTO {self._table} ({', '.join(self._columns)})", ", ".join(["%s"] * len(self._columns))
+        end = ", ".join(f"{name} = EXCLUDED.{name}" for name in map(connection.ops.quote_name, over))
+        end = f" ON CONFLICT ({self._pk}) DO UPDATE SET {end}" if over else ""
         with connection.cursor() as cursor:
             if connection.vendor == "postgresql":
-                cursor.execute(f"{into} SELECT * FROM {self._records} RETURNING {self._pk}", [self._json(written)])  # noqa: S608
+                sql = f"{into} SELECT * FROM {self._records}{end} RETURNING {self._pk}"  # noqa: S608
+                cursor.execute(sql, [self._json(written)])
                 return [key for (key,) in cursor.fetchall()]
             if connection.vendor == "sqlite":  # has one writer, and counts on
-                cursor.executemany(f"{into} VALUES ({marks})", written)
+                cursor.executemany(f"{into} VALUES ({marks}){end}", written)
                 cursor.execute("SELECT last_insert_rowid()")
                 last = cursor.fetchone()[0]
                 return list(range(last - len(written) + 1, last + 1))

@@ -15,8 +15,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Model
 
-from ..models.locks import locked
-from .bulk import database
+from .bulk import database, reader
 
 #: The oldest transaction that has locked rows of some tables, or all of one; other people's may not be seen in full.
 _OLDEST = """
@@ -36,8 +35,8 @@ def lock_free(
 
     Keys of rows that are not there are in neither. Where a database cannot skip locks, it is waited for as it does.
     """
-    rows = locked(model._base_manager.using(using).filter(pk__in=pks), skip=True)
-    found = {pk: tuple(values) for pk, *values in rows.values_list("pk", *fields)}
+    rows = reader(model, _key(model), ("pk", *fields), using, lock=True).read(list(pks))
+    found = {pk: tuple(values) for pk, *values in rows}
     return found, locked_by_others(model, set(pks) - found.keys(), using)
 
 
@@ -49,10 +48,14 @@ def leave_locked(model: type[Model], pks: Collection[int], using: str) -> set[in
 
 
 def locked_by_others(model: type[Model], missing: Collection[int], using: str) -> set[int]:
-    """Return those of the keys that `locked(…, skip=True)` has not found whose rows are there all the same."""
+    """Return those of the keys that were not found by a lock of what is free and whose rows are there all the same."""
     if not missing or not connections[using].features.has_select_for_update_skip_locked:
         return set()
-    return set(model._base_manager.using(using).filter(pk__in=missing).values_list("pk", flat=True))
+    return {pk for (pk,) in reader(model, _key(model), ("pk",), using).read(list(missing))}
+
+
+def _key(model: type[Model]) -> str:
+    return str(model._meta.pk.name)
 
 
 def owner_of_locks(models: Sequence[type[Model]]) -> str:

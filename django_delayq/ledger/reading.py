@@ -81,6 +81,13 @@ def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id)
 
 
+def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
+    """Return the oldest due point without an outcome of each of these chains that has one."""
+    where = f"{_OPEN_OF_CHAIN} AND {Run._meta.db_table}.status <> '{Status.QUEUED.value}'"
+    rows = reader(Run, "schedule", ("schedule_id", "due_at"), database()).read(pks, where)
+    return dict(sorted(((pk, due) for pk, due in rows), key=lambda row: row[1], reverse=True))
+
+
 def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
     """Return the rows apart from their chains of these points, (schedule, due_at) each, that nobody has begun."""
     pks, dues = zip(*points, strict=True)

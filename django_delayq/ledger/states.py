@@ -12,6 +12,7 @@ from ..models import Condition, Origin, ScheduleState, Status
 from ..models.run import OPEN
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, writer
+from .reading import STATE
 
 STATE_FIELDS = [
     "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_lag_ms", "last_finished_at", "busy_from",
@@ -76,13 +77,9 @@ def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELD
     using = database()
     read = attrgetter("schedule_id", *fields)
     writer(ScheduleState, ("schedule_id", *fields), using).update(read(state) for state in states if state.stored)
-    new = [
-        ScheduleState(pk=state.schedule_id, **{name: getattr(state, name) for name in fields})
-        for state in states
-        if not state.stored
-    ]
-    if new:  # another one may insert them at the same time
-        with_target = connections[using].features.supports_update_conflicts_with_target
-        ScheduleState._base_manager.using(using).bulk_create(
-            new, update_conflicts=True, unique_fields=["schedule"] if with_target else None, update_fields=[*fields]
-        )
+    new = [state for state in states if not state.stored]  # another one may insert them at the same time
+    if new and connections[using].features.supports_update_conflicts_with_target:
+        writer(ScheduleState, STATE, using).insert(map(attrgetter(*STATE), new), over=fields)
+    elif new:
+        rows = [ScheduleState(**{name: getattr(state, name) for name in ("schedule_id", *fields)}) for state in new]
+        ScheduleState._base_manager.using(using).bulk_create(rows, update_conflicts=True, update_fields=[*fields])

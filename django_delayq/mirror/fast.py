@@ -33,9 +33,10 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
         _after_commit("An edit", lambda broker: sync(broker, pks), using)
 
 
-def sweep_after_commit(*, using: str) -> None:
-    """Follow deletions once the current transaction is committed. Never raises because of Redis."""
-    _after_commit("A deletion", remove_tombstones, using)
+def sweep_after_commit(count: int, *, using: str) -> None:
+    """Follow so many deletions once the current transaction is committed. Never raises because of Redis."""
+    if count <= MOST_AT_ONCE:
+        _after_commit("A deletion", remove_tombstones, using)
 
 
 def enqueue_after_commit(runs: Sequence[Run], *, using: str) -> None:

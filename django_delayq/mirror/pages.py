@@ -1,5 +1,12 @@
-"""Rows page by page."""
+"""Rows page by page.
 
+Note [In any order]
+What a bulk write has left is swept by every worker that finds it. Each reads the oldest of it, some pages at once, and
+takes these pages in an order of its own, asking before each what is left of it: so two workers seldom do the same one,
+without a word between them.
+"""
+
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -7,6 +14,8 @@ from django.db.models import QuerySet
 
 #: Rows that are read and written at a time. Scripts take smaller parts: `broker.SCRIPT_PART`.
 PAGE = 1000
+#: A delta sweep takes so many pages of each kind: a second or two of a worker's time.
+PAGES = 10
 
 Item = TypeVar("Item")
 
@@ -24,3 +33,10 @@ def parts(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
     found = list(items)
     for at in range(0, len(found), PAGE):
         yield found[at : at + PAGE]
+
+
+def shuffled(pks: Iterable[int]) -> list[Sequence[int]]:
+    """Return pages of primary keys, those of a page in their order. See Note [In any order]."""
+    found = list(parts(sorted(pks)))
+    random.shuffle(found)
+    return found

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import BooleanField, ExpressionWrapper, F, Min, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from .. import chain, conf, ledger
 from ..broker import Definition
@@ -68,7 +68,7 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
     """Return what is wanted of those of these schedules that need no working out, and the queues of the others."""
     keys, mine = keys_of(pks), set(pks)
     rows = ledger.reader(Schedule, "id", _SETTLED, ledger.database()).read(keys)
-    begun = _load_oldest_open(keys)
+    begun = ledger.load_oldest_open(keys)
     settled: list[Wanted] = []
     others: dict[int, str] = {}
     for pk, queue, name, jitter, generation, point, digest, sound in rows:
@@ -102,7 +102,7 @@ def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
         fresh = ledger.load_schedules(edited)
         schedules |= fresh
         digests |= {pk: digest_of(row) for pk, row in fresh.items()}
-    oldest = _load_oldest_open(pks)
+    oldest = ledger.load_oldest_open(pks)
     notes = _Notes()
     wanted = {pk: _work_out(row, digests[pk], oldest.get(pk), notes) for pk, row in schedules.items()}
     for pk in edited:
@@ -192,8 +192,9 @@ def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, P
     with ledger.writing(using):
         locked = ledger.leave_locked(Schedule, list(edited), using)
         free = {pk: what for pk, what in edited.items() if pk not in locked}
-        written.filter(pk__in=[pk for pk, what in free.items() if what.retimed]).update(**moved())
-        written.filter(pk__in=list(free)).update(generation=next_generation())
+        for retimed, more in ((True, moved()), (False, {})):
+            pks = [pk for pk, what in free.items() if what.retimed is retimed]
+            written.filter(pk__in=pks).update(generation=next_generation(), **more)
         # Where they were before is not known: they leave the shards of every other queue before they enter new ones.
         gone = [schedules[pk] for pk, what in free.items() if what.moved]
         Tombstone.add(
@@ -202,19 +203,7 @@ def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, P
     return locked
 
 
-def _load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
-    """Return the oldest due point without an outcome of each of these chains that has one."""
-    rows = ledger.open_chains().filter(**_among("schedule_id", pks)).order_by()
-    return dict(rows.values_list("schedule_id").annotate(Min("due_at")))
-
-
 def keys_of(pks: Collection[int]) -> list[int] | range:
     """Return the keys; as a range where that asks for few rows more, which the database answers faster."""
     first, last = min(pks, default=0), max(pks, default=-1)
     return range(first, last + 1) if last - first < 2 * len(pks) else list(pks)
-
-
-def _among(column: str, pks: Collection[int]) -> dict[str, Any]:
-    if isinstance(pks, range):
-        return {f"{column}__gte": pks.start, f"{column}__lt": pks.stop}
-    return {f"{column}__in": list(pks)}

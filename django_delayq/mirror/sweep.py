@@ -1,7 +1,7 @@
 """The sweeps that make the mirror true whatever was missed: delta and full."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -12,11 +12,11 @@ from ..models import Run, Schedule, Status, Tombstone
 from .compare import compare
 from .durable import load_waiting, put_jobs
 from .layout import check_layout
-from .pages import PAGE, pages
+from .pages import PAGE, PAGES, pages, shuffled
 from .read import queues_of
 from .rebuild import Build, walk
 from .runs import close_abandoned, enqueue_runs
-from .write import remove_tombstones, remove_whole, sync
+from .write import remove_oldest, remove_whole, sync
 
 logger = logging.getLogger("django_delayq.mirror")
 
@@ -41,8 +41,8 @@ class Report:
 def delta_sweep(broker: Broker) -> int:
     """Mirror what the fast path missed: edits, deletions, orders, jobs. Costs four indexed queries where all is done.
 
-    Return how many edits or jobs these were, whichever are more: as many as a page may hold (`PAGE`), and there may be
-    others.
+    Return how many edits, deletions or jobs are done, whichever are more: if as many as a page may hold (`PAGE`), there
+    may be others. See `pages.py`, Note [In any order].
 
     Raises:
         ForeignLayout: Another database has taken the prefix over.
@@ -50,7 +50,8 @@ def delta_sweep(broker: Broker) -> int:
     """
     using, now = ledger.database(), utcnow()
     stones = Tombstone._base_manager.using(using).exists()
-    pks = list(Schedule.objects.using(using).unmirrored().order_by().values_list("pk", flat=True)[:PAGE])
+    edited = Schedule.objects.using(using).unmirrored().order_by("generation")  # told a limit, else it reads the table
+    pks = list(edited.values_list("pk", flat=True)[: PAGES * PAGE])
     orders = ledger.open_apart().filter(
         status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - YOUNG
     )
@@ -63,14 +64,25 @@ def delta_sweep(broker: Broker) -> int:
         if added := put_jobs(broker, [job.as_new() for job in jobs]):
             logger.info("Put %d jobs into Redis that were not there.", added)
         ledger.note_mirrored([job.member for job in jobs])
-    remove_tombstones(broker)
-    newer = sync(broker, pks)
-    compare(broker, dict(queues_of(pk__in=newer)))
+    gone = remove_oldest(broker) if stones else 0
+    mirrored = sum(_mirror_edits(broker, page) for page in shuffled(pks))
     for runs in pages(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
         enqueue_runs(broker, runs)
-    with ledger.writing(using):  # what others have locked stays marked: asking for more at once would not end
-        left = ledger.leave_locked(Schedule, pks, using) if pks else ()
-    return max(len(pks) - len(left), len(jobs))
+    return max(mirrored, gone, len(jobs))
+
+
+def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
+    """Mirror what is left of a page of edits; return how many are done now, by whomever.
+
+    What others have locked stays marked, as does what must not leave its shard yet: asking for more at once because of
+    them would not end.
+    """
+    rows = ledger.reader(Schedule, "id", ("pk",), ledger.database())
+    unmirrored = " AND generation <> synced_generation"
+    newer = sync(broker, [pk for (pk,) in rows.read(pks, unmirrored)])
+    if newer:
+        compare(broker, dict(queues_of(pk__in=newer)))
+    return len(pks) - len(rows.read(pks, unmirrored))
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], bool] = lambda checked: True) -> Report:

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.db.models import F
-
 from .. import ledger
 from ..broker import Index, Shard
 from ..grouping import grouped
 from ..models import Schedule, Tombstone
-from .pages import PAGE, parts
+from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted
 
 #: Greater than any generation in ms: removes whatever stands there.
@@ -24,7 +22,11 @@ def sync(broker: Index, pks: Iterable[int]) -> list[int]:
     Raises:
         BrokerError: Redis cannot be written; what was not reached stays marked as not mirrored.
     """
-    return [pk for page in parts(sorted(set(pks))) for pk in write_wanted(broker, read_wanted(page))]
+    newer = []
+    for page in parts(sorted(set(pks))):
+        whole = page[-1] - page[0] < len(page)
+        newer += write_wanted(broker, read_wanted(range(page[0], page[-1] + 1) if whole else page))
+    return newer
 
 
 def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
@@ -73,6 +75,21 @@ def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str
         if len(stones) == PAGE:
             stones = list(rows.filter(member__in=members))
         stones = [stone for stone in stones if stone.member in members]
+    return _remove(broker, stones)
+
+
+def remove_oldest(broker: Index) -> int:
+    """Let Redis follow the oldest deletions and moves; return how many are done, by whomever.
+
+    See `pages.py`, Note [In any order].
+    """
+    rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
+    pages = shuffled(rows.values_list("pk", flat=True)[: PAGES * PAGE])
+    return sum(len(page) - len(_remove(broker, list(rows.filter(pk__in=page)))) for page in pages)
+
+
+def _remove(broker: Index, stones: Sequence[Tombstone]) -> set[str]:
+    """Follow these; return the members that are still leased."""
     held: set[str] = set()
     done: list[int] = []
     for shard, group in grouped(stones, lambda stone: broker.shard_of(stone.member, stone.queue)).items():
@@ -83,8 +100,9 @@ def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str
             else:
                 done.append(stone.pk)
     if done:
-        with ledger.writing(rows.db):
-            rows.filter(pk__in=done).delete()
+        using = ledger.database()
+        with ledger.writing(using):
+            Tombstone._base_manager.using(using).filter(pk__in=done).delete()
     return held
 
 
@@ -95,5 +113,5 @@ def _note_mirrored(seen: dict[int, int]) -> None:
     using = ledger.database()
     with ledger.writing(using):
         free, _ = ledger.lock_free(Schedule, list(seen), using, "generation")
-        same = [pk for pk, (generation,) in free.items() if generation == seen[pk]]
-        Schedule._base_manager.using(using).filter(pk__in=same).update(synced_generation=F("generation"))
+        same = [(pk, generation) for pk, (generation,) in free.items() if generation == seen[pk]]
+        ledger.writer(Schedule, ("id", "synced_generation"), using).update(same)

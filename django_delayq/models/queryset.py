@@ -8,7 +8,7 @@ from django.db import connections, transaction
 from django.db.models import F, Q
 
 from ..fields import utcnow
-from ..signals import definitions_changed
+from ..signals import definitions_changed, definitions_deleted
 from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet
 from .state import Condition
@@ -105,7 +105,10 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         """Delete like Django's, also of schedules that run. See Note [Order of locks]."""
         with transaction.atomic(using=self.db):
             lock_to_delete(self.model._base_manager.using(self.db).filter(pk__in=self.order_by().values("pk")))
-            return super().delete()
+            self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`
+            deleted = super().delete()
+            definitions_deleted.send(sender=self.model, entries=self.gone, using=self.db)
+            return deleted
 
     delete.alters_data = True  # type: ignore[attr-defined]
     delete.queryset_only = True  # type: ignore[attr-defined]

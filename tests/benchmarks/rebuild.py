@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -32,20 +32,27 @@ EVAL = (b"EVAL", b"EVALSHA")
 
 
 def prepare(schedules: int, *, different: bool) -> None:
-    """Create schedules of all kinds: six of ten are cron in several zones, three intervals, one a single point.
-
-    The first BASE of them are copied in SQL, as no way through Python makes a million in minutes.
-    """
-    from django.db import connection
-
+    """Create schedules of all kinds; the first BASE of them are copied in SQL."""
     from django_delayq.models import Schedule
 
-    now, base = datetime.now(UTC), min(schedules, BASE)
+    base = min(schedules, BASE)
     copies = schedules // base
-    rows = []
-    for n in range(base):
+    rows = definitions(base, base * copies // BUSY, different=different)
+    Schedule.objects.bulk_create(rows, batch_size=1000)
+    copy(Schedule.objects.latest("pk").pk, range(1, copies), different=different)
+
+
+def definitions(count: int, busy: int, *, different: bool) -> list[Any]:
+    """Return six of ten with cron expressions in several zones, three intervals, one a single point.
+
+    One of `busy` comes due every second.
+    """
+    from django_delayq.models import Schedule
+
+    now, rows = datetime.now(UTC), []
+    for n in range(count):
         values: dict[str, Any] = {"name": f"bench {n}", "task": "tests.app.tasks.noop"}
-        if n % (base * copies // BUSY) == 0:
+        if n % busy == 0:
             values |= {"kind": "every", "every": timedelta(seconds=1)}
         elif n % 10 < 6:
             times = f"{n % 60},{n // 60 % 60} {n // 3600}" if different else f"{n % 60} {n % 24}"
@@ -57,14 +64,21 @@ def prepare(schedules: int, *, different: bool) -> None:
         else:
             values |= {"kind": "once", "at": now + timedelta(hours=100 + n % 1000)}
         rows.append(Schedule(**values))
-    Schedule.objects.bulk_create(rows, batch_size=1000)
+    return rows
+
+
+def copy(last: int, numbers: Iterable[int], *, different: bool) -> None:
+    """Copy the schedules up to this key in SQL, as no way through Python makes a million in minutes."""
+    from django.db import connection
+
+    from django_delayq.models import Schedule
+
     columns = [field.column for field in Schedule._meta.concrete_fields if not field.primary_key]
-    changed = {"name": "name || ' %s'"}
+    changed = {"name": "name || ' %s'", "synced_generation": "0"}
     if different:
         changed["cron"] = "CASE WHEN kind = 'cron' THEN '%s,' || cron ELSE cron END"
-    last = Schedule.objects.latest("pk").pk
-    for copy in range(1, copies):
-        chosen = ", ".join(changed.get(column, f'"{column}"').replace("%s", str(copy)) for column in columns)
+    for number in numbers:
+        chosen = ", ".join(changed.get(column, f'"{column}"').replace("%s", str(number)) for column in columns)
         into, table = ", ".join(f'"{column}"' for column in columns), Schedule._meta.db_table
         with connection.cursor() as cursor:
             cursor.execute(f"INSERT INTO {table} ({into}) SELECT {chosen} FROM {table} WHERE id <= {last} ORDER BY id")  # noqa: S608
@@ -133,6 +147,13 @@ def main() -> None:
     parser.add_argument("--unchecked", action="store_true", help="do not compare all entries after each measurement")
     options = parser.parse_args()
 
+    with servers(options.shards):
+        measure(options)
+
+
+@contextmanager
+def servers(shards: int) -> Iterator[None]:
+    """Have a Redis of its own and a migrated database meanwhile, also for worker processes."""
     from django_delayq.embedded import EmbeddedServer
 
     server = EmbeddedServer()
@@ -143,25 +164,48 @@ def main() -> None:
                 "DELAYQ_REDIS_URL": server.url,
                 "DELAYQ_TEST_SCRATCH": scratch,
                 "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "DELAYQ_TEST_OPTIONS": json.dumps({"SHARDS": options.shards}),
+                "DELAYQ_TEST_OPTIONS": json.dumps({"SHARDS": shards}),
                 "PYTHONPATH": str(ROOT),
             }
-            measure(options)
+            import django
+
+            django.setup()
+            from django.core.management import call_command
+
+            call_command("migrate", verbosity=0)
+            yield
     finally:
         server.stop()
 
 
+@contextmanager
+def running(broker: Any, number: int) -> Iterator[list[int]]:
+    """Have so many workers meanwhile; yield their process ids once they claim."""
+    command = [sys.executable, "-m", "django", "delayq_worker"]
+    workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(number)]
+    try:
+        wait_for(lambda: len(broker.workers()) == number, 60, "the workers' first heartbeats")
+        time.sleep(3)  # they have imported everything, and claim
+        yield [worker.pid for worker in workers]
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()
+
+
+def note_sweep(broker: Any) -> None:
+    """Note that a full sweep has just ended, else the workers would make one."""
+    from django_delayq.mirror import turn
+
+    noted = turn.LastSweep(broker.now_ms(), broker.run_ids(), turn.fingerprint(), 0, 0)
+    broker.note_sweep(json.dumps(asdict(noted)))
+
+
 def measure(options: argparse.Namespace) -> None:
     """Fill the database where it is empty, and measure with each number of workers."""
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0)
     from django_delayq import mirror
     from django_delayq.broker import Broker
-    from django_delayq.mirror import turn
     from django_delayq.models import Schedule
 
     began = time.monotonic()
@@ -172,21 +216,11 @@ def measure(options: argparse.Namespace) -> None:
     mirror.check_layout(broker)
     began = time.monotonic()
     mirror.rebuild(broker, broker.shards())
-    noted = turn.LastSweep(broker.now_ms(), broker.run_ids(), turn.fingerprint(), 0, 0)
-    broker.note_sweep(json.dumps(asdict(noted)))  # else the workers would sweep
+    note_sweep(broker)
     print(f"mirrored at first in {time.monotonic() - began:.1f} s", flush=True)
     for number in options.workers:
-        command = [sys.executable, "-m", "django", "delayq_worker"]
-        workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(number)]
-        try:
-            wait_for(lambda n=number: len(broker.workers()) == n, 60, "the workers' first heartbeats")
-            time.sleep(3)  # they have imported everything, and claim
-            flush(options, broker, [worker.pid for worker in workers])
-        finally:
-            for worker in workers:
-                worker.terminate()
-            for worker in workers:
-                worker.wait()
+        with running(broker, number) as pids:
+            flush(options, broker, pids)
         if options.unchecked:
             continue
         began = time.monotonic()

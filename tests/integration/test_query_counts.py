@@ -12,7 +12,7 @@ from django_delayq.broker import web
 from django_delayq.fields import utcnow
 from django_delayq.ledger import JobOutcome, Outcome, Won
 from django_delayq.mirror import fast
-from django_delayq.models import Job, Run, Schedule, ScheduleState
+from django_delayq.models import Job, Run, Schedule, ScheduleState, Tombstone
 from tests.app import tasks
 from tests.integration.admin_pages import LIST
 from tests.integration.job_pages import JOBS, dead_row, waiting
@@ -74,6 +74,12 @@ def test_the_sweep_after_an_edit_by_sql(built):
         Schedule._base_manager.update(jitter=timedelta(seconds=count))
 
     assert more(edit, lambda: mirror.full_sweep(built)) <= ALLOWED
+
+
+def test_a_bulk_deletion(built):
+    """SQLite writes its tombstones, too, in parts."""
+    assert more(make, lambda: Schedule.objects.all().delete()) <= ALLOWED
+    assert not Tombstone.objects.exists()
 
 
 @pytest.mark.parametrize("lost", ["nothing", "states", "next points"])
