@@ -50,7 +50,7 @@ def delta_sweep(broker: Broker) -> int:
     """
     using, now = ledger.database(), utcnow()
     stones = Tombstone._base_manager.using(using).exists()
-    pks = list(Schedule.objects.using(using).unmirrored().order_by().values_list("pk", flat=True)[:PAGE])
+    pks = list(Schedule.objects.using(using).unmirrored().order_by("generation").values_list("pk", flat=True)[:PAGE])
     orders = ledger.open_apart().filter(
         status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - YOUNG
     )

@@ -2,7 +2,7 @@
 
 Run from the project's root, with DATABASE_URL naming a PostgreSQL database that is empty, or that `.pages` has filled:
 `python -m tests.benchmarks.herd [--schedules N] [--runs N] [--herd N] [--rounds N] [--workers N] [--threads N]
-[--shards N] [--cluster] [--sweep]`. The first run gives every schedule a new beginning, so that no more than some 400
+[--shards N] [--cluster] [--sweep] [--history-days N]`. The first run gives every schedule a new beginning, so that no more than some 400
 a minute are due beside the herd: have a copy of what you need (`createdb -T`). Redis is a server of its own, or a
 cluster of three primaries. Each round gives the herd another minute, waits for it, and prints when all was recorded,
 and how late the points were claimed. Asserts nothing about time, but that each point of the herd has succeeded.
@@ -27,6 +27,8 @@ from tests.benchmarks.servers import (
 #: How the schedules of the herd are told from the others.
 HERD = "herd"
 BEGIN_ANEW = """
+    UPDATE django_delayq_run SET status = 'succeeded', finished_at = claimed_at
+        WHERE status IN ('queued', 'running', 'retrying');
     UPDATE django_delayq_schedulestate SET last_due_at = NULL, next_due_at = NULL, condition = 'active',
         mirrored_digest = '';
     UPDATE django_delayq_schedule SET created_at = now(), effective_from = now();
@@ -35,7 +37,7 @@ BEGIN_ANEW = """
         WHERE id IN (SELECT id FROM django_delayq_schedule ORDER BY hashint8(id) LIMIT %s);
 """
 #: The workers have started and caught up by then.
-READY_SECONDS = 25
+READY_SECONDS = 40
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -62,7 +64,7 @@ def choose_minute(broker: Any) -> datetime:
 
     herd = Schedule.objects.filter(description=HERD)
     began = time.monotonic()
-    due = (datetime.now(UTC) + timedelta(seconds=120 + READY_SECONDS)).replace(second=0, microsecond=0)
+    due = (datetime.now(UTC) + timedelta(seconds=60 + READY_SECONDS)).replace(second=0, microsecond=0)
     herd.update(cron=f"{due.minute} {due.hour} * * *")
     while mirror.delta_sweep(broker):
         pass
@@ -70,15 +72,15 @@ def choose_minute(broker: Any) -> datetime:
     return due
 
 
-def play(options: argparse.Namespace, broker: Any) -> None:
+def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
     """Have one herd, and print what it took."""
     from django_delayq import mirror
 
     due, places = choose_minute(broker), broker.shards()
-    note_chores_done(broker)
+    note_chores_done(broker, pruning=not prune)
     with running_workers(broker, options.workers, "--threads", str(options.threads)) as pids:
-        time.sleep(max(0.0, due.timestamp() - time.time() - 1))
-        usage, report = Usage(pids), [""]
+        time.sleep(max(0.0, due.timestamp() - time.time() - 3))
+        usage, report, before = Usage(pids), [""], deleted()
 
         def sweep() -> None:
             began = time.monotonic()
@@ -94,9 +96,21 @@ def play(options: argparse.Namespace, broker: Any) -> None:
             seconds = time.time() - due.timestamp()
         print(f"  {lags(due, seconds, options.herd)}; workers: {usage}")
         print(*told, sep="\n", flush=True)
+        if prune:
+            print(f"  {deleted() - before:,} runs pruned meanwhile", flush=True)
         if sweeper:
             sweeper.join()
             print(f"  full sweep meanwhile: {report[0]}", flush=True)
+
+
+def deleted() -> int:
+    """Return how many runs were ever deleted, as the server counts them with a delay of a second or so."""
+    from django.db import connection
+
+    time.sleep(1.5)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'django_delayq_run'")
+        return int(cursor.fetchone()[0])
 
 
 def lags(due: datetime, seconds: float, herd: int) -> str:
@@ -127,8 +141,9 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--cluster", action="store_true", help="a Redis Cluster of three primaries")
     parser.add_argument("--sweep", action="store_true", help="a full sweep at the same time, by another process")
+    parser.add_argument("--history-days", type=int, help="in every second round, older runs are pruned meanwhile")
     options = parser.parse_args()
-    with redis_of_its_own(shards=options.shards, cluster=options.cluster):
+    with redis_of_its_own(shards=options.shards, cluster=options.cluster, HISTORY_DAYS=options.history_days):
         from django_delayq import mirror
         from django_delayq.broker import Broker
 
@@ -140,8 +155,10 @@ def main() -> None:
         members = sum(item.members for item in broker.stats(broker.shards()))
         print(f"{members:,} entries mirrored in {time.monotonic() - began:.1f} s", flush=True)
         for number in range(options.rounds):
-            print(f"round {number + 1}, {options.shards} shard(s), {options.workers} worker(s)", flush=True)
-            play(options, broker)
+            prune = bool(options.history_days) and number % 2 == 1
+            beside = ", pruning" if prune else ""
+            print(f"round {number + 1}, {options.shards} shard(s), {options.workers} worker(s){beside}", flush=True)
+            play(options, broker, prune=prune)
 
 
 if __name__ == "__main__":

@@ -66,17 +66,18 @@ def running_workers(broker: Any, number: int, *arguments: str) -> Iterator[list[
             worker.wait()
 
 
-def note_chores_done(broker: Any) -> None:
-    """Note that a full sweep and a pass of pruning have just ended, else the workers would begin with them."""
+def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
+    """Note that a full sweep, and a pass of pruning or none, has just ended, else the workers would begin with them."""
     from dataclasses import asdict
 
-    from django_delayq import mirror, pruning
+    from django_delayq import mirror
     from django_delayq.broker import PruningNotes
     from django_delayq.mirror import turn
+    from django_delayq.pruning import LastPass
 
     swept = turn.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0)
     broker.note_sweep(json.dumps(asdict(swept)))
-    pruned = pruning.LastPass(mirror.fingerprint(), broker.now_ms(), after=None)
+    pruned = LastPass(mirror.fingerprint(), broker.now_ms(), after=None if pruning else 0)
     PruningNotes(broker).note(json.dumps(asdict(pruned)))
 
 
