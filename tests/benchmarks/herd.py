@@ -2,10 +2,10 @@
 
 Run from the project's root, with DATABASE_URL naming a PostgreSQL database that is empty, or that `.pages` has filled:
 `python -m tests.benchmarks.herd [--schedules N] [--runs N] [--herd N] [--rounds N] [--workers N] [--threads N]
-[--shards N] [--cluster] [--sweep] [--history-days N]`. The first run gives every schedule a new beginning, so that no more than some 400
-a minute are due beside the herd: have a copy of what you need (`createdb -T`). Redis is a server of its own, or a
-cluster of three primaries. Each round gives the herd another minute, waits for it, and prints when all was recorded,
-and how late the points were claimed. Asserts nothing about time, but that each point of the herd has succeeded.
+[--shards N] [--cluster] [--sweep] [--history-days N]`. The first run gives every schedule a new beginning, so that no
+more than some 400 a minute are due beside the herd: have a copy of what you need (`createdb -T`). Redis is a server of
+its own, or a cluster of three primaries. Each round gives the herd another minute, waits for it, and prints when all
+was recorded, and how late the points were claimed. Asserts nothing about time, but that the whole herd has succeeded.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from tests.benchmarks.servers import (
     Usage,
     note_chores_done,
     redis_of_its_own,
+    redis_pids,
     running_workers,
     scripts_and_pings,
     servers_of,
@@ -29,7 +30,7 @@ HERD = "herd"
 BEGIN_ANEW = """
     UPDATE django_delayq_run SET status = 'succeeded', finished_at = claimed_at
         WHERE status IN ('queued', 'running', 'retrying');
-    UPDATE django_delayq_schedulestate SET last_due_at = NULL, next_due_at = NULL, condition = 'active',
+    UPDATE django_delayq_schedulestate SET last_due_at = now(), next_due_at = NULL, condition = 'active',
         mirrored_digest = '';
     UPDATE django_delayq_schedule SET created_at = now(), effective_from = now();
     UPDATE django_delayq_schedule SET description = %s, kind = 'cron', cron = '0 0 1 1 *', every = NULL, at = NULL,
@@ -80,7 +81,8 @@ def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
     note_chores_done(broker, pruning=not prune)
     with running_workers(broker, options.workers, "--threads", str(options.threads)) as pids:
         time.sleep(max(0.0, due.timestamp() - time.time() - 3))
-        usage, report, before = Usage(pids), [""], deleted()
+        report, before = [""], deleted()
+        usage, databases, caches = Usage(pids), Usage(backends()), Usage(redis_pids(servers_of(broker)))
 
         def sweep() -> None:
             began = time.monotonic()
@@ -94,13 +96,26 @@ def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
             time.sleep(max(0.0, due.timestamp() - time.time() + 1))
             wait_for(lambda: not any(item.due + item.leased for item in broker.stats(places)), 300, "an empty queue")
             seconds = time.time() - due.timestamp()
-        print(f"  {lags(due, seconds, options.herd)}; workers: {usage}")
+        beside = f"PostgreSQL for them {sum(databases.spent()):.1f} s, Redis {sum(caches.spent()):.1f} s"
+        print(f"  workers: {usage}; {beside}")
+        print(f"  {lags(due, seconds, options.herd)}")
         print(*told, sep="\n", flush=True)
         if prune:
             print(f"  {deleted() - before:,} runs pruned meanwhile", flush=True)
         if sweeper:
             sweeper.join()
             print(f"  full sweep meanwhile: {report[0]}", flush=True)
+
+
+def backends() -> list[int]:
+    """Return the processes of the server that serve others on this database: the workers."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
 
 
 def deleted() -> int:

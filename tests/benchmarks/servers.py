@@ -95,19 +95,29 @@ class Usage:
             found.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
         return found
 
+    def spent(self) -> list[float]:
+        """Return the seconds of CPU of each."""
+        return [after - before for after, before in zip(self._cpu(), self._before, strict=True)]
+
     def __str__(self) -> str:
-        spent = [after - before for after, before in zip(self._cpu(), self._before, strict=True)]
         memory = []
         for folder in self._files:
             text = (folder / "status").read_text() if folder.exists() else "VmHWM: 0 kB"
             memory.append(int(text.partition("VmHWM:")[2].split()[0]) / 1024)
-        return " + ".join(f"{seconds:.1f} s CPU, {size:.0f} MiB" for seconds, size in zip(spent, memory, strict=True))
+        return " + ".join(
+            f"{seconds:.1f} s CPU, {size:.0f} MiB" for seconds, size in zip(self.spent(), memory, strict=True)
+        )
 
 
 def servers_of(broker: Any) -> list[Any]:
     """Return a client for each primary."""
     client = broker.client
     return [node.redis_connection for node in client.get_primaries()] if hasattr(client, "get_primaries") else [client]
+
+
+def redis_pids(servers: Sequence[Any]) -> list[int]:
+    """Return the process id of each server."""
+    return [int(server.info("server")["process_id"]) for server in servers]
 
 
 @contextmanager
