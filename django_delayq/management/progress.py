@@ -22,14 +22,24 @@ class Progress:
         self._began = self._shown = time.monotonic()
         self._width = 0
 
-    def at(self, done: int) -> bool:
-        """Say how many are done; True, so that it can stand where somebody asks whether to go on."""
+    def at(self, done: int, total: int = 0) -> bool:
+        """Say how many are done, and of how many where that is known by now.
+
+        True, so that it can stand where somebody asks whether to go on.
+        """
+        self._total = total or self._total
         now = time.monotonic()
         every = JSON_SECONDS if self._as_json else TERMINAL_SECONDS
         if self._on and now - self._began >= FIRST_SECONDS and now - self._shown >= every:
             self._shown = now
             self._show(done, now - self._began)
         return True
+
+    def say(self, line: str) -> None:
+        """Write a line for a person, where the bar was."""
+        if not self._as_json:
+            self._wipe()
+            self._stdout.write(line)
 
     def _show(self, done: int, seconds: float) -> None:
         rate = done / seconds
@@ -49,15 +59,19 @@ class Progress:
         self._stdout.flush()
         self._width = len(line)
 
+    def _wipe(self) -> None:
+        if self._width:
+            self._stdout.write(f"\r{' ' * self._width}\r", ending="")
+            self._stdout.flush()
+            self._width = 0
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._width:
-            self._stdout.write(f"\r{' ' * self._width}\r", ending="")
-            self._stdout.flush()
+        self._wipe()
 
 
 def _clock(seconds: float) -> str:

@@ -42,8 +42,10 @@ class Drift:
     unbuilt: int
     #: When the last full sweep ended, by Redis' clock; None where none is known.
     swept_at: datetime | None = None
-    #: How many entries that sweep mended.
+    #: How many entries that sweep mended, how many seconds it took, and for how many the next one has been due.
     mended: int = 0
+    swept_seconds: float | None = None
+    sweep_overdue_seconds: float | None = None
     #: Durable jobs older than 30 s that no sweep has put into Redis.
     jobs: int = 0
     #: Durable jobs that Redis had and has no more; of the oldest 1,000 without an outcome.
@@ -95,6 +97,8 @@ def drift(broker: Broker, *, most: int = MOST_COMPARED) -> Drift:
         unbuilt=sum(item.epoch is None or item.epoch.startswith("building:") for item in stats),
         swept_at=None if last is None else last.at,
         mended=0 if last is None else last.mended,
+        swept_seconds=None if last is None else last.seconds,
+        sweep_overdue_seconds=None if last is None else last.overdue_seconds(stats[0].now_ms),
         jobs=jobs,
         missing_jobs=_count_missing_jobs(broker),
         capped=capped,

@@ -47,12 +47,16 @@ PAUSE_SECONDS = 0.5
 
 
 def reshard(
-    broker: Broker, *, say: Callable[[str], object], pause: Callable[[float], object] = time.sleep
+    broker: Broker,
+    *,
+    say: Callable[[str], object],
+    at: Callable[[int, int], object] = lambda looked, of: None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> dict[str, int]:
     """Move everything to the number of shards that the settings say; return the members moved per queue.
 
-    Waits for what is executed at this moment by workers that count differently. `say` is told what goes on.
-    See Note [Changing the number of shards].
+    Waits for what is executed at this moment by workers that count differently. `say` is told what goes on, `at` after
+    each page how many entries were looked at and of how many, about. See Note [Changing the number of shards].
 
     Raises:
         ForeignLayout: The prefix belongs to another database, or a queue that is not ours is in use: see `layout.py`.
@@ -69,22 +73,32 @@ def reshard(
     store_layout(broker, former=former)
     broker.renew_epochs(shards)
 
-    def keep_marks() -> None:
+    looked, of = 0, _count(broker, shards)
+
+    def tell(checked: int) -> bool:
+        at(looked + checked, of)
+        return True
+
+    def keep_marks(page: int = 0) -> None:
+        nonlocal looked
+        looked += page
+        tell(0)
         build.go_on()
         if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
             broker.begin_sweep(token, ttl_ms=TTL_MS)
 
     moved = dict.fromkeys(former, 0)
     try:
-        while leased := _move_entries(broker, shards, moved, keep_marks) + _move_jobs(broker, shards, moved):
+        while leased := sum(move(broker, shards, moved, keep_marks) for move in (_move_entries, _move_jobs)):
             say(f"{leased} are being executed where they were; waiting for their ends.")
             pause(PAUSE_SECONDS)
+            looked = 0
             keep_marks()
         _move_results(broker, former)
         build.finish()
         broker.drop([shard for shard in shards if shard.number >= broker.config.shard_count(shard.queue)])
         store_layout(broker)
-        sweep_now(broker)
+        sweep_now(broker, go_on=tell)
     finally:
         broker.end_sweep(token)
     return moved
@@ -99,8 +113,15 @@ def under_way(broker: Broker) -> bool:
     return (broker.sweep_mark() or "").startswith(RESHARD)
 
 
+def _count(broker: Broker, shards: Sequence[Shard]) -> int:
+    """Return how many entries there are to look at: schedules and runs twice, the second time by the sweep."""
+    jobs = JobBroker(broker).counts(shards)
+    members = sum(item.members for item in broker.stats(shards))
+    return 2 * members + sum(map(sum, jobs))
+
+
 def _move_entries(
-    broker: Broker, shards: Sequence[Shard], moved: dict[str, int], keep_marks: Callable[[], None]
+    broker: Broker, shards: Sequence[Shard], moved: dict[str, int], keep_marks: Callable[[int], None]
 ) -> int:
     """Move the entries of schedules and runs, and count them in `moved`; return how many stay, being leased."""
     leased = 0
@@ -113,7 +134,7 @@ def _move_entries(
                 _enter(broker, left)
                 moved[shard.queue] += len(left)
                 leased += len(wrong) - len(left)
-                keep_marks()
+            keep_marks(len(page))
     return leased
 
 
@@ -125,7 +146,9 @@ def _enter(broker: Broker, members: list[str]) -> None:
     put_back(broker, [run for run in runs.values() if run.status in OPEN])
 
 
-def _move_jobs(broker: Broker, shards: Iterable[Shard], moved: dict[str, int]) -> int:
+def _move_jobs(
+    broker: Broker, shards: Iterable[Shard], moved: dict[str, int], keep_marks: Callable[[int], None]
+) -> int:
     """Move jobs that wait or are dead, and count them in `moved`; return how many stay, because a worker holds them."""
     jobs = JobBroker(broker)
     held = 0
@@ -135,8 +158,10 @@ def _move_jobs(broker: Broker, shards: Iterable[Shard], moved: dict[str, int]) -
             left = _move_waiting(jobs, shard, wrong)
             moved[shard.queue] += left
             held += len(wrong) - left
+            keep_marks(len(page))
         for page in jobs.dead(shard):
             moved[shard.queue] += _move_dead(jobs, shard, page)
+            keep_marks(len(page))
     return held
 
 

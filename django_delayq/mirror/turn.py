@@ -11,9 +11,10 @@ That holds at a worker's start too: what was missed while no worker ran is found
 
 import json
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ..broker import Broker
 from ..timing import from_ms
@@ -28,18 +29,26 @@ TTL_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class LastSweep:
-    """A full sweep that came to its end: `at_ms` by the server's clock. `run_id` is the server's at its start."""
+    """A full sweep that came to its end: `at_ms` by the server's clock. `run_id` is the server's at its start.
+
+    `seconds` is how long it took; 0 where an older version noted it.
+    """
 
     at_ms: int
     run_id: str
     database: str
     checked: int
     mended: int
+    seconds: float = 0.0
 
     @property
     def at(self) -> datetime:
         """When it ended."""
         return from_ms(self.at_ms)
+
+    def overdue_seconds(self, now_ms: int) -> float:
+        """Return for how long the next one has been due; 0 before that."""
+        return max(0.0, (now_ms - self.at_ms) / 1000 - FULL_SECONDS)
 
 
 def read_last(broker: Broker) -> LastSweep | None:
@@ -51,8 +60,9 @@ def read_last(broker: Broker) -> LastSweep | None:
     try:
         value = json.loads(broker.last_sweep() or "")
         at_ms, checked, mended = (int(value[name]) for name in ("at_ms", "checked", "mended"))
+        took = timedelta(seconds=float(value.get("seconds", 0.0)))
         from_ms(at_ms)  # or it is garbage
-        return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended)
+        return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended, took.total_seconds())
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
@@ -110,10 +120,11 @@ def sweep_now(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: 
     Raises:
         BrokerError: Redis failed on the way; nothing is noted.
     """
-    run_id = broker.run_ids()
+    run_id, began = broker.run_ids(), time.monotonic()
     report = full_sweep(broker, go_on=go_on)
     if report.done:
-        last = LastSweep(broker.now_ms(), run_id, fingerprint(), report.checked, len(report.lines))
+        seconds = round(time.monotonic() - began, 3)
+        last = LastSweep(broker.now_ms(), run_id, fingerprint(), report.checked, len(report.lines), seconds)
         broker.note_sweep(json.dumps(asdict(last)))
     return report
 

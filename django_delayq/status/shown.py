@@ -136,6 +136,8 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if compared is not None and compared.moving:
         yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
     yield "Drift", "not known" if compared is None or compared.drift is None else _drift(compared.drift)
+    if compared is not None and compared.drift is not None:
+        yield "Swept", _swept(compared.drift)
     if load is not None and load.executed + load.missed:
         yield "Load", _load(load)
     if compared is not None and compared.pruned is not None:
@@ -186,6 +188,14 @@ def _drift(drift: Drift) -> str:
     shown = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
     text = f"{drift.total} ({shown})" if shown else "0"
     return f"at least {text}; there is too much to count what is missing or left over" if drift.capped else text
+
+
+def _swept(drift: Drift) -> str:
+    if drift.swept_at is None:
+        return "not known"
+    text = f"{drift.swept_at:%Y-%m-%d %H:%M:%S} UTC in {_span(drift.swept_seconds or 0.0)}, {drift.mended:,} mended"
+    late = drift.sweep_overdue_seconds or 0.0
+    return f"{text}; the next one has been due for {_span(late)}" if late else text
 
 
 def _pruned(last: LastPass) -> str:

@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.benchmarks import rebuild
-from tests.benchmarks.rebuild import Usage, due_meanwhile, running, servers
+from tests.benchmarks.rebuild import due_meanwhile
+from tests.benchmarks.servers import Usage, note_chores_done, redis_of_its_own, running_workers
 
 SAVE_EVERY_SECONDS = 0.1
 STEPS = ("pause", "cron", "delete", "sql", "gone")
@@ -66,7 +67,7 @@ class Bench:
         from django_delayq import mirror
         from django_delayq.models import Schedule, Tombstone
 
-        rebuild.note_sweep(self.broker)
+        note_chores_done(self.broker)
         usage, began_at = Usage(self.pids), datetime.now(UTC)
 
         def is_mirrored() -> bool:
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS)
     parser.add_argument("--unchecked", action="store_true", help="do not compare all entries at the end")
     options = parser.parse_args()
-    with servers(options.shards):
+    with redis_of_its_own(shards=options.shards, cluster=False):
         measure(options)
 
 
@@ -189,8 +190,8 @@ def measure(options: argparse.Namespace) -> None:
     broker = Broker(timeout_seconds=30)
     mirror.check_layout(broker)
     mirror.rebuild(broker, broker.shards())
-    rebuild.note_sweep(broker)
-    with running(broker, options.workers) as pids:
+    note_chores_done(broker)
+    with running_workers(broker, options.workers) as pids:
         bench = Bench(options, broker, pids)
         if not Schedule.objects.filter(name__startswith="bench").exists():
             bench.create()

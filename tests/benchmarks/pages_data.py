@@ -12,7 +12,7 @@ from django.db.models import Model
 
 #: Each number with one that looks drawn by lot: so what a schedule is called says nothing about how it stands.
 NUMBERS = "(SELECT n, abs(hashint4(n)::bigint) h FROM generate_series(1, %({})s) n) numbers"
-DUE = "now() - (%(runs)s - n) * interval '30 days' / %(runs)s"
+DUE = "date_trunc('milliseconds', now() - (%(runs)s - n) * interval '30 days' / %(runs)s)"
 SCHEDULE = {
     "id": "t.id + n",
     "name": "(array['report', 'invoice', 'sync', 'cleanup', 'reminder'])[1 + n %% 5] || ' ' || lpad(n::text, 7, '0')",

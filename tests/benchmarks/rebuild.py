@@ -1,34 +1,32 @@
 """How long running worker processes take to rebuild Redis after a FLUSHALL, while they also run what is due.
 
-Run from the project's root: `python -m tests.benchmarks.rebuild [--schedules N] [--shards N] [--workers 1 2]
-[--different] [--unchecked]`. Uses the suite's settings with a server of its own, and SQLite on disk or DATABASE_URL,
-whose tables must be empty, or are those of an earlier run and taken as they are. Prints figures; asserts nothing about
-time, but that every entry is back as it should be.
+Run from the project's root: `python -m tests.benchmarks.rebuild [--schedules N] [--shards N] [--cluster]
+[--workers 1 2] [--different] [--unchecked]`. Uses the suite's settings with a server of its own, or a cluster of three
+primaries, and SQLite on disk or DATABASE_URL, whose tables must be empty, or are those of an earlier run and taken as
+they are. Prints figures; asserts nothing about time, but that every entry is back as it should be.
 """
 
 import argparse
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.benchmarks.servers import (
+    Usage,
+    note_chores_done,
+    redis_of_its_own,
+    running_workers,
+    scripts_and_pings,
+    servers_of,
+    wait_for,
+)
+
 ZONES = ("UTC", "Europe/Riga", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/Sao_Paulo")
 #: So many, spread over all, come due every second: what is claimed while the rebuild runs.
 BUSY = 20
 #: At most 60 times as many: each copy begins its cron expressions with another minute, where they are to differ.
 BASE = 20_000
-SLOWER_THAN_US = 500
-EVAL = (b"EVAL", b"EVALSHA")
 
 
 def prepare(schedules: int, *, different: bool) -> None:
@@ -84,122 +82,18 @@ def copy(last: int, numbers: Iterable[int], *, different: bool) -> None:
             cursor.execute(f"INSERT INTO {table} ({into}) SELECT {chosen} FROM {table} WHERE id <= {last} ORDER BY id")  # noqa: S608
 
 
-class Usage:
-    """What processes have used since now, where the system tells: seconds of CPU, MiB of memory at most."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._files = [Path(f"/proc/{pid}") for pid in pids]
-        self._before = self._cpu()
-
-    def _cpu(self) -> list[float]:
-        found = []
-        for folder in self._files:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split() if folder.exists() else ["0"] * 13
-            found.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-        return found
-
-    def __str__(self) -> str:
-        spent = [after - before for after, before in zip(self._cpu(), self._before, strict=True)]
-        memory = []
-        for folder in self._files:
-            text = (folder / "status").read_text() if folder.exists() else "VmHWM: 0 kB"
-            memory.append(int(text.partition("VmHWM:")[2].split()[0]) / 1024)
-        return " + ".join(f"{seconds:.1f} s CPU, {size:.0f} MiB" for seconds, size in zip(spent, memory, strict=True))
-
-
-@contextmanager
-def pings(client: Any) -> Iterator[list[float]]:
-    """Ask for a PONG every few ms on a connection of its own meanwhile; the list gets how long each took, in ms."""
-    taken: list[float] = []
-    end = threading.Event()
-
-    def ping() -> None:
-        while not end.wait(0.003):
-            began = time.perf_counter()
-            client.ping()
-            taken.append((time.perf_counter() - began) * 1000)
-
-    thread = threading.Thread(target=ping)
-    thread.start()
-    try:
-        yield taken
-    finally:
-        end.set()
-        thread.join()
-
-
-def wait_for(condition: Any, seconds: float, what: str) -> None:
-    """Poll until the condition holds; there is nothing to be woken by across processes."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit(f"not within {seconds:g} s: {what}")
-        time.sleep(0.02)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schedules", type=int, default=100_000)
     parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--cluster", action="store_true", help="a Redis Cluster of three primaries")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="one measurement for each number")
     parser.add_argument("--different", action="store_true", help="no cron expression is there twice")
     parser.add_argument("--unchecked", action="store_true", help="do not compare all entries after each measurement")
     options = parser.parse_args()
-
-    with servers(options.shards):
+    with redis_of_its_own(shards=options.shards, cluster=options.cluster):
         measure(options)
-
-
-@contextmanager
-def servers(shards: int) -> Iterator[None]:
-    """Have a Redis of its own and a migrated database meanwhile, also for worker processes."""
-    from django_delayq.embedded import EmbeddedServer
-
-    server = EmbeddedServer()
-    server.start()
-    try:
-        with tempfile.TemporaryDirectory(prefix="delayq-bench-") as scratch:
-            os.environ |= {
-                "DELAYQ_REDIS_URL": server.url,
-                "DELAYQ_TEST_SCRATCH": scratch,
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "DELAYQ_TEST_OPTIONS": json.dumps({"SHARDS": shards}),
-                "PYTHONPATH": str(ROOT),
-            }
-            import django
-
-            django.setup()
-            from django.core.management import call_command
-
-            call_command("migrate", verbosity=0)
-            yield
-    finally:
-        server.stop()
-
-
-@contextmanager
-def running(broker: Any, number: int) -> Iterator[list[int]]:
-    """Have so many workers meanwhile; yield their process ids once they claim."""
-    command = [sys.executable, "-m", "django", "delayq_worker"]
-    workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(number)]
-    try:
-        wait_for(lambda: len(broker.workers()) == number, 60, "the workers' first heartbeats")
-        time.sleep(3)  # they have imported everything, and claim
-        yield [worker.pid for worker in workers]
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.wait()
-
-
-def note_sweep(broker: Any) -> None:
-    """Note that a full sweep has just ended, else the workers would make one."""
-    from django_delayq.mirror import turn
-
-    noted = turn.LastSweep(broker.now_ms(), broker.run_ids(), turn.fingerprint(), 0, 0)
-    broker.note_sweep(json.dumps(asdict(noted)))
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -216,10 +110,10 @@ def measure(options: argparse.Namespace) -> None:
     mirror.check_layout(broker)
     began = time.monotonic()
     mirror.rebuild(broker, broker.shards())
-    note_sweep(broker)
+    note_chores_done(broker)
     print(f"mirrored at first in {time.monotonic() - began:.1f} s", flush=True)
     for number in options.workers:
-        with running(broker, number) as pids:
+        with running_workers(broker, number) as pids:
             flush(options, broker, pids)
         if options.unchecked:
             continue
@@ -234,10 +128,8 @@ def measure(options: argparse.Namespace) -> None:
 def flush(options: argparse.Namespace, broker: Any, pids: list[int]) -> None:
     """Flush and print what it took."""
     places = broker.shards()
-    client = broker.client
+    servers = servers_of(broker)
     members = sum(item.members for item in broker.stats(places))
-    client.config_set("slowlog-log-slower-than", SLOWER_THAN_US)
-    client.config_set("slowlog-max-len", 50_000)
 
     def is_back() -> bool:
         stats = broker.stats(places)
@@ -245,21 +137,16 @@ def flush(options: argparse.Namespace, broker: Any, pids: list[int]) -> None:
         return built and sum(item.members for item in stats) >= members
 
     usage = Usage(pids)
-    client.execute_command("FLUSHALL", "SYNC")  # else the server is busy for a second with what it had
+    for server in servers:
+        server.execute_command("FLUSHALL", "SYNC")  # else the server is busy for a second with what it had
     began, flushed_at = time.monotonic(), datetime.now(UTC)
-    client.slowlog_reset()
-    with pings(client) as waits:
+    with scripts_and_pings(servers) as told:
         wait_for(is_back, 900, "every schedule to be back")
     seconds = time.monotonic() - began
     used = str(usage)
-    slow = sorted((e["duration"] for e in client.slowlog_get(50_000) if e["command"].split()[0] in EVAL), reverse=True)
-    print(f"{members} schedules, {options.shards} shard(s) a queue, {len(pids)} worker(s)")
+    print(f"{members} schedules, {options.shards} shard(s) a queue, {len(servers)} server(s), {len(pids)} worker(s)")
     print(f"  {seconds:.1f} s until the last epoch, {seconds / members * 100_000:.2f} s per 100k; workers: {used}")
-    longest = f"{slow[0] / 1000:.1f} ms" if slow else f"under {SLOWER_THAN_US / 1000:g} ms"
-    over, late = sum(duration > 5000 for duration in slow), sum(wait > 25 for wait in waits)
-    print(f"  longest script {longest}, {over} over 5 ms (by SLOWLOG, waits for a processor included)")
-    p99 = sorted(waits)[len(waits) * 99 // 100]
-    print(f"  {len(waits)} PINGs: p99 {p99:.1f} ms, longest {max(waits):.1f} ms, {late} over 25 ms")
+    print(*told, sep="\n")
     time.sleep(2)  # what was claimed is recorded
     print(f"  {due_meanwhile(flushed_at, flushed_at + timedelta(seconds=seconds))}", flush=True)
 

@@ -127,8 +127,10 @@ def test_it_tells_when_the_last_full_sweep_was_and_what_it_mended(built):
     drift = mirror.drift(built)
     assert began <= drift.swept_at <= from_ms(built.now_ms())
     assert drift.mended == 1
+    assert 0 < drift.swept_seconds < 60 and drift.sweep_overdue_seconds == 0
     built.note_sweep(json.dumps({"at_ms": "garbage"}))
     assert mirror.drift(built).swept_at is None
+    assert mirror.drift(built).sweep_overdue_seconds is None
 
 
 def test_the_number_of_queries_and_commands_does_not_grow_with_the_schedules(built, django_assert_num_queries):

@@ -1,5 +1,6 @@
 """Queues that only the settings of other processes name: their guard stays, and nobody mirrors them wrongly."""
 
+import io
 import json
 import re
 
@@ -9,6 +10,7 @@ from django.core.management import CommandError, call_command
 from django_delayq import mirror
 from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import ForeignLayout
+from django_delayq.management import progress
 from django_delayq.models import Origin, Run
 from tests.integration.mirroring import mirrored, schedule
 
@@ -121,3 +123,17 @@ def test_who_would_count_them_alike_may_mirror_them(use):
     assert mirror.sweep_now(few).lines == []
     assert sum(members(few)) == len(rows)
     assert all(mirrored(few, row) for row in rows)
+
+
+def test_a_move_tells_how_far_it_is(known, use, monkeypatch):
+    for name in ("FIRST_SECONDS", "JSON_SECONDS"):
+        monkeypatch.setattr(progress, name, 0.0)
+    for number in range(8):
+        schedule(f"s{number}", queue="bulk")
+    use(["default", "bulk"], {"default": 1, "bulk": BULK + 1})
+    out = io.StringIO()
+    call_command("delayq_sync", "--reshard", "--json", stdout=out)
+    *steps, told = map(json.loads, out.getvalue().splitlines())
+    assert [step["entries"] for step in steps] == sorted(step["entries"] for step in steps)
+    assert steps[-1]["entries"] >= 16 == steps[-1]["of"]  # what enters a shard that comes later is seen again
+    assert told["shards"] == {"bulk": BULK + 1} and 0 < told["moved"]["bulk"] <= 8

@@ -53,6 +53,16 @@ def test_a_sweep_is_noted_and_none_is_due_for_a_while(broker):
     assert (turn.read_last(broker).checked, turn.read_last(broker).mended) == (1, 1)
 
 
+def test_what_an_older_version_noted_has_no_duration(noted):
+    note = json.loads(noted.last_sweep())
+    assert note.pop("seconds") > 0
+    noted.note_sweep(json.dumps(note))
+    assert turn.read_last(noted).seconds == 0
+    for garbage in ("x", float("inf"), []):
+        change_note(noted, seconds=garbage)
+        assert turn.read_last(noted) is None
+
+
 DUE = [
     ("never swept or flushed", lambda b: b.note_sweep(None)),
     ("ten minutes ago", lambda b: change_note(b, at_ms=b.now_ms() - 600_000)),

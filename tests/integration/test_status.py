@@ -1,6 +1,8 @@
 """What `delayq_status` sees in Redis and the database, and how it says so."""
 
 import io
+import json
+import re
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -8,7 +10,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import orders, status
+from django_delayq import mirror, orders, status
 from django_delayq.models import Condition, ScheduleState
 from django_delayq.status.snapshot import (
     DatabaseView,
@@ -179,3 +181,15 @@ def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(CommandError, match=option) as caught:
         call_command("delayq_status", option, value)
     assert caught.value.returncode == 2
+
+
+def test_it_tells_how_long_the_last_full_sweep_took_and_how_overdue_the_next_one_is(well):
+    assert "Swept      not known" in text().splitlines()
+    mirror.sweep_now(well)
+    note = {**json.loads(well.last_sweep()), "seconds": 4.2, "mended": 1234}
+    well.note_sweep(json.dumps(note))
+    assert re.search(r"^Swept      \S+ \S+ UTC in 4\.2 s, 1,234 mended$", text(), re.MULTILINE)
+    well.note_sweep(json.dumps({**note, "at_ms": note["at_ms"] - 645_000}))
+    assert re.search(r" mended; the next one has been due for 45\.\d s$", text(), re.MULTILINE)
+    drift = ask()[1]["drift"]
+    assert drift["swept_seconds"] == 4.2 and 45 <= drift["sweep_overdue_seconds"] < 60

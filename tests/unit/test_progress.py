@@ -59,3 +59,23 @@ def test_a_program_gets_an_object_in_a_line(total) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (61, "1:01 min")])
 def test_time_left_is_short_to_read(seconds, text) -> None:
     assert progress._clock(seconds) == text
+
+
+def test_a_line_for_a_person_takes_the_place_of_the_bar() -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        with Progress(OutputWrapper(terminal), "entries") as bar:
+            bar.at(50, 200)
+            bar.say("waiting")
+        shown = os.read(ours, 1000).decode()
+    os.close(ours)
+    assert " 25%  50 entries" in shown
+    _, line, wiped, rest = shown.split("\r", 3)
+    assert (wiped, rest.strip()) == (" " * len(line), "waiting")
+
+
+def test_a_program_is_told_no_line_for_a_person() -> None:
+    out = io.StringIO()
+    with Progress(OutputWrapper(out), "entries", as_json=True) as bar:
+        bar.say("waiting")
+    assert out.getvalue() == ""

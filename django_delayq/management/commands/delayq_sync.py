@@ -71,7 +71,7 @@ class Command(BaseCommand):
             return
         ledger.check_tables()
         if options["reshard"] is not None:
-            self._reshard(broker, options["reshard"])
+            self._reshard(broker, options["reshard"], as_json=options["json"])
         elif options["adopt"]:
             self._sweep(broker, options, mirror.adopt)
         else:
@@ -109,14 +109,19 @@ class Command(BaseCommand):
             self.stdout.write(f"… and {len(report.lines) - len(shown):,} more; -v 2 lists all.")
         self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_changed(options)}.")
 
-    def _reshard(self, broker: Broker, number: int) -> None:
+    def _reshard(self, broker: Broker, number: int, *, as_json: bool) -> None:
         config = conf.get_config()
         if number and any(config.shard_count(queue) != number for queue in config.queues):
             raise CommandError(
                 f"DELAYQ['SHARDS'] is {config.shards!r} here, not {number}. Set the new number first, in the settings "
                 "that the next workers start with, and run this with them."
             )
-        moved = mirror.reshard(broker, say=self.stdout.write)
+        with Progress(self.stdout, "entries", as_json=as_json) as progress:
+            moved = mirror.reshard(broker, say=progress.say, at=progress.at)
+        if as_json:
+            shards = {queue: config.shard_count(queue) for queue in moved}
+            self.stdout.write(json.dumps({"moved": moved, "shards": shards}))
+            return
         for queue, count in moved.items():
             self.stdout.write(f"{queue}: {count} entries moved to {config.shard_count(queue)} shards.")
         if not moved:
