@@ -49,14 +49,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
             values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
             values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     if database is not None:
-        named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
-        values["schedules"] = {
-            name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()
-        }
-        values["database"] = {"alias": database.alias, "vendor": database.vendor}
-        runs = database.open_runs
-        values["open_runs"] = None if runs is None else {name: _least(count) for name, count in runs.items()}
-        values["dead_durable_jobs"] = _least(database.dead_jobs)
+        values |= _database_values(database)
     values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
@@ -64,6 +57,19 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     if snapshot.last_hour is not None:
         values["last_hour"] = list(_last_hour(snapshot.last_hour))
     return values
+
+
+def _database_values(database: DatabaseView) -> dict[str, Any]:
+    named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
+    runs = database.open_runs
+    return {
+        "schedules": {
+            name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()
+        },
+        "database": {"alias": database.alias, "vendor": database.vendor},
+        "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
+        "dead_durable_jobs": _least(database.dead_jobs),
+    }
 
 
 def _least(count: int | None) -> int | None:

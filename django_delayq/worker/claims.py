@@ -84,14 +84,8 @@ class Claims:
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
-        epoch = (claimed.epoch or "").removeprefix("building:")
-        new = epoch not in ("", self._known.get(shard))
-        if not epoch:
-            self.upkeep.rebuild_soon()
-            self.timers.flushed(shard)
-        elif claimed.epoch != epoch:
-            self.upkeep.help_soon()
-        elif new and not self._is_ours(shard, epoch):
+        new = self._is_new(shard, claimed.epoch)
+        if new is None:
             self.dispatcher.release(entries, 0)
             return None
         try:
@@ -100,6 +94,19 @@ class Claims:
             self.dispatcher.release(entries, UNFORESEEN_MS)
             raise
         return [other for other in self.others if new or other.name in claimed.also] if well else None
+
+    def _is_new(self, shard: Shard, told: str | None) -> bool | None:
+        """Say whether the shard's index is another one than it was; None where it is not ours."""
+        epoch = (told or "").removeprefix("building:")
+        new = epoch not in ("", self._known.get(shard))
+        if not epoch:
+            self.upkeep.rebuild_soon()
+            self.timers.flushed(shard)
+        elif told != epoch:
+            self.upkeep.help_soon()
+        elif new and not self._is_ours(shard, epoch):
+            return None
+        return new
 
     def _is_ours(self, shard: Shard, epoch: str) -> bool:
         """Say whether the shard is ours. At first, or after a flush, it may be another database's: then stop."""

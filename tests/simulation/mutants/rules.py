@@ -235,8 +235,8 @@ RULES = (
         hl.deleted_unseen, "I5 a member that nothing stands behind",
     ),
     mutant(
-        "nodelta", "the delta sweep brings missed edits", "mirror.sweep:delta_sweep",
-        "newer = sync(broker, pks)", "newer = []",
+        "nodelta", "the delta sweep brings missed edits", "mirror.sweep:_mirror_edits",
+        "newer = sync(broker, [pk for (pk,) in rows.read(pks, unmirrored)])", "newer = []",
         hl.edit_unseen, "I5 the sweep left an edit",
     ),
     mutant(
