@@ -175,6 +175,33 @@ def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
     assert mirror.full_sweep(built).lines == []
 
 
+# -- by SQL, as docs/size.md says
+
+
+def test_an_edit_by_sql_that_marks_its_rows_is_followed_by_the_next_delta_sweep(built):
+    row = schedule()
+    before = Schedule.objects.get()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_delayq_schedule SET cron = '0 6 * * *', generation = generation + 1")
+    mirror.delta_sweep(built)
+    assert Schedule.objects.get().effective_from > before.effective_from
+    assert mirrored(built, row)
+
+
+def test_a_deletion_by_sql_with_tombstones_is_followed_by_the_next_delta_sweep(built):
+    row = schedule()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO django_delayq_tombstone (member, queue, generation, created_at) "
+            "SELECT 's' || id, queue, generation + 1, CURRENT_TIMESTAMP FROM django_delayq_schedule"
+        )
+        for table in ("schedulestate", "declaration", "schedule"):
+            cursor.execute(f"DELETE FROM django_delayq_{table}")  # noqa: S608
+    assert not absent(built, row)
+    assert mirror.delta_sweep(built) == 1
+    assert absent(built, row)
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL would rather read the table")
 def test_a_sweep_that_finds_nothing_reads_no_table(built):
     make(300)
