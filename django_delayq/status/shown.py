@@ -63,9 +63,7 @@ def _database_values(database: DatabaseView) -> dict[str, Any]:
     named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
     runs = database.open_runs
     return {
-        "schedules": {
-            name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()
-        },
+        "schedules": {name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()},
         "database": {"alias": database.alias, "vendor": database.vendor},
         "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
         "dead_durable_jobs": _least(database.dead_jobs),
