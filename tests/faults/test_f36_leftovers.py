@@ -73,7 +73,7 @@ def test_f36_what_a_task_leaves_running_ends_with_the_grace_of_its_worker(what, 
         process.terminate()
         assert process.wait(PATIENCE_SECONDS) == 0
         assert "Traceback" not in output_of(process)
-    assert left is None or not alive({left})
+    wait_until(lambda: not alive({left}))  # it was told to end, and nobody waited for it
 
 
 def test_f36_a_second_signal_ends_a_worker_in_which_a_thread_was_left(do):
@@ -92,7 +92,7 @@ def test_f36_a_process_becomes_a_fresh_one_whatever_its_tasks_did_to_it(what, do
         again = rf"Worker \S+:{process.pid}:"
         wait_until(lambda: len(re.findall(again, output_of(process))) == 2 or process.poll() is not None)
         assert process.poll() is None, output_of(process)
-        assert left is None or not alive({left})
+        wait_until(lambda: not alive({left}))
         assert do("where").result == str(ROOT)
         process.terminate()
         assert process.wait(PATIENCE_SECONDS) == 0
