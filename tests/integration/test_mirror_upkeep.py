@@ -154,10 +154,16 @@ def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, run
     monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 3600)
     # A full sweep that is due as the flush comes would build the shards before a claim can miss them.
     monkeypatch.setattr(upkeep.mirror, "sweep_in_turn", lambda *args, **options: None)
+    # A purge takes its time: what it has yet to delete must not have been written again.
+    flushed, rebuild_soon = threading.Event(), upkeep.Upkeep.rebuild_soon
+    monkeypatch.setattr(
+        upkeep.Upkeep, "rebuild_soon", lambda self: flushed.wait(PATIENCE_SECONDS) and rebuild_soon(self)
+    )
     running()
     wait_until(noted.workers)
     ((name, (_, before)),) = noted.workers().items()
-    noted.client.flushdb()  # at once: what a purge has yet to delete, the worker may have written again already
+    noted.purge()
+    flushed.set()
     wait_until(lambda: noted.workers().get(name, (0, ""))[1])
     details = json.loads(noted.workers()[name][1])  # its memory may be another by now
     assert (details["queues"], details["started"]) == (["default", "mail"], json.loads(before)["started"])
