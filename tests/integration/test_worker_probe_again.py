@@ -66,7 +66,8 @@ def working(monkeypatch, *, beat_seconds=0.2):
 def beats(worker, count):
     """Wait for so many heartbeats more: on another server there may be none yet."""
     seen = set()
-    wait_until(lambda: seen.add(worker.broker.workers().get(worker.options.name)) or len(seen - {None}) > count)
+    name = worker.options.name
+    wait_until(lambda: seen.add(worker.broker.workers().get(name, (None, ""))[0]) or len(seen - {None}) > count)
 
 
 def test_a_worker_ends_its_runs_and_itself_where_a_server_that_evicts_has_taken_the_place(

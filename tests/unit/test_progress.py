@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from contextlib import contextmanager
 
 import pytest
 from django.core.management.base import OutputWrapper
@@ -17,15 +18,30 @@ def at_once(monkeypatch):
         monkeypatch.setattr(progress, name, 0.0)
 
 
-def test_on_a_terminal_there_is_a_bar_and_nothing_of_it_is_left() -> None:
+@contextmanager
+def terminal():
+    """Lend a terminal to write to, and what reads all that was written: it is handed over in parts, up to a mark."""
     ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as terminal:
-        with Progress(OutputWrapper(terminal), "schedules", 200) as bar:
-            assert bar.at(50)
+
+    def read():
+        out.write("END", ending="")
+        out.flush()
         shown = ""
-        while shown.count("\r") < 3:  # a terminal hands over what it has
+        while not shown.endswith("END"):
             shown += os.read(ours, 1000).decode()
+        return shown.removesuffix("END")
+
+    with os.fdopen(theirs, "w") as stream:
+        out = OutputWrapper(stream)
+        yield out, read
     os.close(ours)
+
+
+def test_on_a_terminal_there_is_a_bar_and_nothing_of_it_is_left() -> None:
+    with terminal() as (out, read):
+        with Progress(out, "schedules", 200) as bar:
+            assert bar.at(50)
+        shown = read()
     assert "[#######.......................]  25%  50 schedules" in shown
     _, line, wiped, rest = shown.split("\r")
     assert (wiped, rest) == (" " * len(line), "")
@@ -62,15 +78,11 @@ def test_time_left_is_short_to_read(seconds, text) -> None:
 
 
 def test_a_line_for_a_person_takes_the_place_of_the_bar() -> None:
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as terminal:
-        with Progress(OutputWrapper(terminal), "entries") as bar:
+    with terminal() as (out, read):
+        with Progress(out, "entries") as bar:
             bar.at(50, 200)
             bar.say("waiting")
-        shown = ""
-        while not shown.endswith("waiting\r\n"):  # a terminal hands over what it has
-            shown += os.read(ours, 1000).decode()
-    os.close(ours)
+        shown = read()
     assert " 25%  50 entries" in shown
     _, line, wiped, rest = shown.split("\r", 3)
     assert (wiped, rest.strip()) == (" " * len(line), "waiting")
