@@ -28,6 +28,8 @@ SECRET_WORDS = frozenset((
 SECRET_PAIRS = frozenset((before, "key") for before in (
     "api", "access", "private", "secret", "signing", "encryption", "ssh", "master", "license", "account",
 ))  # fmt: skip
+#: A text without any of these has no secret; most lines of a log are such, and need no closer look.
+_TRACES = ("://", "key", *sorted(SECRET_WORDS))
 #: A shorter secret argument is not looked for in texts: it would hide what only looks like it.
 SHORTEST_SOUGHT = 4
 #: Nor a shorter line of one that has several.
@@ -96,6 +98,10 @@ def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
     text = text[-MOST_READ:]
     for secret in sorted({spelling for value in secrets for spelling in _spellings(value)}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
+    if text.isascii():  # else the case of a letter is not that simple
+        lowered = text.lower()
+        if not any(trace in lowered for trace in _TRACES):
+            return text
     text = _CREDENTIALS.sub(f"{HIDDEN}@", text)
     text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
     return _hide_pairs(text)

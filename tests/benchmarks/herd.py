@@ -2,10 +2,11 @@
 
 Run from the project's root, with DATABASE_URL naming a PostgreSQL database that is empty, or that `.pages` has filled:
 `python -m tests.benchmarks.herd [--schedules N] [--runs N] [--herd N] [--rounds N] [--workers N] [--threads N]
-[--shards N] [--cluster] [--sweep] [--history-days N]`. The first run gives every schedule a new beginning, so that no
-more than some 400 a minute are due beside the herd: have a copy of what you need (`createdb -T`). Redis is a server of
-its own, or a cluster of three primaries. Each round gives the herd another minute, waits for it, and prints when all
-was recorded, and how late the points were claimed. Asserts nothing about time, but that the whole herd has succeeded.
+[--batch-size N] [--shards N] [--cluster] [--sweep] [--history-days N]`. The first run gives every schedule a new
+beginning, so that no more than some 400 a minute are due beside the herd: have a copy of what you need (`createdb -T`).
+Redis is a server of its own, or a cluster of three primaries. Each round gives the herd another minute, waits for it,
+and prints when all was recorded, and how late the points were claimed. Asserts nothing about time, but that the whole
+herd has succeeded.
 """
 
 import argparse
@@ -153,12 +154,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=100, help="DELAYQ['BATCH_SIZE']")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--cluster", action="store_true", help="a Redis Cluster of three primaries")
     parser.add_argument("--sweep", action="store_true", help="a full sweep at the same time, by another process")
     parser.add_argument("--history-days", type=int, help="in every second round, older runs are pruned meanwhile")
     options = parser.parse_args()
-    with redis_of_its_own(shards=options.shards, cluster=options.cluster, HISTORY_DAYS=options.history_days):
+    settings = {"HISTORY_DAYS": options.history_days, "BATCH_SIZE": options.batch_size}
+    with redis_of_its_own(shards=options.shards, cluster=options.cluster, **settings):
         from django_delayq import mirror
         from django_delayq.broker import Broker
 

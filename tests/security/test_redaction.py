@@ -47,6 +47,14 @@ def test_a_name_is_secret_in_every_spelling(shape):
         assert looks_secret(shape.format(name, name.upper(), name[0].upper() + name[1:])), name
 
 
+@pytest.mark.parametrize("shape", ["{}=hunter2", "now {}: hunter2", '{{"{}": "hunter2"}}'])
+def test_every_secret_name_is_seen_in_a_text_in_any_case(shape):
+    names = [*SECRET_WORDS, *("_".join(pair) for pair in SECRET_PAIRS)]
+    for name in names:
+        for text in (shape.format(name), shape.format(name.upper())):
+            assert "hunter2" not in redact_text(text), text
+
+
 @pytest.mark.parametrize("name", ["tokenizer", "author", "keyboard", "key", "days", "", "cookiecutter", "sessional"])
 def test_a_name_that_only_contains_the_letters_is_not(name):
     assert not looks_secret(name)
