@@ -2,9 +2,10 @@
 logic: each action is one call.
 """
 
+from .controls import ControlAdmin
 from .jobs import RedisJobAdmin
 from .overview import OverviewAdmin
 from .runs import RunAdmin
 from .schedules import ScheduleAdmin
 
-__all__ = ["OverviewAdmin", "RedisJobAdmin", "RunAdmin", "ScheduleAdmin"]
+__all__ = ["ControlAdmin", "OverviewAdmin", "RedisJobAdmin", "RunAdmin", "ScheduleAdmin"]

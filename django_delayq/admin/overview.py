@@ -1,6 +1,6 @@
 """At a glance: what is wrong and what to do, what was done of late, queues, workers, servers. Asks, and shows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -13,13 +13,15 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf, ledger, minutes, status
 from ..counters import LAG, Tally, by_queue, outcomes, percentile
 from ..fields import utcnow
-from ..models import BulkAction, Condition, Overview, Schedule, ScheduleState
+from ..models import BulkAction, Condition, Control, Overview, Schedule, ScheduleState
 from ..plain import plain
 from ..status.snapshot import RedisView, Snapshot
 from . import charts, display
@@ -110,9 +112,26 @@ class OverviewAdmin(BaseAdmin):
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=_problems(snapshot, details=details), facts=list(self._facts()), charts=list(_charts(span)),
-            queues=_queues(redis), workers=_workers(redis), servers=_servers(snapshot, details),
+            queues=_queues(redis, self._held(request)), workers=_workers(redis), servers=_servers(snapshot, details),
             at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
         )  # fmt: skip
+
+    def _held(self, request: HttpRequest) -> Callable[[str], SafeString]:
+        """Return what says of a queue what people hold back of it, with a link to where they do."""
+        rows = {row.name: row for row in Control.objects.filter(kind=Control.Kind.QUEUE)}
+
+        def shown(queue: str) -> SafeString:
+            row = rows.get(queue)
+            told = display.badge("warn", row.standing) if row is not None and row.standing else ""
+            if not request.user.has_perm(f"django_delayq.{'add' if row is None else 'change'}_control"):
+                return format_html("{} {}", queue, told)
+            if row is None:
+                address = f"{self.address('add', model='control')}?{urlencode({'name': queue, 'paused': 'on'})}"
+            else:
+                address = self.address("change", row.pk, model="control")
+            return format_html('{} {} <a href="{}">{}</a>', queue, told, address, _("Pause or limit"))
+
+        return shown
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
         """Yield (tone, words with a link) of what a person should look at."""
@@ -137,6 +156,8 @@ class OverviewAdmin(BaseAdmin):
                 shown = f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
                 address = address if address.startswith("/") else f"{schedules}{address}"
                 yield tone, format_html('<a href="{}">{}</a>', address, words % {"count": shown})
+        for row in ledger.held_back():
+            yield "warn", f"{row}: {row.standing}"
 
 
 def _count(rows: QuerySet[Any]) -> int:
@@ -201,8 +222,8 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s" if value < 60 else f"{value / 60:g} min"
 
 
-def _queues(redis: RedisView | None) -> list[list[Any]]:
-    """Return a row for each queue: points, jobs, the oldest, and what was done in a minute of late."""
+def _queues(redis: RedisView | None, shown: Callable[[str], SafeString]) -> list[list[Any]]:
+    """Return a row for each queue: its name, points, jobs, the oldest, and what was done in a minute of late."""
     if redis is None:
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
@@ -216,7 +237,7 @@ def _queues(redis: RedisView | None) -> list[list[Any]]:
             if not name.startswith("skipped")
         )  # fmt: skip
         rows.append([
-            jobs.queue, waiting - due - leased, due, leased, jobs.waiting, jobs.ready, jobs.running, jobs.dead,
+            shown(jobs.queue), waiting - due - leased, due, leased, jobs.waiting, jobs.ready, jobs.running, jobs.dead,
             display.milliseconds(timedelta(seconds=oldest)) if oldest else "–", f"{ended / RATE_MINUTES:,.1f}",
         ])  # fmt: skip
     return rows

@@ -210,7 +210,9 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
         """See `Memory.free`; the dead are not free."""
         return [key for key in super().free() if self.members[key].died_ms is None]
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[JobEntry]:
+    def claim(
+        self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None
+    ) -> Claim[JobEntry]:
         holder, leased = self.lease(shard, limit, lease_ms)
         for member, _ in leased:
             self._give_up_key((shard, member))

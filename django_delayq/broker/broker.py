@@ -22,6 +22,11 @@ JOURNAL_GRACE_MS = 60_000
 EXACT = 2**53 - 1
 
 
+def claim_arguments(limit: int, lease_ms: int, request: int) -> list[Any]:
+    """Return what the claims of both kinds begin with."""
+    return [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS]
+
+
 class Broker(Prefix):
     """Redis as this package uses it. Safe to share between threads.
 
@@ -41,8 +46,11 @@ class Broker(Prefix):
     def _keys(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.config.prefix, shard)
 
-    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
-        return self.scripts.run(name, Call(keys.shard_keys(self.config.prefix, shard, worker or self.worker), args))
+    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "", also: tuple[str, ...] = ()) -> Any:
+        parts = keys.PARTS + also
+        return self.scripts.run(
+            name, Call(keys.shard_keys(self.config.prefix, shard, worker or self.worker, parts), args)
+        )
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
         made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
@@ -59,13 +67,16 @@ class Broker(Prefix):
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[Entry]:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim[Entry]:
         """Lease up to `limit` due members until `lease_ms` from the server's now.
+
+        `most`: so many leases, of due points and jobs together, may stand in the shard; None for any number.
 
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
-        reply = self._run("claim", shard, [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.worker])
+        args = [*claim_arguments(limit, lease_ms, request), self.worker, "" if most is None else most]
+        reply = self._run("claim", shard, args, also=("held", "jobs"))
         now, head, epoch, fence, jobs, *rest = reply
         entries = []
         for at in range(0, len(rest), 5):

@@ -7,7 +7,7 @@ from operator import methodcaller
 from typing import Any
 
 from . import keys
-from .broker import JOURNAL_GRACE_MS, SCRIPT_PART, Broker
+from .broker import SCRIPT_PART, Broker, claim_arguments
 from .connection import translated
 from .exchange import Argument
 from .keys import Shard, member_shard
@@ -167,10 +167,12 @@ class JobBroker:
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[JobEntry]:
+    def claim(
+        self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None
+    ) -> Claim[JobEntry]:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
-        args = [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, self.broker.worker]
-        now, head, epoch, fence, *rest = self._run("job_claim", shard, args)
+        args = [*claim_arguments(limit, lease_ms, request), self.broker.worker, "" if most is None else most]
+        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, [self._names(shard)["lease"]])
         entries = []
         for at in range(0, len(rest), 4):
             member, payload, lapsed, reclaims = rest[at : at + 4]

@@ -8,7 +8,7 @@ name more in `Claimed.also`, by which the claim of the first kind says that the 
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -132,6 +132,14 @@ class Verdicts(Generic[H]):
     asked: bool = False
     error: Error | None = None
 
+    def hold_back(self, holds: Callable[[H], bool], delay_ms: int) -> None:
+        """Have what is not to be executed now be handed back."""
+        for group in (self.start, self.suspects):
+            back = [held for held in group if holds(held)]
+            if back:
+                self.back += [(held, delay_ms) for held in back]
+                group[:] = [held for held in group if held not in back]
+
     def put_back(self, members: Collection[str]) -> None:
         """Have these be handed back, instead of what was found before."""
         for group in (self.start, self.suspects, self.decided, self.unknown):
@@ -151,8 +159,10 @@ class Kind(Protocol[H]):
     def tables(self) -> tuple[type[Model], ...]:
         """Whose rows may be locked by others."""
 
-    def claim(self, shard: Shard, limit: int, request: int, deadline: float) -> Claimed[H]:
+    def claim(self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None) -> Claimed[H]:
         """Lease what is due. The same `request` again returns what the lost reply had.
+
+        `most`: so many entries of all kinds may be leased in the shard.
 
         Raises:
             BrokerError: The claim may have been executed.

@@ -44,9 +44,11 @@ class Jobs(JobCalls):
 
     # -- from Redis
 
-    def claim(self, shard: Shard, limit: int, request: int, deadline: float) -> Claimed[HeldJob]:
+    def claim(
+        self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None
+    ) -> Claimed[HeldJob]:
         """See `Kind.claim`."""
-        claim = self.jobs.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request)
+        claim = self.jobs.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
         entries = [HeldJob(self, shard, entry.member, claim.holder, deadline, entry=entry) for entry in claim.entries]
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries)
 

@@ -53,9 +53,11 @@ class Points(PointCalls):
 
     # -- from Redis
 
-    def claim(self, shard: Shard, limit: int, request: int, deadline: float) -> Claimed[HeldPoint]:
+    def claim(
+        self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None
+    ) -> Claimed[HeldPoint]:
         """See `Kind.claim`."""
-        claim = self.broker.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request)
+        claim = self.broker.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
         same: dict[str, Any] = {"fence": claim.fence, "worker": self.broker.worker, "claimed_at": from_ms(claim.now_ms)}
         entries = [
             HeldPoint(

@@ -3,10 +3,12 @@
 Note [What counts as wrong]
 Wrong is what keeps due points from being run in time, or Redis from agreeing with the database, and does not pass by
 itself within seconds. A shard that is being rebuilt is not wrong, one that waits for it is. A task that fails, a
-schedule that is parked or exhausted is a matter of that schedule: it is shown, but does not alarm. In a prefix that
+schedule that is parked or exhausted is a matter of that schedule: it is shown, but does not alarm; so is what people
+hold back. In a prefix that
 belongs to somebody else only that is wrong: its numbers are not ours.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 from django.utils.translation import gettext as _
@@ -28,10 +30,11 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
         problems += _server(server)
     if compared is not None and compared.foreign:
         return [*problems, Problem("foreign_layout", compared.foreign)]
+    paused = {row.name for row in snapshot.held_back if row.kind == "queue" and row.is_paused()}
     if redis is not None:
         for queue in dict.fromkeys(shard.queue for shard in redis.shards):
-            problems += _queue(queue, redis, max_lag)
-        problems += _overload(redis, snapshot.load)
+            problems += _queue(queue, redis, math.inf if queue in paused else max_lag)
+        problems += _overload(redis, snapshot.load) if not paused else ()
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
     refused = snapshot.database and snapshot.database.refused

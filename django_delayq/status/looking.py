@@ -1,7 +1,7 @@
 """Looks at Redis and the database, and at one by the other. Never waits much longer than it was told to."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -16,6 +16,7 @@ from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
 from ..fields import utcnow
+from ..models import Control
 from ..redaction import redact_text
 from .database_side import compare, count_all, reach_database
 from .redis_side import read_redis
@@ -45,12 +46,14 @@ def look(*, seconds: float) -> Snapshot:
     snapshot.database = _answer(snapshot, database, deadline, no_database)
     if snapshot.database is not None:
         counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
+        holding: Future[Sequence[Control]] = _ask(ledger.held_back)
         summing = _ask(partial(minutes.read_counts, utcnow() - timedelta(hours=1), broker=broker))
         if snapshot.redis is not None:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
             snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
         snapshot.load = _answer(snapshot, loading, deadline, no_database)
+        snapshot.held_back = _answer(snapshot, holding, deadline, no_database) or ()
         snapshot.last_hour = _answer(snapshot, summing, deadline, None)
         _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
     return snapshot
@@ -70,6 +73,7 @@ def look_quickly(*, server: bool = False) -> Snapshot:
         snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
+        snapshot.held_back = ledger.held_back()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))
     return snapshot

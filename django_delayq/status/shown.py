@@ -10,7 +10,18 @@ from ..ledger import Load
 from ..mirror import Drift
 from ..pruning import LastPass
 from .judge import exit_status
-from .snapshot import MOST_COUNTED, DatabaseView, JobsView, Named, Problem, ServerView, ShardView, Snapshot, WorkerView
+from .snapshot import (
+    MOST_COUNTED,
+    Comparison,
+    DatabaseView,
+    JobsView,
+    Named,
+    Problem,
+    ServerView,
+    ShardView,
+    Snapshot,
+    WorkerView,
+)
 
 #: So many shards and silent workers are listed; the JSON has all of them.
 MOST_ROWS = 16
@@ -19,7 +30,7 @@ NOT_COUNTED = "not counted in time"
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
     "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
-    "pruned",
+    "pruned", "held_back",
 )  # fmt: skip
 LAYOUTS = {"ours": "ours", "none": "nobody's yet", "foreign": "another's"}
 
@@ -50,6 +61,13 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
             values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     if database is not None:
         values |= _database_values(database)
+    values["held_back"] = [
+        {
+            "kind": str(row.kind), "name": row.name, "paused": row.is_paused(), "most": row.most, "reason": row.reason,
+            "until": row.until and row.until.isoformat(), "by": row.changed_by, "since": row.changed_at.isoformat(),
+        }
+        for row in snapshot.held_back
+    ]  # fmt: skip
     values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
@@ -137,17 +155,25 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             yield "Redis", _server(server)
     yield "Database", f"{database.alias} ({database.vendor})" if database is not None else "not known"
     yield "Prefix", f"{snapshot.prefix!r}, {LAYOUTS[compared.layout] if compared is not None else 'not known'}"
-    if compared is not None and compared.moving:
-        yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
-    yield "Drift", "not known" if compared is None or compared.drift is None else _drift(compared.drift)
-    if compared is not None and compared.drift is not None:
-        yield "Swept", _swept(compared.drift)
+    for row in snapshot.held_back:
+        yield "Held back", f"{row}: {row.standing}"
+    yield from _compared(compared)
     if load is not None and load.executed + load.missed:
         yield "Load", _load(load)
     if compared is not None and compared.pruned is not None:
         yield "Pruned", _pruned(compared.pruned)
     if database is not None:
         yield from _counts(database)
+
+
+def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
+    if compared is not None and compared.moving:
+        yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
+    if compared is None or compared.drift is None:
+        yield "Drift", "not known"
+    else:
+        yield "Drift", _drift(compared.drift)
+        yield "Swept", _swept(compared.drift)
 
 
 def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """What was seen, as values. Ages and delays are in seconds, by Redis' clock. A field is None where it is not known."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ..counters import Counts
 from ..ledger import Load
 from ..mirror import Drift
+from ..models import Control
 from ..pruning import LastPass
 
 #: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
@@ -171,4 +173,6 @@ class Snapshot:
     load: Load | None = None
     #: What was counted in the last hour.
     last_hour: Counts | None = None
+    #: What people hold back: rows that are in force.
+    held_back: Sequence[Control] = ()
     blind: list[Problem] = field(default_factory=list)

@@ -29,7 +29,7 @@ class MemoryPoints(Memory[StandingPoint]):
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int) -> Claim[Entry]:
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim[Entry]:
         holder, leased = self.lease(shard, limit, lease_ms)
         entries = tuple(
             Entry(member, item.point_ms, item.generation, item.attempts, lapsed=False) for member, item in leased

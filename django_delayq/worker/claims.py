@@ -1,5 +1,6 @@
 """Claims what is due in one shard and has it dispatched. Knows whether the index is still the one that it knew."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from .. import failpoints, mirror
 from ..broker import Shard
 from ..exceptions import BrokerError, ForeignLayout
 from ..kinds import Held, Kind
+from .controls import LIMITED_SECONDS, PAUSED_SECONDS
 from .dispatch import Dispatcher
 from .upkeep import Upkeep
 
@@ -35,7 +37,8 @@ class Claims:
     def __init__(self, kinds: Sequence[Kind[Any]], dispatcher: Dispatcher, upkeep: Upkeep) -> None:
         self.first, *self.others = kinds
         self.dispatcher, self.upkeep = dispatcher, upkeep
-        self.timers, self.trouble = dispatcher.timers, dispatcher.trouble
+        self.timers, self.trouble, self.controls = dispatcher.timers, dispatcher.trouble, dispatcher.controls
+        self._limited: set[Shard] = set()  # where a limit was reached
         self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
         self._request: dict[tuple[Kind[Any], Shard], int] = {}
         self._unanswered: set[tuple[Kind[Any], Shard]] = set()
@@ -51,6 +54,9 @@ class Claims:
 
         False where the loop must not go on to the next shard: a server failed, or it ends.
         """
+        if self.controls.is_paused(shard.queue) and self.answered:
+            self.timers.put_off(shard, PAUSED_SECONDS)
+            return True
         asked, well = [*self._owed.pop(shard, ()), self.first], True
         while asked and well and (most := room()) > 0:
             named = self._claim(asked[0], shard, max(1, most // len(asked)))
@@ -63,6 +69,11 @@ class Claims:
             self._owed[shard] = owed
         return well
 
+    def one_has_ended(self) -> None:
+        """Something was settled: where a limit was reached, there may be room again."""
+        while self._limited:
+            self.timers.put_off(self._limited.pop(), 0.0)
+
     def _claim(self, kind: Kind[Any], shard: Shard, limit: int) -> list[Kind[Any]] | None:
         """Claim and dispatch of one kind; return which others have something due there, None where that failed."""
         key = kind, shard
@@ -71,7 +82,8 @@ class Claims:
         failpoints.reach("before_claim")
         deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `leases.py`
         try:
-            claimed = kind.claim(shard, limit, self._request[key], deadline)
+            most = self.controls.most(shard)
+            claimed = kind.claim(shard, limit, self._request[key], deadline, most)
         except BrokerError as error:
             self._unanswered.add(key)
             self.timers.unanswered(shard)
@@ -82,6 +94,9 @@ class Claims:
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
+        if most is not None and len(claimed.entries) < limit and (claimed.head_ms or math.inf) <= claimed.now_ms:
+            self._limited.add(shard)
+            self.timers.put_off(shard, LIMITED_SECONDS)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
         new = self._is_new(shard, claimed.epoch)

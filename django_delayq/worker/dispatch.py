@@ -11,6 +11,8 @@ from ..exceptions import BrokerError
 from ..grouping import grouped
 from ..kinds import Held, Kind, Verdicts
 from ..kinds.base import AGAIN_MS
+from ..ledger import HeldBack
+from .controls import TASK_MS, Controls
 from .isolation import Isolation
 from .recorder import Recorder
 from .slots import Slots
@@ -24,9 +26,11 @@ OFFER_SECONDS = 10.0
 class Dispatcher:
     """Used by the loop's thread only."""
 
-    def __init__(self, recorder: Recorder, slots: Slots, *, max_reclaims: int) -> None:
+    def __init__(
+        self, recorder: Recorder, slots: Slots, *, max_reclaims: int, controls: Controls | None = None
+    ) -> None:
         """The recorder's timers are told when what was handed back comes due, and that others should have it first."""
-        self.recorder, self.slots = recorder, slots
+        self.recorder, self.slots, self.controls = recorder, slots, controls or Controls(None, read=HeldBack)
         self.keeper, self.trouble, self.timers = recorder.keeper, recorder.trouble, recorder.timers
         self.isolation = Isolation(recorder, max_reclaims=max_reclaims)
         self._taken_over: deque[Held] = deque()  # to start as slots become free, see `go_on`
@@ -52,6 +56,7 @@ class Dispatcher:
     def dispatch(self, kind: Kind[Any], entries: list[Held]) -> bool:
         """Have claimed entries judged and set each on its way; False where the database failed."""
         verdicts = kind.judge(entries)
+        verdicts.hold_back(self.controls.holds, TASK_MS)
         self._carry_out(verdicts)
         at_once = self._sort(verdicts.suspects) if verdicts.suspects else []
         if self._isolating():

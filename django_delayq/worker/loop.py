@@ -21,6 +21,7 @@ from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
 from .claims import Claims
+from .controls import Controls
 from .counting import Counting
 from .dispatch import Dispatcher
 from .exit_codes import OK, RECYCLE, UNFINISHED
@@ -71,7 +72,10 @@ class Worker:
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
         self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
-        self.dispatcher = Dispatcher(self.recorder, self.slots, max_reclaims=self.config.max_reclaims)
+        self.controls = Controls(self.broker)
+        self.dispatcher = Dispatcher(
+            self.recorder, self.slots, max_reclaims=self.config.max_reclaims, controls=self.controls
+        )
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
         self.upkeep = Upkeep(
@@ -195,7 +199,10 @@ class Worker:
 
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
+        runs = self.recorder.runs
         self._write()
+        if self.recorder.runs > runs:
+            self.claims.one_has_ended()
         if self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs:
             self.stopping = True
             return 0.0
@@ -204,6 +211,8 @@ class Worker:
             return self.trouble.until - now
         if self.dispatcher.waiting and self.slots.stalled():
             self.dispatcher.release_waiting()
+        if (self.dispatcher.waiting or not self.timers.until(now)) and self.controls.refresh():
+            self.dispatcher.release_all()
         self.dispatcher.go_on()
         try:
             for shard in self.timers.turns(now) if self._room() > 0 else ():

@@ -110,6 +110,10 @@ class Timers:
         self._turn[shard] = max(self._turn[shard], self._not_before[shard])
         return True
 
+    def put_off(self, shard: Shard, seconds: float) -> None:
+        """Note that nothing can be claimed there now: claim in so many seconds, whatever the head is."""
+        self._claim_at(shard, time.monotonic() + seconds)
+
     def unanswered(self, shard: Shard) -> None:
         """Note that a claim's reply was lost: it is to be asked for again, whatever the head is."""
         self._claim_at(shard, time.monotonic())

@@ -4,6 +4,8 @@
 local DUE, EPOCH, FENCE, JOBS, READY, DEAD, PAYLOAD, HELD, PRIORITY, UNIQUE, RECLAIMS, TAKEN =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local COMMON = 12
+-- Which KEYS of a claim have the leases of points, those of jobs, and the times of those.
+local LEASES = {13, 8, 4}
 -- Note [Priorities]
 -- One step of priority is worth so many µs of waiting: what is due goes in order of priority, and nothing waits for ever
 -- behind what is more urgent.

@@ -1,6 +1,8 @@
 -- Prelude of the scripts on points: their KEYS, always the same list, see broker/keys.py. No key name is built in Lua.
 local DUE, POINT, GEN, LEASE, FENCE, ATTEMPTS, JOURNAL, EPOCH =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+-- Which KEYS of a claim have the leases of points, those of jobs, and the times of those.
+local LEASES = {4, 9, 10}
 
 -- What stands for the jobs keeps its score: here it is garbage, beside it the jobs wait.
 local function drop(members)

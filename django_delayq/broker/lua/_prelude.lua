@@ -79,7 +79,30 @@ local function lease(journal, leases, members, fence, request, worker, journal_m
   return lapsed
 end
 
--- Claim as ARGV says: limit, lease_ms, request, journal_ms, worker. `find` gives the members to be leased; `tell` reads
+-- How many members of a hash of leases have one that still stands, by their scores.
+local function standing(leases, scored, now)
+  local number, members = 0, {}
+  for i, text in ipairs(call('HGETALL', leases)) do
+    if i % 2 == 1 then members[#members + 1] = text end
+  end
+  for first = 1, #members, 1000 do
+    for _, score in ipairs(call('ZMSCORE', scored, unpack(members, first, math.min(first + 999, #members)))) do
+      if score and tonumber(score) > now then number = number + 1 end
+    end
+  end
+  return number
+end
+
+-- Note [Limits]
+-- At most so many leases of both kinds may stand in a shard: a lease that has run out is nobody's execution any more. So
+-- whoever is killed makes room when its lease ends, and what is claimed ahead counts as if it ran.
+local function room(most, limit, now)
+  if (most or '') == '' then return limit end
+  local both = standing(KEYS[LEASES[1]], DUE, now) + standing(KEYS[LEASES[2]], KEYS[LEASES[3]], now)
+  return math.max(0, math.min(limit, tonumber(most) - both))
+end
+
+-- Claim as ARGV says: limit, lease_ms, request, journal_ms, worker, and how many leases may stand, '' for any. `find` gives the members to be leased; `tell` reads
 -- what is told of them (so that a key of a foreign type fails before anything is written), and returns it for each.
 -- Completes the reply, but for the head; returns the members, with the scores that end their leases, and whether they
 -- are newly leased. nil where nothing may be claimed, and the reply is complete.
@@ -92,7 +115,10 @@ local function claim(journal, leases, now, reply, find, tell)
     reply[2] = fence
     return nil
   end
-  if fresh then members = find(tonumber(ARGV[1])) end
+  if fresh then
+    local limit = room(ARGV[6], tonumber(ARGV[1]), now)
+    members = limit > 0 and find(limit) or {}
+  end
   if #members == 0 then return members end
   local row = tell(members)
   if fresh then

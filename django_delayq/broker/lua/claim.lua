@@ -1,10 +1,11 @@
 -- PURPOSE  Lease up to `limit` due members, or repeat the reply to a request whose reply was lost.
--- KEYS     the constant list (JOURNAL is the calling process' own)
--- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker
+-- KEYS     the constant list (JOURNAL is the calling process' own), HELD and JOBS of the jobs
+-- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker, how many leases of
+--          both kinds may stand in the shard, see Note [Limits] | ''
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due | '', then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': nobody's lease ran out; else the holder whose did,
 --          or '1' or '-' where he is not known any more)
--- COST     O(limit + log N)
+-- COST     O(limit + log N), with a limit of leases also O(leases)
 -- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must tell exactly what was leased.
 local now, jobs = server_ms(), tonumber(call('ZSCORE', DUE, 'jobs') or '')
 local reply = {int(now), '', call('GET', EPOCH) or '', '', jobs and jobs <= now and '1' or ''}

@@ -1,10 +1,11 @@
 -- PURPOSE  Lease up to `limit` jobs whose turn it is, or repeat the reply to a request whose reply was lost.
--- KEYS     the constant list of jobs (TAKEN is the calling process' own)
--- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker
+-- KEYS     the constant list of jobs (TAKEN is the calling process' own), LEASE of the points
+-- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker, how many leases of
+--          both kinds may stand in the shard, see Note [Limits] | ''
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', then per job:
 --          member, payload | '', lapsed ('0'; else an earlier lease ran out: of this holder, '1' or '-' where that is
 --          not known any more), reclaims
--- COST     O((limit + what came due) · log N)
+-- COST     O((limit + what came due) · log N), with a limit of leases also O(leases)
 -- ATOMIC BECAUSE two workers must never hold a lease on one job, and the journal must tell exactly what was leased.
 -- Note [Due first, then its turn]
 -- Whatever has come due is moved to READY before anything is taken, at most PROMOTE at a time: so what is urgent goes

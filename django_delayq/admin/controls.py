@@ -1,0 +1,85 @@
+"""Pauses and limits in the admin: of queues and tasks, for all workers at once."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db import models
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from .. import conf, registry
+from ..fields import utcnow
+from ..models import Control
+from . import display
+from .base import BaseAdmin, column
+from .formfields import InstantField
+
+
+def _state(row: Control) -> Any:
+    if row.is_paused():
+        return display.badge("warn", _("paused"))
+    return display.badge("busy", _("limited")) if row.most is not None else display.badge("quiet", _("goes on"))
+
+
+class ControlForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What is known is offered; the row says what it refuses."""
+
+    class Meta:
+        model = Control
+        fields = ("kind", "name", "paused", "until", "reason", "most")
+        widgets = {"name": forms.TextInput(attrs={"list": "delayq-held-names", "size": 60})}
+
+
+@admin.register(Control)
+class ControlAdmin(BaseAdmin):
+    """Every worker follows a saved row within a second."""
+
+    form = ControlForm
+    formfield_overrides = {models.DateTimeField: {"form_class": InstantField}}
+    list_display = ("kind", "name", "shown_state", "reason", "shown_until", "most", "changed_by", "shown_changed")
+    list_display_links = ("name",)
+    list_filter = ("kind", "paused")
+    search_fields = ("name", "reason")
+    ordering = ("kind", "name")
+    actions = ("resume",)
+    change_form_template = "admin/django_delayq/control/change_form.html"
+    shown_state = column(gettext_lazy("state"), _state)
+    shown_until = column(gettext_lazy("until"), lambda row: display.instant(row.until))
+    shown_changed = column(gettext_lazy("changed"), lambda row: display.instant(row.changed_at))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Of whom it is does not change: the history of a row is about one queue or task."""
+        return ("kind", "name") if obj is not None else ()
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Offer what there is."""
+        context["names"] = [*conf.get_config().queues, *sorted(registry.get_tasks())]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Control, form: Any, change: bool) -> None:
+        """Note who it was; what is not paused has no end and needs no reason."""
+        obj.changed_at, obj.changed_by = utcnow(), request.user.get_username()[:200]
+        if not obj.paused:
+            obj.until = None
+        super().save_model(request, obj, form, change)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Have the history say what holds from then on, not only which fields were touched."""
+        row: Control = form.instance
+        return row.standing or _("nothing is held back")
+
+    @admin.action(description=gettext_lazy("Resume, and lift the limit"), permissions=["change"])
+    def resume(self, request: HttpRequest, queryset: QuerySet[Control]) -> None:
+        """Let the chosen ones go on."""
+        count = 0
+        for row in queryset:
+            row.paused, row.until, row.most, row.reason = False, None, None, ""
+            row.changed_at, row.changed_by = utcnow(), request.user.get_username()[:200]
+            row.save()
+            self.log_change(request, row, _("nothing is held back"))
+            count += 1
+        text = ngettext("%(count)d goes on.", "%(count)d go on.", count)
+        self.message_user(request, text % {"count": count})

@@ -1,0 +1,45 @@
+"""What people hold back at the moment, as workers need it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ..models import Control
+from .bulk import database
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Which queues and tasks are paused, each with the reason, and how many of a queue may run at a time."""
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def paused(self) -> Collection[tuple[str, str]]:
+        """Kind and name of each that is paused."""
+        return {("queue", name) for name in self.queues} | {("task", name) for name in self.tasks}
+
+
+def held_back() -> list[Control]:
+    """Return the rows that hold something back now.
+
+    Raises:
+        django.db.Error: Nothing is known.
+    """
+    return list(Control.objects.using(database()).in_force())
+
+
+def read_held_back() -> HeldBack:
+    """Read it in one query.
+
+    Raises:
+        django.db.Error: Nothing is known.
+    """
+    queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
+    for row in held_back():
+        if row.is_paused():
+            (queues if row.kind == Control.Kind.QUEUE else tasks)[row.name] = row.reason
+        if row.most is not None and row.kind == Control.Kind.QUEUE:
+            most[row.name] = row.most
+    return HeldBack(queues, tasks, most)

@@ -1,0 +1,71 @@
+"""`manage.py delayq_control`: pause, resume, limit queues and tasks; list what is held back. No logic of its own."""
+
+import getpass
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+from django.utils import timezone
+
+from django_delayq import controls, explain, ledger
+from django_delayq.exceptions import DelayQError
+from django_delayq.fields import utcnow
+from django_delayq.plain import plain
+
+
+class Command(BaseCommand):
+    """Writes a row of the database, which every worker follows within a second. Needs no Redis."""
+
+    help = "Pause or resume a queue or a task, or limit how many of a queue run at a time; without a word, list it all."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the words and options."""
+        words = parser.add_subparsers(dest="word", metavar="pause | resume | limit")
+        pause = words.add_parser("pause", help="Start nothing of it; what runs goes on, and nothing is lost.")
+        resume = words.add_parser("resume", help="Let it go on.")
+        limit = words.add_parser("limit", help="Let so many of a queue run at a time.")
+        for parsed in (pause, resume):
+            parsed.add_argument("name", help="A queue, or with --task the path of a task.")
+            parsed.add_argument("--task", action="store_true", help="It is a task.")
+        pause.add_argument("--reason", default="", help="Shown wherever it matters.")
+        pause.add_argument("--until", metavar="TIME", help="Then it goes on: '2026-11-21 09:00', or 09:00 for today.")
+        limit.add_argument("name", help="A queue.")
+        limit.add_argument("most", help="A number, or none for any number.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Do it and say how it stands; fail with one line that says what to write."""
+        try:
+            ledger.check_tables()
+            rows = [self._change(options)] if options["word"] else ledger.held_back()
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from error
+        except (DelayQError, ImproperlyConfigured, DatabaseError, ValueError) as error:
+            raise CommandError(str(error)) from error
+        for row in rows:
+            self.stdout.write(plain(f"{row}: {row.standing or 'nothing is held back'}."))
+        if not rows:
+            self.stdout.write("Nothing is held back.")
+
+    def _change(self, options: dict[str, Any]) -> Any:
+        name, by = options["name"], _whoever()
+        if options["word"] == "limit":
+            most = options["most"]
+            if most != "none" and not (most.isascii() and most.isdecimal() and len(most) <= 9):
+                raise ValueError(f"{most!r} is no limit: write a whole number, or none.")
+            return controls.limit(name, None if most == "none" else int(most), by=by)
+        named = {"task": name} if options["task"] else {"queue": name}
+        if options["word"] == "resume":
+            return controls.resume(**named, by=by)
+        until = options["until"]
+        if until is not None:
+            until = explain.parse_moment(until, timezone.get_current_timezone_name(), utcnow()).first
+        return controls.pause(**named, reason=options["reason"], until=until, by=by)
+
+
+def _whoever() -> str:
+    try:
+        return getpass.getuser()[:200]
+    except (OSError, KeyError):  # a container without names
+        return ""

@@ -1,0 +1,335 @@
+"""Pauses and limits: what the scripts hold to, what a worker heeds, and who may say so."""
+
+import html
+import json
+import re
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
+
+from django_delayq import controls, explain, ledger, status
+from django_delayq.broker import JobBroker
+from django_delayq.fields import utcnow
+from django_delayq.models import Control, Run, Schedule
+from django_delayq.worker import Worker, WorkerOptions
+from tests.app import tasks
+from tests.integration.admin_pages import client_for
+from tests.integration.job_shard import JobShard, new
+from tests.integration.shard import PLACE, SeededShard
+from tests.support import DAILY_CRON, DAY, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+# -- the limit of a shard
+
+
+@pytest.fixture
+def points(broker):
+    return SeededShard(broker)
+
+
+def claim(points, request, most, *, limit=10, lease_ms=30_000):
+    claimed = points.broker.claim(PLACE, limit=limit, lease_ms=lease_ms, request=request, most=most)
+    return [entry.member for entry in claimed.entries]
+
+
+def test_no_more_points_are_leased_than_may_stand(points):
+    for number in range(6):
+        points.member(f"s{number}", due=-1000 + number)
+    assert claim(points, 1, 4) == ["s0", "s1", "s2", "s3"]
+    assert claim(points, 2, 4) == []
+    assert claim(points, 2, 4) == [], "a repeated request"
+    assert claim(points, 3, 5) == ["s4"]
+    assert claim(points, 4, 0) == []
+    assert claim(points, 5, None) == ["s5"]
+
+
+def test_a_lease_that_ran_out_does_not_count(points):
+    for number in range(6):
+        points.member(f"s{number}", due=-1000 + number)
+    assert len(claim(points, 1, 3, lease_ms=1)) == 3
+    ended = points.broker.now_ms() + 1
+    while points.broker.now_ms() <= ended:
+        pass
+    assert len(claim(points, 2, 3)) == 3
+    assert claim(points, 3, 3) == []
+
+
+def test_the_reply_that_was_lost_is_repeated_although_the_limit_is_reached(points):
+    points.member("s1")
+    points.member("s2")
+    assert claim(points, 1, 1) == ["s1"]
+    assert claim(points, 1, 1) == ["s1"]
+
+
+def test_points_and_jobs_of_a_shard_have_one_limit(points):
+    jobs = JobShard(points.broker, epoch=None, shard=PLACE)
+    jobs.jobs.enqueue_each([(PLACE, [new("j1"), new("j2"), new("j3")])], {PLACE: "e1"}, again=False)
+    points.member("s1")
+    points.member("s2")
+
+    def claim_jobs(request, most):
+        claimed = JobBroker(points.broker).claim(PLACE, limit=10, lease_ms=30_000, request=request, most=most)
+        return [entry.member for entry in claimed.entries]
+
+    assert claim(points, 1, 3) == ["s1", "s2"]
+    assert claim_jobs(1, 3) == ["j1"]
+    assert claim_jobs(2, 3) == []
+    assert claim(points, 2, 3) == []
+    assert claim_jobs(3, 4) == ["j2"]
+
+
+# -- a worker
+
+
+def schedule(name="nightly", **values):
+    return Schedule.objects.create(
+        **{"name": name, "task": "tests.app.tasks.noop", "kind": "cron", "cron": DAILY_CRON, **values}
+    )
+
+
+def statuses():
+    return sorted(Run.objects.values_list("schedule_name", "status"))
+
+
+def test_nothing_of_a_paused_queue_runs_and_afterwards_everything(broker):
+    make_due(broker, schedule(queue="mail"))
+    make_due(broker, schedule("other"))
+    controls.pause("mail", reason="the provider is down")
+    result = tasks.noop.using(queue_name="mail").enqueue()
+    run_burst()
+    assert statuses() == [("other", "succeeded")]
+    result.refresh()
+    assert not result.is_finished
+    controls.resume("mail")
+    run_burst()
+    assert statuses() == [("nightly", "succeeded"), ("other", "succeeded")]
+    result.refresh()
+    assert result.is_finished
+
+
+def test_what_was_late_by_the_end_of_a_pause_follows_missed(broker):
+    row = schedule(missed="skip", grace=timedelta(minutes=5))
+    controls.pause("default")
+    make_due(broker, row, timedelta(0))
+    run_burst()
+    assert statuses() == []
+    controls.resume("default")
+    run_burst()
+    assert statuses() == [("nightly", "skipped")]
+
+
+def test_a_pause_ends_by_itself(broker):
+    make_due(broker, schedule())
+    row = controls.pause("default", until=utcnow() + timedelta(hours=1))
+    run_burst()
+    assert statuses() == []
+    Control.objects.filter(pk=row.pk).update(until=utcnow())
+    run_burst()
+    assert statuses() == [("nightly", "succeeded")]
+
+
+def test_entries_of_a_paused_task_wait_and_the_others_of_the_queue_run(broker):
+    make_due(broker, schedule())
+    make_due(broker, schedule("adds", task="tests.app.tasks.add", kwargs={"a": 1}))
+    held = tasks.noop.enqueue()
+    controls.pause(task="tests.app.tasks.noop")
+    run_burst()
+    assert statuses() == [("adds", "succeeded")]
+    held.refresh()
+    assert not held.is_finished
+    entry = broker.views([(f"s{Schedule.objects.get(name='nightly').pk}", "default")])[0]
+    assert not entry.leased
+    assert entry.score_ms > broker.now_ms()
+
+
+def test_what_waits_for_a_slot_is_handed_back_when_its_queue_is_paused(broker):
+    for number in range(6):
+        make_due(broker, schedule(f"s{number}"))
+    worker = Worker(WorkerOptions(queues=("default",), threads=1))
+    worker.slots.capacity = lambda: 6 - worker.slots.waiting  # its threads have not started: all of it waits
+    worker.round()
+    assert worker.slots.waiting == 6
+    controls.pause("default")
+    worker.controls._read_at = 0.0  # it was half a second ago
+    worker.round()
+    assert worker.slots.waiting == 0
+    assert not any(view.leased for view in broker.views([(f"s{pk}", "default") for pk in pks()]))
+
+
+def pks():
+    return Schedule.objects.values_list("pk", flat=True)
+
+
+def test_a_limited_queue_runs_no_more_at_a_time_and_all_in_the_end(broker):
+    for number in range(9):
+        make_due(broker, schedule(f"s{number}"))
+    controls.limit("default", 2)
+    worker = Worker(WorkerOptions(queues=("default",), threads=8))
+    worker.slots.start()
+    seen = 0
+    for _ in range(2000):
+        worker.round(0.005)
+        seen = max(seen, len(worker.keeper))
+        if Run.objects.filter(status="succeeded").count() == 9:
+            break
+    worker.slots.stop(1)
+    assert statuses() == [(f"s{number}", "succeeded") for number in range(9)]
+    assert seen == 2
+
+
+def test_a_limit_is_divided_among_shards(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": {"default": 4, "mail": 1}}
+    controls.limit("default", 9)
+    worker = Worker(WorkerOptions(queues=("default", "mail")))
+    worker.controls.refresh()
+    assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {2}
+    assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "mail"} == {None}
+    controls.limit("default", 1)
+    worker.controls._read_at = 0.0
+    worker.controls.refresh()
+    assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {1}
+
+
+def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog):
+    from django.db import OperationalError
+
+    controls.pause("mail")
+    worker = Worker(WorkerOptions(queues=("mail",)))
+    assert worker.controls.refresh()
+
+    def away():
+        raise OperationalError("gone")
+
+    worker.controls._read, worker.controls._read_at = away, 0.0
+    assert not worker.controls.refresh()
+    assert worker.controls.is_paused("mail")
+    assert [record.message for record in caplog.records if "cannot be read" in record.message] == [
+        "What people have paused or limited cannot be read. What was known last holds: gone"
+    ]
+
+
+# -- who says so
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: controls.pause("emial"), "There is no queue emial; there are: default, mail."),
+        (lambda: controls.pause(task="tests.app.tasks.nope"), "No installed app has a @task function"),
+        (lambda: controls.pause("mail", until=utcnow() - DAY), "That time has passed."),
+        (lambda: controls.limit("mail", -1), "Ensure this value is greater than or equal to 0."),
+    ],
+)
+def test_what_would_hold_nothing_back_is_refused(call, message):
+    with pytest.raises(ValidationError) as caught:
+        call()
+    assert message in " ".join(caught.value.messages)
+    assert not Control.objects.exists()
+
+
+def test_neither_both_nor_none_can_be_named():
+    for call in (lambda: controls.pause(), lambda: controls.pause("mail", task="tests.app.tasks.noop")):
+        with pytest.raises(TypeError, match="Name a queue or a task"):
+            call()
+
+
+def test_a_limit_outlives_a_pause_and_is_one_row():
+    controls.limit("mail", 3, by="ann")
+    controls.pause("mail", reason="full disk", by="bob")
+    assert Control.objects.get().standing == "paused (full disk, by bob), 3 at a time"
+    controls.resume("mail", by="ann")
+    assert Control.objects.get().standing == "3 at a time"
+
+
+def command(*words):
+    from io import StringIO
+
+    out = StringIO()
+    call_command("delayq_control", *words, stdout=out)
+    return out.getvalue()
+
+
+def test_the_command_pauses_limits_resumes_and_lists():
+    assert command() == "Nothing is held back.\n"
+    assert "queue mail: paused (full disk" in command("pause", "mail", "--reason", "full disk")
+    assert "task tests.app.tasks.noop: paused" in command("pause", "--task", "tests.app.tasks.noop")
+    assert "5 at a time" in command("limit", "default", "5")
+    assert len(command().splitlines()) == 3
+    assert "nothing is held back" in command("resume", "mail")
+    assert "nothing is held back" in command("limit", "default", "none")
+    with pytest.raises(CommandError, match="write a whole number, or none"):
+        command("limit", "default", "many")
+    with pytest.raises(CommandError, match="There is no queue emial"):
+        command("pause", "emial")
+    with pytest.raises(CommandError, match="is not a time"):
+        command("pause", "mail", "--until", "tomorrow")
+
+
+def test_status_and_explanation_tell_what_is_held_back(broker):
+    row = schedule(queue="mail")
+    make_due(broker, row, timedelta(hours=2))
+    controls.pause("mail", reason="full disk", by="bob")
+    snapshot = status.look_quickly()
+    problems = [problem.code for problem in status.judge(snapshot)]
+    assert "overdue" not in problems
+    assert ("", "Held back  queue mail: paused (full disk, by bob)") in status.as_lines(snapshot, [])
+    [told] = json.loads(json.dumps(status.as_dict(snapshot, [])))["held_back"]
+    assert (told["kind"], told["name"], told["paused"], told["reason"]) == ("queue", "mail", True, "full disk")
+    lines = " ".join(explain.explain_state(row, utcnow()))
+    assert "Held back by people: queue mail: paused (full disk, by bob)." in lines
+    controls.resume("mail")
+    assert "overdue" in [problem.code for problem in status.judge(status.look_quickly())]
+
+
+# -- in the admin
+
+
+def text_of(response):
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", response.content.decode())).split())
+
+
+LIST, ADD = "/admin/django_delayq/control/", "/admin/django_delayq/control/add/"
+TYPED = {
+    "kind": "queue",
+    "name": "mail",
+    "paused": "on",
+    "until_0": "",
+    "until_1": "",
+    "reason": "full disk",
+    "most": "",
+}
+
+
+def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(boss):
+    form = boss.get(f"{ADD}?name=mail&paused=on").content.decode()
+    assert '<option value="default">' in form
+    assert 'value="mail"' in form
+    boss.post(ADD, TYPED)
+    row = Control.objects.get()
+    assert row.standing.startswith("paused (full disk, by ")
+    assert ledger.read_held_back().queues == {"mail": "full disk"}
+    assert "full disk" in text_of(boss.get(LIST))
+    assert "paused (full disk" in text_of(boss.get("/admin/django_delayq/overview/"))
+    boss.post(LIST, {"action": "resume", "_selected_action": [row.pk]})
+    assert not ledger.held_back()
+    history = text_of(boss.get(f"{LIST}{row.pk}/history/"))
+    assert "paused (full disk" in history
+    assert "nothing is held back" in history
+
+
+def test_the_form_refuses_what_there_is_not(boss):
+    page = text_of(boss.post(ADD, {**TYPED, "name": "emial"}))
+    assert "There is no queue emial" in page
+    assert not Control.objects.exists()
+
+
+def test_whoever_may_only_look_pauses_nothing():
+    viewer = client_for("view_control", "view_schedule")
+    assert viewer.get(LIST).status_code == 200
+    assert viewer.post(ADD, TYPED).status_code == 403
+    assert "Pause or limit" not in text_of(viewer.get("/admin/django_delayq/overview/"))
+    assert not Control.objects.exists()
