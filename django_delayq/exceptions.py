@@ -97,3 +97,10 @@ class TaskTimeout(BaseException):
     Like `asyncio.CancelledError` it is no `Exception`, so that an `except Exception` around one step of a task's work
     does not swallow it. A task that catches it and returns has succeeded.
     """
+
+
+class TaskCancelled(TaskTimeout):
+    """Raised inside a task that somebody has stopped while it ran. What `TaskTimeout` says holds for it too.
+
+    It is recorded as failed (cancelled), and is not tried again.
+    """

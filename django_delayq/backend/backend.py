@@ -135,15 +135,26 @@ class DelayQBackend(BaseTaskBackend):
 
     # -- more than Django's
 
-    def cancel(self, result_id: str) -> bool:
+    def cancel(self, result_id: str, *, running: bool = False, by: str = "") -> bool:
         """Cancel a job that waits; its result is then failed, with the error JobCancelled. False where it has ended.
 
+        `running`: where a worker has it, ask for its execution to be stopped; `by` says who. Within about two seconds
+        `TaskCancelled` is raised in the task, and it is dead then, whatever attempts it had left; see `Run.cancel`.
+
         Raises:
-            JobHeld: A worker has it: it runs, or is about to.
+            JobHeld: A worker has it: it runs, or is about to. Not with `running`.
             TaskResultDoesNotExist: No job has this id.
             BrokerUnavailable: Redis does not answer.
         """
-        return self._order(result_id, lambda store, seen: store.cancel(seen, self.result_ms))
+        try:
+            return self._order(result_id, lambda store, seen: store.cancel(seen, self.result_ms))
+        except JobHeld:
+            if not running:
+                raise
+        from ..models.cancellation import Cancellation, job_key  # see Note [Before the apps are loaded]
+
+        Cancellation.objects.ask(job_key(result_id), by)
+        return True
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
         """Let a job that waits start at another time (a timedelta counts from now). False where it has ended.

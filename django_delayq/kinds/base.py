@@ -48,6 +48,10 @@ class Held:
     #: The monotonic second at which its row was first found locked, 0 for never; whether that was told.
     locked_at: float = 0.0
     told: bool = False
+    #: Who has stopped it while it ran, '' where that is not known; None for nobody.
+    stopped_by: str | None = None
+    #: How an `async def` task is interrupted: by its event loop.
+    interrupt: Callable[[], object] | None = None
     _unconcluded: list[None] = field(default_factory=lambda: [None])
 
     def conclude(self) -> bool:
@@ -65,6 +69,11 @@ class Held:
     def is_lost(self) -> bool:
         """Say whether somebody else may execute the same: for the contexts of tasks."""
         return self.lost
+
+    @property
+    def stop_key(self) -> str:
+        """How people name it who want to stop it, '' where they cannot: see `models/cancellation.py`."""
+        return ""
 
     @property
     def title(self) -> str:

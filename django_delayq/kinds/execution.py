@@ -15,11 +15,13 @@ copy in JSON's types. What can be told of an error that cannot be told is its cl
 import asyncio
 import json
 import logging
+import math
 import os
 import random
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +30,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction
 
 from .. import conf
 from ..compat import AnyTask, normalize_json
-from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskTimeout
+from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskCancelled, TaskTimeout
 from ..jobs import Call
 from ..redaction import redact_text, secret_texts
 from ..registry import parameters_of
@@ -58,14 +60,7 @@ def perform(held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrup
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
-    limit = held.limit
-    if limit is None:
-        try:
-            value, error = call(), None
-        except BaseException as raised:
-            value, error = None, raised
-    else:
-        value, error = timeouts.run(call, held, limit, interrupt=interrupt)
+    value, error = timeouts.run(call, held, math.inf if held.limit is None else held.limit, interrupt=interrupt)
     if os.getpid() != process:
         end_as_child(error)
     seconds = time.perf_counter() - began
@@ -79,22 +74,24 @@ def perform(held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrup
 
 def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
     """Do `perform` with a task; an `async def` one is cancelled by its event loop."""
-    if held.limit is not None and iscoroutinefunction(task.func):
-        call = partial(_call_cancellable, task, held.limit, *args, **kwargs)
+    if iscoroutinefunction(task.func):
+        call = partial(_call_cancellable, held, task, *args, **kwargs)
         return perform(held, timeouts, call, interrupt=False)
     return perform(held, timeouts, partial(task.call, *args, **kwargs))
 
 
-def _call_cancellable(task: AnyTask, seconds: float, /, *args: Any, **kwargs: Any) -> Any:
-    """Call an `async def` task; have its event loop cancel it after so many seconds.
+def _call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
+    """Call an `async def` task; have its event loop cancel it when its time is over, or somebody stops it.
 
     Raises:
         TaskTimeout: It was cancelled. Whatever else it raises passes through, a TimeoutError of its own too.
     """
 
     async def bounded() -> Any:
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(held.limit) as limit:
+                held.interrupt = partial(_end_soon, loop, limit)
                 return await task.acall(*args, **kwargs)
         except TimeoutError:
             if limit.expired():
@@ -103,8 +100,19 @@ def _call_cancellable(task: AnyTask, seconds: float, /, *args: Any, **kwargs: An
 
     value = async_to_sync(bounded)()
     if isinstance(value, asyncio.Timeout):
-        raise TaskTimeout
+        raise TaskTimeout if held.stopped_by is None else TaskCancelled
     return value
+
+
+def _end_soon(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    """Let a timeout be over now. Called by another thread; does nothing where the call has ended."""
+
+    def end() -> None:
+        with suppress(RuntimeError):
+            limit.reschedule(loop.time())
+
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(end)
 
 
 def hung(held: Held, where: str) -> str:
@@ -208,6 +216,8 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
 
 
 def _title(error: BaseException, timeout: float | None) -> str:
+    if issubclass(type(error), TaskCancelled) and not error.args:
+        return "TaskCancelled: stopped by somebody"
     if issubclass(type(error), TaskTimeout) and not error.args and timeout is not None:
         return f"TaskTimeout: stopped after its timeout of {timeout:g} s"
     return f"{type(error).__name__}: {error}"

@@ -13,12 +13,13 @@ from typing import Any
 
 from ..broker import JobEntry, JobSettlement, held_by
 from ..compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
-from ..exceptions import ResultTooLarge, TaskTimeout
+from ..exceptions import ResultTooLarge, TaskCancelled, TaskTimeout
 from ..jobs import Call, JobContext, Retries, State, as_result, encode, note_failed, note_lost, result_id
 from ..jobs.results import instant
 from ..jobs.task import as_enqueued
 from ..ledger import JobRow
 from ..models import JobStatus
+from ..models.cancellation import job_key
 from .base import Held
 from .execution import backoff_ms, hung, perform_task, take, tell
 from .timeouts import Timeouts
@@ -65,6 +66,11 @@ class HeldJob(Held):
     def title(self) -> str:
         """What people call it."""
         return f"job {self.result_id}"
+
+    @property
+    def stop_key(self) -> str:
+        """See `Held.stop_key`."""
+        return job_key(self.result_id)
 
     @property
     def result_id(self) -> str:
@@ -147,7 +153,7 @@ class JobCalls:
 
     def give_up(self, held: HeldJob, where: str) -> None:
         """See `Kind.give_up`."""
-        fail(held, TaskTimeout(), trace=hung(held, where))
+        fail(held, TaskTimeout() if held.stopped_by is None else TaskCancelled(), trace=hung(held, where))
 
 
 def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool = False, trace: str = "") -> None:
@@ -158,7 +164,7 @@ def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool
     if final:
         _note_lost(held)
     state.errors.append((told.path, told.text))
-    if not final and len(state.workers) < (attempts or 1):
+    if not final and held.stopped_by is None and len(state.workers) < (attempts or 1):
         note_failed(state, int(time.time() * 1000))
         delay_ms = backoff_ms(timedelta(seconds=backoff or 0), len(state.workers))
         logger.warning("%s failed, the next attempt is in %.1f s: %s", held.title, delay_ms / 1000, told.title)

@@ -26,6 +26,7 @@ from ..exceptions import HandoverFailed, HandoverRefused, InvalidArguments, Task
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome, as_schedule, keep_former
 from ..models import Status
+from ..models.cancellation import run_key
 from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
@@ -64,6 +65,11 @@ class HeldPoint(Held):
     def lapsed_at(self) -> datetime | None:
         """When the one had claimed it who let his lease run out before; None where none has, or that is not known."""
         return None if self.entry.lapsed_ms is None else from_ms(self.entry.lapsed_ms)
+
+    @property
+    def stop_key(self) -> str:
+        """See `Held.stop_key`: one without a row is not known to anybody yet."""
+        return run_key(self.outcome.run.pk) if self.outcome and self.outcome.run.pk else ""
 
     @property
     def title(self) -> str:
@@ -141,6 +147,8 @@ class PointVerdicts(Verdicts[HeldPoint]):
 
 #: The reason of a run whose task did not react to its timeout.
 REASON_HUNG = "timeout"
+#: The reason of one that somebody has stopped, perhaps with who it was.
+REASON_CANCELLED = "cancelled"
 
 
 def idempotency_key(run: RunRow) -> str:
@@ -181,7 +189,7 @@ class PointCalls:
         else:
             told = _told(error, schedule)
             run.error, run.reason = told.text, told.title
-            held.retry_after_ms = _after_failure(run, schedule, error)
+            held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
         return True
 
@@ -190,7 +198,7 @@ class PointCalls:
         run, schedule = held.outcome.run, held.outcome.schedule
         error = TaskTimeout()
         run.error, run.reason = _told(error, schedule, hung(held, where)).text, REASON_HUNG
-        held.retry_after_ms = _after_failure(run, schedule, error)
+        held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
 
 
@@ -229,10 +237,13 @@ def _told(error: BaseException, schedule: ScheduleRow, trace: str = "") -> Told:
     return tell(error, schedule, timeout=timeout, trace=trace)
 
 
-def _after_failure(run: RunRow, schedule: ScheduleRow, error: BaseException) -> int | None:
+def _after_failure(held: HeldPoint, error: BaseException) -> int | None:
     """Set the status; return the delay in ms where another attempt is due, else None."""
+    run, schedule = held.outcome.run, held.outcome.schedule
+    if held.stopped_by is not None:
+        run.reason = f"{REASON_CANCELLED} by {held.stopped_by}"[:200] if held.stopped_by else REASON_CANCELLED
     final = issubclass(type(error), InvalidArguments | HandoverRefused)  # trying again cannot help
-    if final or run.attempt >= schedule.max_attempts:
+    if final or held.stopped_by is not None or run.attempt >= schedule.max_attempts:
         run.status = Status.FAILED
         return None
     run.status = Status.RETRYING

@@ -6,7 +6,9 @@ between two steps of Python code: a task that sleeps, waits for a socket or comp
 `async def` task is cancelled by its event loop instead (`execution.py`), because a loop that waits is such a C call.
 Hard: what has not ended `TIMEOUT_GRACE_SECONDS` later cannot be stopped by any means that Python has. Its outcome is
 recorded without it, and the process is recycled, because the thread is lost. Whichever of the two comes first, the end
-of the task or the hard timeout, decides the outcome (`Held.conclude`); the other one is discarded.
+of the task or the hard timeout, decides the outcome (`Held.conclude`); the other one is discarded. Whoever stops a task
+while it runs has both done at once, with the grace between them, also where it has no timeout: so every execution is
+watched.
 
 Note [One exception at most]
 An exception that is sent to a thread arrives some steps later, when the task may be over and the thread may be doing
@@ -31,7 +33,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..exceptions import TaskTimeout
+from ..exceptions import TaskCancelled, TaskTimeout
 from .base import Held
 
 logger = logging.getLogger("django_delayq.worker")
@@ -52,7 +54,7 @@ def _raise_in(ident: int, exception: type[BaseException]) -> None:
 
 
 class Watch:
-    """One execution with a timeout, in the thread that made this."""
+    """One execution, in the thread that made this; an infinite time has no end."""
 
     def __init__(self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool) -> None:
         self.held = held
@@ -68,12 +70,12 @@ class Watch:
         """The monotonic second at which there is something to do about it."""
         return min(self.soft_at, self.hard_at)
 
-    def interrupt(self) -> None:
-        """Send the exception, unless the execution has ended. Called by the watching thread, once."""
+    def interrupt(self, exception: type[TaskTimeout] = TaskTimeout) -> None:
+        """Send the exception, unless the execution has ended or one was sent. Called by any other thread."""
         self.soft_at = math.inf
         if self._gate.acquire(blocking=False):
             try:
-                _raise_in(self.ident, TaskTimeout)
+                _raise_in(self.ident, exception)
             finally:
                 self._sent = True
 
@@ -99,7 +101,7 @@ class Watch:
 
 
 class Timeouts:
-    """One thread that watches all executions with a timeout; it sleeps while there are none."""
+    """One thread that watches all executions; it sleeps while none has a timeout."""
 
     def __init__(self, *, grace_seconds: float, overdue: Callable[[Held], None], forget: Callable[[], None]) -> None:
         """`overdue` is told in the watching thread what did not end in time; its outcome is filled in.
@@ -142,11 +144,23 @@ class Timeouts:
             finally:
                 watch.close()
         except BaseException as error:
-            if issubclass(type(error), TaskTimeout):
+            if issubclass(type(error), TaskTimeout) or held.stopped_by is not None:
                 self.forget()
             return None, error
         finally:
             self._watches.discard(watch)
+
+    def cancel(self, held: Held, by: str) -> None:
+        """Stop what runs as if its time were over, whatever that is; `by` says who wants it."""
+        held.stopped_by = by
+        for watch in list(self._watches):
+            if watch.held is held:
+                watch.hard_at = time.monotonic() + self.grace_seconds
+                if held.interrupt is None:
+                    watch.interrupt(TaskCancelled)
+                else:
+                    held.interrupt()
+                self._nudge.put(None)
 
     def _begin(self, watch: Watch) -> None:
         self._watches.add(watch)

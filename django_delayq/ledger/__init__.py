@@ -6,7 +6,7 @@ See `changing.py`, Note [Compare and set].
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
 from .closing import close_abandoned, close_orphan
-from .controls import HeldBack, held_back, read_held_back
+from .controls import HeldBack, held_back, read_cancellations, read_held_back
 from .dead import DeadKey, count_dead, dead_keys, delete_job, load_dead, revive_job
 from .horizon import lock_horizon
 from .instances import as_run, as_schedule
@@ -60,7 +60,7 @@ __all__ = [
     "give_up_keys", "held_back", "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs",
     "load_oldest_open", "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "lock_horizon",
     "merge_minutes", "note_mirrored", "open_apart", "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs",
-    "read_held_back", "read_load", "read_rollup_rows", "read_rollups", "reader", "record", "record_jobs", "revive_job",
-    "settle_state", "start", "start_jobs", "store_results", "take_result", "undo_job_starts", "undo_start",
-    "unmirrored_jobs", "version_of", "write_states", "writer", "writing",
+    "read_cancellations", "read_held_back", "read_load", "read_rollup_rows", "read_rollups", "reader", "record",
+    "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
+    "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writer", "writing",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""What people hold back at the moment, as workers need it."""
+"""What people hold back or want to be stopped at the moment, as workers need it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ..models import Control
+from ..models import Cancellation, Control
 from .bulk import database
 
 
@@ -43,3 +43,13 @@ def read_held_back() -> HeldBack:
         if row.most is not None and row.kind == Control.Kind.QUEUE:
             most[row.name] = row.most
     return HeldBack(queues, tasks, most)
+
+
+def read_cancellations(keys: Collection[str]) -> dict[str, str]:
+    """Return which of these are to be stopped, each with who has asked for it.
+
+    Raises:
+        django.db.Error: Nothing is known.
+    """
+    rows = Cancellation.objects.using(database()).filter(key__in=list(keys))
+    return dict(rows.values_list("key", "asked_by"))

@@ -9,6 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..fields import UTCDateTimeField, utcnow
+from .cancellation import Cancellation, run_key
 from .primary import PrimaryModel, PrimaryQuerySet
 
 if TYPE_CHECKING:
@@ -140,6 +141,19 @@ class Run(PrimaryModel):
         """Return an unsaved row of this schedule, as its definition stands; `values` win."""
         values = {"task": schedule.task, "queue": schedule.queue, "generation": schedule.generation, **values}
         return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
+
+    def cancel(self, by: str = "") -> bool:
+        """Ask for its execution to be stopped; `by` says who. False where it has ended already.
+
+        Within about two seconds `TaskCancelled` is raised in the task, on whatever worker, and it is recorded as failed
+        (cancelled) without another attempt. A task that waits in C sees it afterwards only; what has not ended
+        `TIMEOUT_GRACE_SECONDS` later is recorded without it, and its process replaced. What waits for its execution, or
+        for another attempt, is stopped once that has run for a second.
+        """
+        if not Status(self.status).is_open:
+            return False
+        Cancellation.objects.using(self._state.db).ask(run_key(self.pk), by)
+        return True
 
     @property
     def lag(self) -> timedelta | None:

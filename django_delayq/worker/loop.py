@@ -31,6 +31,7 @@ from .recorder import Recorder
 from .recycling import Recycling, resident_mb
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
+from .stops import Stops
 from .timers import Timers
 from .trouble import Trouble
 from .upkeep import Upkeep
@@ -77,7 +78,9 @@ class Worker:
             self.recorder, self.slots, max_reclaims=self.config.max_reclaims, controls=self.controls
         )
         after_seconds = self.config.running_after_seconds
-        self.showing = Showing(self.slots, self.keeper, self.trouble, after_seconds=after_seconds)
+        self.showing = Showing(
+            self.slots, self.keeper, self.trouble, after_seconds=after_seconds, stops=Stops(self.timeouts)
+        )
         self.upkeep = Upkeep(
             self.broker,
             self.shards,

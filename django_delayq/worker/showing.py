@@ -1,4 +1,7 @@
-"""Has written what has run for a while. Short tasks cost no write for that. See `kinds/starting.py`."""
+"""Has written what has run for a while, and stopped what people want stopped. Short tasks cost no write for that.
+
+See `kinds/starting.py`.
+"""
 
 import time
 
@@ -7,6 +10,7 @@ from django.db import DataError, Error, IntegrityError
 from ..kinds import Held
 from .leases import LeaseKeeper
 from .slots import Slots
+from .stops import Stops
 from .trouble import Trouble
 
 #: Between two looks: a row comes at most so late, and what could not be written is tried again.
@@ -16,8 +20,10 @@ LOOK_SECONDS = 0.5
 class Showing:
     """Used by the loop's thread only."""
 
-    def __init__(self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, *, after_seconds: float) -> None:
-        self._slots, self._keeper, self._trouble = slots, keeper, trouble
+    def __init__(
+        self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, *, after_seconds: float, stops: Stops
+    ) -> None:
+        self._slots, self._keeper, self._trouble, self._stops = slots, keeper, trouble, stops
         self._after = after_seconds
         #: The monotonic second from which on `round` has something to do, where something runs.
         self.look_at = 0.0
@@ -28,6 +34,7 @@ class Showing:
         now = time.monotonic()
         self.look_at = now + LOOK_SECONDS
         running = {held: now - began for held, began in self._slots.executing() if held in self._keeper}
+        self._stops.round(running)
         self._refused &= running.keys()
         late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._refused]
         for kind in dict.fromkeys(held.kind for held in late):

@@ -1,0 +1,45 @@
+"""Has stopped what people want to be stopped while it runs. Used by the loop's thread only.
+
+The request is a row (`models/cancellation.py`): so it reaches every worker, and is not lost with a flush of Redis or
+with the worker that was told. Whoever executes something looks for requests about it twice a second.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from django.db import Error, connections
+
+from .. import ledger
+from ..kinds import Held, Timeouts
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: After an error it is tried again so much later.
+AGAIN_SECONDS = 5.0
+
+
+class Stops:
+    """Reads requests, and has them followed; see `kinds/timeouts.py`, Note [Soft and hard timeouts]."""
+
+    def __init__(
+        self, timeouts: Timeouts, *, read: Callable[[Collection[str]], Mapping[str, str]] = ledger.read_cancellations
+    ) -> None:
+        self._timeouts, self._read = timeouts, read
+        self._again = 0.0  # the monotonic second before which the database is not asked
+
+    def round(self, running: Collection[Held]) -> None:
+        """Have stopped what is to be. Without the database nothing is stopped, and nothing else happens."""
+        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
+        if not named or time.monotonic() < self._again:
+            return
+        try:
+            asked = self._read(named)
+        except Error as error:
+            self._again = time.monotonic() + AGAIN_SECONDS
+            logger.debug("Not known whether anything is to be stopped: %s", error)
+            connections.close_all()
+            return
+        for key, by in asked.items():
+            logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")
+            self._timeouts.cancel(named[key], by)

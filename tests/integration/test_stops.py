@@ -1,0 +1,143 @@
+"""What runs is stopped by a person, on whatever worker, and is not tried again."""
+
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from django_delayq.exceptions import JobHeld
+from django_delayq.models import Cancellation, Run, Schedule
+from django_delayq.models.cancellation import KEPT, job_key, run_key
+from django_delayq.worker import Worker, WorkerOptions
+from tests.acceptance.support import wait_until
+from tests.app import tasks
+from tests.support import DAILY_CRON, make_due
+
+pytestmark = pytest.mark.django_db(transaction=True)
+#: From the click to the outcome in the ledger.
+STOPPED_SECONDS = 2.0
+
+
+@contextmanager
+def working(**options):
+    worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2, **options))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        worker.stop()
+        thread.join(20)
+
+
+def schedule(broker, task, **values):
+    row = Schedule.objects.create(
+        **{
+            "name": "endless", "task": f"tests.app.tasks.{task}", "kind": "cron", "cron": DAILY_CRON,
+            "max_attempts": 5, **values,
+        }
+    )  # fmt: skip
+    make_due(broker, row)
+    return row
+
+
+def running():
+    wait_until(lambda: Run.objects.filter(status="running").exists(), 20, "a running row")
+    return Run.objects.get()
+
+
+@pytest.mark.parametrize("task", ["spin", "aspin"])
+@pytest.mark.parametrize("timeout", [None, timedelta(hours=1)])
+def test_what_runs_is_stopped_within_two_seconds_and_not_tried_again(broker, task, timeout, tmp_path):
+    path = {"path": str(tmp_path / "ran")} if task == "aspin" else {}
+    schedule(broker, task, timeout=timeout, kwargs={"seconds": 600, **path})
+    with working():
+        run = running()
+        assert run.cancel(by="ann")
+        asked = time.monotonic()
+        wait_until(lambda: Run.objects.get().status == "failed", 20, "the end")
+        lasted = time.monotonic() - asked
+    run.refresh_from_db()
+    assert (run.status, run.reason, run.attempt) == ("failed", "cancelled by ann", 1)
+    assert "TaskCancelled" in run.error
+    assert lasted < 10 * STOPPED_SECONDS  # 2 s are played by hand: this machine may do other work
+    assert not run.cancel()
+
+
+def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, settings, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
+    schedule(broker, "ablock", kwargs={"path": str(tmp_path / "ran"), "seconds": 6})
+    with working() as worker:
+        running().cancel()
+        wait_until(lambda: Run.objects.get().status == "failed", 20, "the end")
+        wait_until(lambda: worker.leaving, 20, "a process that is to be replaced")
+    run = Run.objects.get()
+    assert run.reason == "cancelled"
+    assert "Still running" in run.error
+
+
+def test_a_task_that_cleans_up_and_ends_well_has_succeeded(broker, tmp_path):
+    schedule(broker, "tidy", kwargs={"seconds": 600, "path": str(tmp_path / "tidied")})
+    with working():
+        running().cancel()
+        wait_until(lambda: Run.objects.get().status == "succeeded", 20, "the end")
+    assert Run.objects.get().result == "stopped early"
+
+
+def test_a_job_that_runs_is_stopped_and_dead(broker):
+    result = tasks.spin.enqueue(600)
+    backend = tasks.spin.get_backend()
+    with working() as worker:
+        wait_until(lambda: worker.slots.executing(), 20, "an execution")
+        with pytest.raises(JobHeld):
+            backend.cancel(result.id)
+        assert backend.cancel(result.id, running=True, by="ann")
+        wait_until(lambda: not worker.slots.executing(), 20, "the end")
+        wait_until(lambda: finished(result), 20, "the outcome")
+    assert result.status == "FAILED"
+    assert result.errors[0].exception_class_path.endswith("TaskCancelled")
+    assert not Run.objects.exists()
+
+
+def finished(result):
+    result.refresh()
+    return result.is_finished
+
+
+def test_what_is_not_asked_about_goes_on(broker):
+    schedule(broker, "spin", kwargs={"seconds": 2.5})
+    with working():
+        run = running()
+        Cancellation.objects.ask(run_key(run.pk + 1)).ask(job_key(str(run.pk)))
+        wait_until(lambda: Run.objects.get().status == "succeeded", 20, "the end")
+
+
+def test_requests_are_made_once_and_forgotten_after_a_day():
+    Cancellation.objects.ask("run 1", "ann").ask("run 1", "bob")
+    assert Cancellation.objects.get().asked_by == "ann"
+    Cancellation.objects.update(asked_at=Cancellation.objects.get().asked_at - KEPT)
+    Cancellation.objects.ask("run 2")
+    assert [row.key for row in Cancellation.objects.all()] == ["run 2"]
+
+
+def test_without_the_database_what_runs_goes_on_and_is_asked_about_later(broker, monkeypatch):
+    from django.db import OperationalError
+
+    from django_delayq.worker.stops import Stops
+
+    asked = []
+
+    def away(keys):
+        asked.append(keys)
+        raise OperationalError("gone")
+
+    class Held:
+        stopped_by, stop_key, title = None, "run 1", "a run"
+
+    stops = Stops(None, read=away)
+    stops.round([Held()])
+    stops.round([Held()])
+    assert len(asked) == 1
