@@ -6,7 +6,7 @@ from django import forms
 from django.contrib import admin
 from django.db import models
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -49,6 +49,14 @@ class ControlAdmin(BaseAdmin):
     shown_state = column(gettext_lazy("state"), _state)
     shown_until = column(gettext_lazy("until"), lambda row: display.instant(row.until))
     shown_changed = column(gettext_lazy("changed"), lambda row: display.instant(row.changed_at))
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Lead to the row of what the address names, where there is one already."""
+        named = {"kind": request.GET.get("kind", Control.Kind.QUEUE), "name": request.GET.get("name", "")}
+        row = Control.objects.filter(**named).first() if request.method == "GET" and named["name"] else None
+        if row is not None and self.has_view_permission(request, row):
+            return HttpResponseRedirect(self.address("change", row.pk))
+        return super().add_view(request, form_url, extra_context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Of whom it is does not change: the history of a row is about one queue or task."""

@@ -36,6 +36,13 @@ MOST_SELECTED = 100
 NAMES_SHOWN = 20
 
 
+#: Of runs and jobs.
+STOP_NOTE = gettext_lazy(
+    "TaskCancelled is raised in the task within two seconds. It is recorded as failed and not tried again. Code that "
+    "waits outside of Python is not interrupted: after the grace it is recorded without it, and its process replaced."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """Something that can be done to jobs in some states, by whoever has the permission."""
@@ -82,6 +89,12 @@ ORDERS = {
             done=ngettext_lazy("%(count)d job is cancelled.", "%(count)d jobs are cancelled.", "count"),
         ),
         Order(
+            name="stop", permission="change", states=(JobState.RUNNING,), do=operating.stop,
+            label=gettext_lazy("Stop"), label_of_action=gettext_lazy("Stop selected jobs…"), note=STOP_NOTE,
+            logged=gettext_lazy("Stop asked for."),
+            done=ngettext_lazy("%(count)d job is being stopped.", "%(count)d jobs are being stopped.", "count"),
+        ),
+        Order(
             name="retry", permission="change", states=(JobState.DEAD,), do=operating.revive,
             by_row=operating.revive_row,
             label=gettext_lazy("Retry"), label_of_action=gettext_lazy("Retry selected jobs…"),
@@ -122,6 +135,11 @@ LEFT = {
     Outcome.NOT_DEAD: ngettext_lazy(
         "%(count)d job stays as it is: it is not dead, somebody may have retried it.",
         "%(count)d jobs stay as they are: they are not dead, somebody may have retried them.",
+        "count",
+    ),
+    Outcome.WAITING: ngettext_lazy(
+        "%(count)d job is not running: cancel it, so that it does not start.",
+        "%(count)d jobs are not running: cancel them, so that they do not start.",
         "count",
     ),
     Outcome.READY: ngettext_lazy(

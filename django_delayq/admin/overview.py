@@ -1,6 +1,6 @@
 """At a glance: what is wrong and what to do, what was done of late, queues, workers, servers. Asks, and shows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from ..models import BulkAction, Condition, Control, Overview, Schedule, Schedul
 from ..plain import plain
 from ..status.snapshot import RedisView, Snapshot
 from . import charts, display
-from .base import BaseAdmin
+from .now import NowPage
 
 #: Of failing schedules, dead jobs and the like so many are counted.
 MOST_COUNTED = 1000
@@ -60,14 +60,14 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(BaseAdmin):
+class OverviewAdmin(NowPage):
     """One page; whoever may view schedules may view it."""
 
     class Media:
         js = ("django_delayq/live.js",)
 
     def get_urls(self) -> list[URLPattern]:
-        return [self.route("", self.changelist_view, "changelist")]
+        return [self.route("", self.changelist_view, "changelist"), self.route("now/", self.now_view, "now")]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("django_delayq.view_schedule") or self.may_see_details(request)
@@ -108,32 +108,29 @@ class OverviewAdmin(BaseAdmin):
         details = self.may_see_details(request)
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
+        held = ledger.held_back() if snapshot is None else snapshot.held_back
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
-            problems=_problems(snapshot, details=details), facts=list(self._facts()), charts=list(_charts(span)),
-            queues=_queues(redis, self._held(request)), workers=_workers(redis), servers=_servers(snapshot, details),
-            at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            problems=_problems(snapshot, details=details), facts=list(self._facts(held)), charts=list(_charts(span)),
+            queues=_queues(redis, self._held(request, held)), workers=_workers(redis), servers=_servers(snapshot, details),
+            now=self.address("now"), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
         )  # fmt: skip
 
-    def _held(self, request: HttpRequest) -> Callable[[str], SafeString]:
+    def _held(self, request: HttpRequest, held: Sequence[Control]) -> Callable[[str], SafeString]:
         """Return what says of a queue what people hold back of it, with a link to where they do."""
-        rows = {row.name: row for row in Control.objects.filter(kind=Control.Kind.QUEUE)}
+        standing = {row.name: row.standing for row in held if row.kind == Control.Kind.QUEUE}
 
         def shown(queue: str) -> SafeString:
-            row = rows.get(queue)
-            told = display.badge("warn", row.standing) if row is not None and row.standing else ""
-            if not request.user.has_perm(f"django_delayq.{'add' if row is None else 'change'}_control"):
+            told = display.badge("warn", standing[queue]) if queue in standing else ""
+            if not request.user.has_perm("django_delayq.add_control"):
                 return format_html("{} {}", queue, told)
-            if row is None:
-                address = f"{self.address('add', model='control')}?{urlencode({'name': queue, 'paused': 'on'})}"
-            else:
-                address = self.address("change", row.pk, model="control")
+            address = f"{self.address('add', model='control')}?{urlencode({'name': queue, 'paused': 'on'})}"
             return format_html('{} {} <a href="{}">{}</a>', queue, told, address, _("Pause or limit"))
 
         return shown
 
-    def _facts(self) -> Iterator[tuple[str, Any]]:
+    def _facts(self, held: Sequence[Control]) -> Iterator[tuple[str, Any]]:
         """Yield (tone, words with a link) of what a person should look at."""
         states = ScheduleState.objects.filter(schedule__enabled=True)
         schedules, jobs = self.address("changelist", model="schedule"), self.address("changelist", model="redisjob")
@@ -156,7 +153,7 @@ class OverviewAdmin(BaseAdmin):
                 shown = f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
                 address = address if address.startswith("/") else f"{schedules}{address}"
                 yield tone, format_html('<a href="{}">{}</a>', address, words % {"count": shown})
-        for row in ledger.held_back():
+        for row in held:
             yield "warn", f"{row}: {row.standing}"
 
 

@@ -3,19 +3,23 @@
 from typing import Any
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
 
 from .. import ledger
-from ..models import Origin, Run, Schedule
+from ..models import Origin, Run, Schedule, Status
 from ..redaction import redact, redact_text
 from . import display, paging
 from .base import BaseAdmin, column
 from .display import Html, instant
 from .filters import RecentFilter, ScheduleFilter
+from .job_actions import STOP_NOTE
 
 
 @admin.register(Run)
@@ -83,6 +87,38 @@ class RunAdmin(BaseAdmin):
         if obj is not None and len(ledger.attempts_of(obj)) > 1:
             fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
         return fieldsets
+
+    def get_urls(self) -> list[URLPattern]:
+        take = require_http_methods(["GET", "HEAD", "POST"])
+        return [self.route("<int:pk>/stop/", take(self.stop_view), "stop"), *super().get_urls()]
+
+    def may_stop(self, request: HttpRequest) -> bool:
+        """Stopping has a permission of its own."""
+        return self.has_view_permission(request) and request.user.has_perm("django_delayq.add_cancellation")
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        run = kwargs.get("obj")
+        if run is not None and run.status == Status.RUNNING and self.may_stop(request):
+            context["stop"] = self.address("stop", run.pk)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def stop_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Ask (GET), or have it stopped (POST)."""
+        run = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
+        if not self.may_stop(request):
+            raise PermissionDenied
+        if run is None:
+            raise Http404(_("There is no such run; it may have been pruned."))
+        back = self.address("change", pk)
+        if request.method != "POST":
+            title = _("Stop “%(name)s”") % {"name": run.schedule_name}
+            return self.page(request, "confirm.html", title, note=STOP_NOTE, back=back, button=_("Stop"), grave=True)
+        if run.cancel(by=request.user.get_username()):
+            self.log_change(request, run, _("Stop asked for."))
+            self.message_user(request, _("%(name)s is being stopped.") % {"name": run.schedule_name})
+        else:
+            self.message_user(request, _("It has ended meanwhile."), messages.WARNING)
+        return HttpResponseRedirect(back)
 
     def nobody(self, request: HttpRequest, obj: Any = None) -> bool:
         """The ledger is written by workers."""

@@ -1,4 +1,4 @@
-"""What people do to jobs by their ids: cancel, run now, revive, delete.
+"""What people do to jobs by their ids: cancel, stop, run now, revive, delete.
 
 Works also where this code does not know a job's task or its backend. Where it does, the backend itself is asked.
 """
@@ -10,13 +10,14 @@ from ..broker import Broker
 from ..compat import TaskResultDoesNotExist, task_backends
 from ..exceptions import JobHeld
 from ..jobs import Call, Options
+from ..models.cancellation import Cancellation, job_key
 from ..timing import from_ms, to_ms
 from .backend import DelayQBackend
 from .in_database import DatabaseStore
 from .in_redis import RedisStore
 from .store import JobState, Outcome, SeenJob, Store
 
-__all__ = ["Outcome", "cancel", "delete", "delete_row", "revive", "revive_row", "run_now"]
+__all__ = ["Outcome", "cancel", "delete", "delete_row", "revive", "revive_row", "run_now", "stop"]
 
 _ROWS = DatabaseStore()
 
@@ -34,6 +35,20 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
         return seen
     outcome = _by_backend(seen.call, wanted, lambda backend: backend.cancel(wanted))
     return store.cancel(seen, int(Options().result_ttl * 1000)) if outcome is None else outcome
+
+
+def stop(broker: Broker, wanted: str) -> Outcome:
+    """Ask for the execution of a job that a worker holds to be stopped: see `DelayQBackend.cancel`, `running`.
+
+    Raises what `cancel` does.
+    """
+    seen = _look(RedisStore(broker), wanted)
+    if isinstance(seen, Outcome):
+        return seen
+    if seen.state != JobState.RUNNING:
+        return Outcome.WAITING
+    Cancellation.objects.ask(job_key(wanted))
+    return Outcome.DONE
 
 
 def run_now(broker: Broker, wanted: str) -> Outcome:

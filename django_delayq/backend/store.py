@@ -53,6 +53,8 @@ class Outcome(StrEnum):
     DEAD = "dead"
     #: It waits or runs, but would have to be dead.
     NOT_DEAD = "not_dead"
+    #: No worker has it, so that nothing is to be stopped.
+    WAITING = "waiting"
     #: Its turn comes without that.
     READY = "ready"
     #: It cannot be revived while another job that waits has its unique key.

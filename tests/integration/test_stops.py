@@ -1,5 +1,7 @@
 """What runs is stopped by a person, on whatever worker, and is not tried again."""
 
+import html
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -8,11 +10,13 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.exceptions import JobHeld
+from django_delayq.fields import utcnow
 from django_delayq.models import Cancellation, Run, Schedule
 from django_delayq.models.cancellation import KEPT, job_key, run_key
 from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks
+from tests.integration.admin_pages import client_for
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -141,3 +145,67 @@ def test_without_the_database_what_runs_goes_on_and_is_asked_about_later(broker,
     stops.round([Held()])
     stops.round([Held()])
     assert len(asked) == 1
+
+
+# -- in the admin
+
+
+def text_of(response):
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", response.content.decode())).split())
+
+
+def make_running():
+    row = Schedule.objects.create(
+        name="<b>endless</b>", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON, timeout=timedelta(hours=1)
+    )
+    now = utcnow()
+    values = {"status": "running", "worker": "host:1", "claimed_at": now, "started_at": now - timedelta(minutes=5)}
+    run = Run.of(row, now, **values)
+    run.save()
+    return run
+
+
+def test_the_page_of_what_runs_leads_to_a_stop_that_asks_first(boss):
+    run = make_running()
+    page = boss.get("/admin/django_delayq/overview/now/")
+    assert "<b>endless" not in page.content.decode()
+    text = text_of(page)
+    assert "host:1" in text
+    assert "54m" in text or "55m" in text, "the time that is left"
+    stop = f"/admin/django_delayq/run/{run.pk}/stop/"
+    assert stop in page.content.decode()
+    assert "Stop" in text_of(boss.get(f"/admin/django_delayq/run/{run.pk}/change/"))
+    assert "TaskCancelled is raised" in text_of(boss.get(stop))
+    assert not Cancellation.objects.exists(), "it only asks"
+    boss.post(stop)
+    assert Cancellation.objects.get().key == run_key(run.pk)
+    assert "stop asked for" in text_of(boss.get("/admin/django_delayq/overview/now/"))
+
+
+def test_whoever_may_only_look_stops_nothing():
+    run = make_running()
+    viewer = client_for("view_run", "view_schedule")
+    assert "Stop" not in text_of(viewer.get("/admin/django_delayq/overview/now/"))
+    assert viewer.post(f"/admin/django_delayq/run/{run.pk}/stop/").status_code == 403
+    assert not Cancellation.objects.exists()
+    assert client_for("view_run").get("/admin/django_delayq/overview/now/").status_code == 403
+
+
+def test_a_run_that_has_ended_is_not_stopped(boss):
+    run = make_running()
+    Run.objects.filter(pk=run.pk).update(status="succeeded")
+    page = boss.post(f"/admin/django_delayq/run/{run.pk}/stop/", follow=True)
+    assert "It has ended meanwhile." in text_of(page)
+    assert not Cancellation.objects.exists()
+
+
+def test_a_job_that_runs_is_shown_and_stopped(boss, broker):
+    result = tasks.spin.enqueue(600)
+    with working() as worker:
+        wait_until(lambda: worker.slots.executing(), 20, "an execution")
+        page = boss.get("/admin/django_delayq/overview/now/").content.decode()
+        found = re.search(r'href="(/admin/django_delayq/redisjob/[^"]+/stop/)"', page)
+        assert found
+        boss.post(found[1])
+        wait_until(lambda: finished(result), 20, "the outcome")
+    assert result.status == "FAILED"

@@ -1,0 +1,102 @@
+"""What runs now: where, since when, for how long it still may, with a way to stop it."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+
+from .. import conf
+from ..backend import listing
+from ..backend.listing import JobState, SeenJob
+from ..broker import Broker
+from ..broker.web import ask
+from ..exceptions import BrokerError, ForeignLayout
+from ..fields import utcnow
+from ..models import Cancellation, Run, Schedule, Status
+from ..models.cancellation import job_key, run_key
+from ..plain import plain
+from ..timing.point import known_ms
+from . import display
+from .base import BaseAdmin
+from .job_list import failure
+
+#: So many of each kind are shown, those that were due first.
+MOST_SHOWN = 100
+
+
+class NowPage(BaseAdmin):
+    """A page for whoever may view the overview; runs and jobs for whoever may view those."""
+
+    def now_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what the rows say of runs, and Redis of jobs. What has run for less than a second has no row yet."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        now, may = utcnow(), request.user.has_perm
+        runs = self._runs(request, now) if may("django_delayq.view_run") else []
+        jobs, error = self._jobs(request, now) if may("django_delayq.view_redisjob") else ([], "")
+        return self.page(
+            request, "overview/now.html", _("Now"), runs=runs, jobs=jobs, error=error, most=MOST_SHOWN,
+            at=display.instant(now), back=self.address("changelist"),
+        )  # fmt: skip
+
+    def _runs(self, request: HttpRequest, now: datetime) -> list[dict[str, Any]]:
+        found = list(Run.objects.filter(status=Status.RUNNING).order_by("due_at")[:MOST_SHOWN])
+        limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
+        asked = _asked([run_key(run.pk) for run in found])
+        may_stop = request.user.has_perm("django_delayq.add_cancellation")
+        rows = []
+        for run in found:
+            since, limit = run.started_at or run.claimed_at, limits.get(run.schedule_id)
+            left = None if limit is None or since is None else since + limit - now
+            rows.append({
+                "name": run.schedule_name, "address": self.address("change", run.pk, model="run"), "task": run.task,
+                "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1,
+                "since": display.instant(since), "lasts": "–" if since is None else display.milliseconds(now - since),
+                "left": "–" if left is None else display.milliseconds(left) if left > timedelta(0) else _("over"),
+                "asked": _told(asked.get(run_key(run.pk)), now),
+                "stop": self.address("stop", run.pk, model="run") if may_stop else "",
+            })  # fmt: skip
+        return rows
+
+    def _jobs(self, request: HttpRequest, now: datetime) -> tuple[list[dict[str, Any]], str]:
+        """Return a row for each job that a worker has, or what to say instead."""
+        if not conf.get_config().mirror:
+            return [], ""
+
+        def read(broker: Broker) -> list[SeenJob]:
+            shards = listing.shards_of(broker, conf.get_config().queues)
+            return listing.list_jobs(broker, shards, JobState.RUNNING, size=MOST_SHOWN).jobs
+
+        try:
+            found = ask(read)
+        except (BrokerError, ForeignLayout) as error:
+            return [], failure(error)
+        asked = _asked([job_key(job.result_id) for job in found if job.result_id])
+        may_stop = request.user.has_perm("django_delayq.change_redisjob")
+        rows = []
+        for job in found:
+            since = known_ms(job.at_ms)
+            rows.append({
+                "name": plain(job.call.task) if job.call else "–", "queue": job.shard.queue,
+                "worker": plain(job.worker),
+                "address": self.address("change", job.result_id, model="redisjob") if job.result_id else "",
+                "since": display.instant(since), "lasts": "–" if since is None else display.milliseconds(now - since),
+                "asked": _told(asked.get(job_key(job.result_id or "")), now),
+                "stop": self.address("stop", job.result_id, model="redisjob") if may_stop and job.result_id else "",
+            })  # fmt: skip
+        return rows, ""
+
+
+def _asked(keys: list[str]) -> dict[str, Cancellation]:
+    return {row.key: row for row in Cancellation.objects.filter(key__in=keys)}
+
+
+def _told(request: Cancellation | None, now: datetime) -> Any:
+    """Say that a stop was asked for; where that was long ago, the task does not listen."""
+    if request is None:
+        return ""
+    text = _("stop asked for %(ago)s ago") % {"ago": display.milliseconds(now - request.asked_at)}
+    return format_html("{}", display.badge("warn", text, request.asked_by))
