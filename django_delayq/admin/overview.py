@@ -108,12 +108,13 @@ class OverviewAdmin(NowPage):
         details = self.may_see_details(request)
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
-        held = ledger.held_back() if snapshot is None else snapshot.held_back
+        held = ledger.held_back()
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=_problems(snapshot, details=details), facts=list(self._facts(held)), charts=list(_charts(span)),
-            queues=_queues(redis, self._held(request, held)), workers=_workers(redis), servers=_servers(snapshot, details),
+            queues=_queues(redis, self._held(request, held)), workers=_workers(redis),
+            servers=_servers(snapshot, details),
             now=self.address("now"), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
         )  # fmt: skip
 

@@ -18,8 +18,6 @@ from ..ledger import OVERLOAD, Load
 from .snapshot import MOST_COUNTED, Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
-#: Where the next one waits for longer, the workers are busy.
-WAITING_SECONDS = 1.0
 
 
 def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
@@ -117,8 +115,7 @@ def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Ite
 
 def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
     """Points are missed, and others wait for a worker right now."""
-    waiting = any((shard.oldest_due or 0.0) > WAITING_SECONDS for shard in redis.shards)
-    if load is not None and load.overloaded and waiting:
+    if load is not None and load.overloaded and redis.late:
         yield Problem("overload", _(OVERLOAD) % load.told)
 
 

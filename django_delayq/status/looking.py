@@ -69,11 +69,12 @@ def look_quickly(*, server: bool = False) -> Snapshot:
     """
     config = conf.get_config()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
-    snapshot.held_back = ledger.held_back()
     try:
         snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
+        if snapshot.redis.late:  # else nobody asks whether that is what people want
+            snapshot.held_back = ledger.held_back()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))
     return snapshot

@@ -95,6 +95,10 @@ class ServerView:
     disk_problem: str = ""
 
 
+#: Where the next one waits for longer, the workers are busy.
+WAITING_SECONDS = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class RedisView:
     """What Redis knows. `servers`, one for each primary, is None where it was not asked about itself."""
@@ -103,6 +107,11 @@ class RedisView:
     shards: tuple[ShardView, ...]
     servers: tuple[ServerView, ...] | None = None
     jobs: tuple[JobsView, ...] = ()
+
+    @property
+    def late(self) -> bool:
+        """True where something has been due for longer than it takes workers that are not busy."""
+        return any((shard.oldest_due or 0.0) > WAITING_SECONDS for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,7 +338,8 @@ def test_a_page_of_a_job_takes_no_post(boss):
 
 
 @pytest.mark.parametrize(("state", "labels"), [
-    ("waiting", ["Run now", "Cancel job"]), ("ready", ["Cancel job"]), ("running", []), ("dead", ["Retry", "Delete"]),
+    ("waiting", ["Run now", "Cancel job"]), ("ready", ["Cancel job"]), ("running", ["Stop"]),
+    ("dead", ["Retry", "Delete"]),
 ])  # fmt: skip
 def test_the_buttons_and_actions_are_those_of_the_state(boss, viewer, broker, state, labels):
     wanted = {"waiting": waiting, "ready": ready, "running": ready, "dead": lambda: dead(broker)}[state]()
@@ -415,7 +416,7 @@ def test_an_action_that_is_not_offered_or_has_too_many_does_nothing(boss, broker
     made = [waiting(n) for n in range(5)]
     monkeypatch.setattr(job_actions, "MOST_SELECTED", 4)
     assert "At most 4 jobs" in order(boss, "waiting", "cancel", *made)[0]
-    assert order(boss, "running", "cancel", made[0]) == []
+    assert order(boss, "running", "cancel", made[0]) == ["No action selected."]
     assert order(boss, "waiting", "retry", made[0]) == ["No action selected."]
     assert order(client_for("view_redisjob"), "waiting", "cancel", made[0]) == []
     boss.post(JOBS, {"action": "cancel", "select_across": "1", "apply": "x", "_selected_action": made[:1]})

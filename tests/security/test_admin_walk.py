@@ -22,7 +22,18 @@ from django_delayq.backend.sending import shared
 from django_delayq.broker import Shard, keys
 from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
-from django_delayq.models import BulkAction, Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import (
+    BulkAction,
+    Cancellation,
+    Condition,
+    Control,
+    Declaration,
+    Job,
+    Run,
+    Schedule,
+    ScheduleState,
+    Tombstone,
+)
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make
 from tests.integration.job_pages import JOBS, claim, dead, dead_row, forge, ready, waiting
@@ -37,7 +48,7 @@ PAYLOADS = {
     "long": "x" * 190 + "<b>",
 }
 #: The word of the admin's names that says what the page is about.
-MODELS = ("schedule", "run", "redisjob")
+MODELS = ("schedule", "run", "redisjob", "control")
 
 
 def names():
@@ -62,7 +73,9 @@ def addresses(row, run, *jobs):
             found.append((name, reverse(f"admin:{name}")))
             continue
         except NoReverseMatch:
-            pks = {"schedule": [row.pk], "run": [run.pk], "redisjob": map(quote, jobs)}[model_of(name)]
+            controls = Control.objects.values_list("pk", flat=True)
+            pks = {"schedule": [row.pk], "run": [run.pk], "redisjob": map(quote, jobs), "control": controls}
+            pks = pks[model_of(name)]
             pks = [BulkAction.objects.get().pk] if "_bulk" in name else pks
         found += [(name, reverse(f"admin:{name}", args=[pk])) for pk in pks]
     return found
@@ -80,6 +93,8 @@ def test_the_walk_knows_every_address():
         "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_schedule_bulk",
         "django_delayq_schedule_bulk_cancel", "django_delayq_run_changelist", "django_delayq_run_change",
         "django_delayq_redisjob_changelist", "django_delayq_redisjob_change", "django_delayq_redisjob_run_now",
+        "django_delayq_redisjob_stop", "django_delayq_run_stop", "django_delayq_overview_now",
+        "django_delayq_control_add", "django_delayq_control_change", "django_delayq_control_delete",
         "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
     } <= set(NAMES)  # fmt: skip
     unnamed = [
@@ -97,6 +112,7 @@ def row(broker):
     made = schedule("s", created_at=datetime.now(UTC) - timedelta(days=2))
     Declaration.objects.create(schedule=made, key="s", values=to_json({**values_of(made), "max_attempts": 3}))
     bulk_actions.order("pause", [made.pk], logged="Paused.")
+    Control.objects.create(name="mail", most=3)
     mirror.check_layout(broker)
     mirror.full_sweep(broker)
     return made
@@ -116,12 +132,14 @@ def jobs(broker, row):
     return waiting(), dead_row().result_id
 
 
+ROWS = (
+    Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Control, Cancellation,
+)  # fmt: skip
+
+
 def everything(broker):
     """Return all rows of the app and all keys of the prefix, as they are."""
-    rows = {
-        model.__name__: list(model._base_manager.order_by("pk").values())
-        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction)
-    }
+    rows = {model.__name__: list(model._base_manager.order_by("pk").values()) for model in ROWS}
     keys = {name: broker.client.dump(name) for page in broker._own_keys() for name in page}
     assert keys
     return rows, keys
@@ -166,7 +184,7 @@ def post_values(name, row, *jobs):
 
 STRANGERS = {
     "staff without a permission": [],
-    "who may see": ["view_schedule", "view_run", "view_redisjob"],
+    "who may see": ["view_schedule", "view_run", "view_redisjob", "view_control"],
     "who may write something else": ["add_user", "change_user", "delete_user", "view_user"],
     "who may do everything to runs": ["add_run", "change_run", "delete_run", "view_run"],
 }
@@ -280,6 +298,7 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     ScheduleState.objects.update_or_create(schedule=row, defaults=state)
     bulk_actions.order("pause", [row.pk], reason=short, logged=short, user=text)
     BulkAction.objects.update(error=text)
+    Control.objects.create(name=short, paused=True, reason=text, changed_by=short)
     stored = text.replace("\0", "")
     for number, status in enumerate(("failed", "skipped", "lost", "running")):
         made = Run.of(
