@@ -120,10 +120,11 @@ class OverviewAdmin(NowPage):
 
     def _held(self, request: HttpRequest, held: Sequence[Control]) -> Callable[[str], SafeString]:
         """Return what says of a queue what people hold back of it, with a link to where they do."""
-        standing = {row.name: row.standing for row in held if row.kind == Control.Kind.QUEUE}
+        rows = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
 
         def shown(queue: str) -> SafeString:
-            told = display.badge("warn", standing[queue]) if queue in standing else ""
+            row = rows.get(queue)
+            told = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
             if not request.user.has_perm("django_delayq.add_control"):
                 return format_html("{} {}", queue, told)
             address = f"{self.address('add', model='control')}?{urlencode({'name': queue, 'paused': 'on'})}"
