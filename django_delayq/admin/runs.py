@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 from .. import ledger
 from ..models import Origin, Run, Schedule, Status
 from ..redaction import redact, redact_text
-from . import display, paging
+from . import charts, display, paging
 from .base import BaseAdmin, column
 from .display import Html, instant
 from .filters import RecentFilter, ScheduleFilter
@@ -53,7 +53,7 @@ class RunAdmin(BaseAdmin):
         (gettext_lazy("Outcome"), {"fields": ("shown_error", "shown_result")}),
         (
             gettext_lazy("Time"),
-            {"fields": (("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration"))},
+            {"fields": ("timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration"))},
         ),
         (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
     )  # fmt: skip
@@ -100,7 +100,13 @@ class RunAdmin(BaseAdmin):
         run = kwargs.get("obj")
         if run is not None and run.status == Status.RUNNING and self.may_stop(request):
             context["stop"] = self.address("stop", run.pk)
+        if run is not None and run.status in (Status.FAILED, Status.LOST) and self._may_run(request, run):
+            context["again"] = self.address("run-now", run.schedule_id, model="schedule")
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _may_run(self, request: HttpRequest, run: Run) -> bool:
+        may = request.user.has_perm("django_delayq.change_schedule")
+        return may and Schedule.objects.filter(pk=run.schedule_id).exists()
 
     def stop_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask (GET), or have it stopped (POST)."""
@@ -148,6 +154,22 @@ class RunAdmin(BaseAdmin):
         if run.last_due_at is None:
             return points
         return format_html("{}, {} {}", points, _("the last at"), instant(run.last_due_at))
+
+    @admin.display(description=gettext_lazy("course"))
+    def timeline(self, run: Run) -> Html:
+        """Return a picture of how long it waited, was held and ran; the instants stand below it."""
+        ended = {Status.SUCCEEDED: "good", Status.FAILED: "bad", Status.LOST: "bad"}.get(Status(run.status), "busy")
+        steps = [
+            ("warn", _("waited"), run.due_at, run.claimed_at),
+            ("quiet", _("held by its worker"), run.claimed_at, run.started_at),
+            (ended, _("ran"), run.started_at, run.finished_at),
+        ]
+        parts = [
+            (tone, (end - begin).total_seconds(), f"{words} {(end - begin).total_seconds():.3f} s")
+            for tone, words, begin, end in steps
+            if begin is not None and end is not None and end >= begin
+        ]
+        return charts.stretches(parts) if parts else "–"
 
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))
     shown_reason = column(gettext_lazy("reason"), display.reason_words)

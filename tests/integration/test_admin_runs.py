@@ -7,10 +7,13 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_delayq.admin import paging
+from django_delayq.fields import utcnow
 from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run, Schedule
+from tests.integration.admin_pages import make
 
 pytestmark = pytest.mark.django_db
 
@@ -200,3 +203,18 @@ def test_nobody_can_write_the_ledger(viewer):
     stranger.force_login(User.objects.create_user("stranger", is_staff=True))
     assert stranger.get(LIST).status_code == 403
     assert Run.objects.get().status == "succeeded"
+
+
+def test_the_course_of_a_run_is_a_picture_and_a_failed_one_can_be_run_again(boss, viewer):
+    row, due = make("again"), utcnow()
+    times = {"claimed_at": due + timedelta(seconds=1), "started_at": due + timedelta(seconds=2)}
+    run = Run.of(row, due, status="failed", finished_at=due + timedelta(seconds=9), **times)
+    run.save()
+    page = boss.get(f"{LIST}{run.pk}/change/").content.decode()
+    for words in ("waited 1.000 s", "held by its worker 1.000 s", "ran 7.000 s"):
+        assert f"<title>{words}</title>" in page
+    again = reverse("admin:django_delayq_schedule_run_now", args=[row.pk])
+    assert again in page
+    assert again not in viewer.get(f"{LIST}{run.pk}/change/").content.decode()
+    row.delete()
+    assert again not in boss.get(f"{LIST}{run.pk}/change/").content.decode()
