@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "tests.jobs",
 ]
 MIDDLEWARE = [
+    "tests.browser.policy.strict",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

@@ -40,8 +40,8 @@ def _instants() -> forms.SplitDateTimeWidget:
     return forms.SplitDateTimeWidget(
         date_format="%Y-%m-%d",
         time_format="%H:%M:%S",
-        date_attrs={"type": "date"},
-        time_attrs={"type": "time", "step": "1"},
+        date_attrs={"type": "date", "aria-label": gettext_lazy("Date")},
+        time_attrs={"type": "time", "step": "1", "aria-label": gettext_lazy("Time")},
     )
 
 

@@ -1,0 +1,165 @@
+"""Each page of the admin in a real browser: narrow and wide, light and dark, under a strict policy, without an error."""
+
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from importlib.resources import files
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+
+from django_delayq import controls, mirror
+from django_delayq.fields import utcnow
+from django_delayq.models import Run
+from tests.app import tasks
+from tests.browser.conftest import PICTURES
+from tests.integration.admin_pages import client_for, make
+from tests.integration.job_pages import dead_row
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
+SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
+SCHEMES = ("light", "dark")
+#: What sticks out of the page at its right.
+TOO_WIDE = """[...document.querySelectorAll('#container *')].filter(
+    each => each.getBoundingClientRect().right > document.documentElement.clientWidth
+        && !each.parentElement.closest('.delayq-wide, .delayq-runs, .delayq-scroll, .results')
+).slice(-4).map(each => each.outerHTML.slice(0, 90) + ' ' + each.getBoundingClientRect().right)"""
+#: Stock pages: what they violate is Django's.
+STOCK = ("/admin/auth/user/", "/admin/auth/user/add/", "/admin/")
+
+
+@cache
+def axe():
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+
+
+@pytest.fixture
+def site(broker, live_server):
+    """A project in use, and the addresses of its pages."""
+    now = utcnow()
+    rows = [make("every morning", description="with words"), make("failing", task="tests.app.tasks.fail")]
+    for number in range(30):
+        status = "failed" if number % 3 == 0 else "succeeded"
+        due = now - timedelta(minutes=7 * number)
+        run = Run.of(
+            rows[number % 2], due, status=status, attempt=1, worker="host:1", claimed_at=due, started_at=due,
+            finished_at=due + timedelta(seconds=number), error="Traceback\nRuntimeError: no luck" * (number % 3 == 0),
+            reason="RuntimeError: no luck" * (number % 3 == 0),
+        )  # fmt: skip
+        run.save()
+    running = Run.of(
+        rows[0], now + timedelta(minutes=1), status="running", worker="host:1", claimed_at=now, started_at=now
+    )
+    running.save()
+    mirror.check_layout(broker)
+    mirror.full_sweep(broker)
+    job, died = tasks.noop.enqueue(), dead_row()
+    held = controls.pause("mail", reason="the provider is down", by="ann")
+    schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first().pk
+
+    def address(name, *keys):
+        return reverse(f"admin:django_delayq_{name}", args=keys)
+
+    return {
+        "index": "/admin/",
+        "overview": address("overview_changelist"), "overview 7d": address("overview_changelist") + "?span=7d",
+        "now": address("overview_now"), "stop": address("run_stop", running.pk),
+        "schedules": address("schedule_changelist"), "schedule": address("schedule_change", schedule),
+        "add": address("schedule_add"), "why": address("schedule_why", schedule) + "?at=09:00",
+        "pause": address("schedule_pause", schedule), "backfill": address("schedule_backfill", schedule),
+        "delete": address("schedule_delete", schedule), "history": address("schedule_history", schedule),
+        "runs": address("run_changelist"), "run": address("run_change", failed),
+        "jobs": address("redisjob_changelist"), "dead": address("redisjob_changelist") + "?state=dead",
+        "job": address("redisjob_change", quote(job.id)), "dead job": address("redisjob_change", quote(died.result_id)),
+        "controls": address("control_changelist"), "control": address("control_change", held.pk),
+        **{name: address(name) for name in OPTIONAL if name in names()},
+    }  # fmt: skip
+
+
+#: Pages that have no key in their address.
+OPTIONAL = ("overview_failures", "overview_coming")
+
+
+def names():
+    from tests.security.test_admin_walk import NAMES
+
+    return {name.removeprefix("django_delayq_") for name in NAMES}
+
+
+@contextmanager
+def page_of(chromium, live_server, size, scheme):
+    """Yield a page of somebody who may do everything, and what it complains of."""
+    width, height = SIZES[size]
+    context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, bypass_csp=False)
+    cookie = client_for(superuser=True).cookies["sessionid"]
+    context.add_cookies([{"name": "sessionid", "value": cookie.value, "url": live_server.url}])
+    page, said = context.new_page(), []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    page.on("response", lambda reply: said.append(f"{reply.status} {reply.url}") if reply.status >= 400 else None)
+    yield page, said
+    context.close()
+
+
+def violations(page):
+    """Return the rules of axe-core that a page violates, with what does so."""
+    page.evaluate(axe())  # past the policy, as it is a tool's
+    found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa']})")["violations"]
+    return {
+        item["id"]: [
+            f"{node['html'][:150]} {node['any'][0]['message'] if node['any'] else ''}" for node in item["nodes"]
+        ]
+        for item in found
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_page_is_readable_and_says_no_error(chromium, live_server, site, size, scheme):
+    wrong = []
+    with page_of(chromium, live_server, size, scheme) as (page, said):
+        stock = set()
+        for address in STOCK:
+            page.goto(live_server.url + address)
+            stock |= violations(page).keys()
+        wrong += [f"stock: {text}" for text in said]
+        for name, address in site.items():
+            said.clear()
+            reply = page.goto(live_server.url + address)
+            if PICTURES.name:
+                PICTURES.mkdir(parents=True, exist_ok=True)
+                page.screenshot(path=PICTURES / f"{name.replace(' ', '-')}-{size}-{scheme}.png", full_page=True)
+            assert reply.status == 200, name
+            wrong += [f"{name}: {text}" for text in said]
+            across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            if across > 0:
+                wrong.append(f"{name}: {across} px too wide: {page.evaluate(TOO_WIDE)}")
+            wrong += [f"{name}: {rule}: {html}" for rule, html in violations(page).items() if rule not in stock]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_page_that_needs_more_than_the_policy_allows_is_seen(chromium, live_server, site):
+    with page_of(chromium, live_server, "wide", "light") as (page, said):
+        page.goto(live_server.url + site["overview"])
+        page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p style=\"color: red\">x</p>')")
+        page.wait_for_timeout(500)  # what it complains of comes when it likes
+        assert any("Content Security Policy" in text for text in said), said
+
+
+def test_the_overview_refreshes_itself_in_place(chromium, live_server, site):
+    with page_of(chromium, live_server, "wide", "light") as (page, said):
+        page.goto(live_server.url + site["overview"])
+        assert "paused (the provider is down" in page.inner_text("#delayq-live")
+        controls.resume("mail")
+        page.wait_for_function("!document.querySelector('#delayq-live').innerText.includes('provider')", timeout=30_000)
+        assert not said
+
+
+def test_the_form_shows_the_fields_of_the_chosen_kind_and_previews_what_is_typed(chromium, live_server, site):
+    with page_of(chromium, live_server, "wide", "light") as (page, said):
+        page.goto(live_server.url + site["add"])
+        page.fill("#id_cron", "0 9 * * 1-5")
+        page.wait_for_function("document.body.innerText.includes('09:00')", timeout=30_000)
+        assert not said
