@@ -114,6 +114,7 @@ class OverviewAdmin(BaseAdmin):
             problems=_problems(snapshot, details=details), facts=list(self._facts()), charts=list(_charts(span)),
             queues=_queues(redis, self._held(request)), workers=_workers(redis), servers=_servers(snapshot, details),
             at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            failures=self.address("failures", model="run") if request.user.has_perm("django_delayq.view_run") else "",
         )  # fmt: skip
 
     def _held(self, request: HttpRequest) -> Callable[[str], SafeString]:

@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -13,13 +14,14 @@ from .. import ledger
 from ..models import Origin, Run, Schedule
 from ..redaction import redact, redact_text
 from . import display, paging
-from .base import BaseAdmin, column
+from .base import column
 from .display import Html, instant
+from .failures import FailuresPage
 from .filters import RecentFilter, ScheduleFilter
 
 
 @admin.register(Run)
-class RunAdmin(BaseAdmin):
+class RunAdmin(FailuresPage):
     list_display = (
         "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "shown_reason",
         "worker",
@@ -53,6 +55,9 @@ class RunAdmin(BaseAdmin):
         ),
         (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
     )  # fmt: skip
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*self.failures_urls(), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs; what may be long and is on one page only is read for that."""

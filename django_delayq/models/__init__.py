@@ -1,12 +1,14 @@
 """The rows people edit (`Schedule`), what the workers know of them (`ScheduleState`), what the code declares of them
 (`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), jobs that stand in the database
-(`Job`), what was counted (`Rollup`), what was ordered for many schedules (`BulkAction`), and what is held back
-(`Control`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
+(`Job`), what was counted (`Rollup`), what was ordered for many schedules (`BulkAction`), what is held back
+(`Control`), and which failures were dismissed (`Dismissal`). Does no I/O but the database's: Redis follows by
+`receivers` and `mirror`.
 """
 
 from .bulk_action import BulkAction
 from .control import Control
 from .declaration import Declaration
+from .dismissal import Dismissal
 from .job import OPEN_JOBS, Job, JobStatus
 from .overview import Overview
 from .queryset import ScheduleQuerySet
@@ -18,6 +20,7 @@ from .state import Condition, ScheduleState
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS", "BulkAction", "Condition", "Control", "Declaration", "Job", "JobStatus", "Origin", "Overview",
-    "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tombstone",
+    "OPEN_JOBS", "BulkAction", "Condition", "Control", "Declaration", "Dismissal", "Job", "JobStatus", "Origin",
+    "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule", "ScheduleQuerySet", "ScheduleState", "Status",
+    "Tombstone",
 ]  # fmt: skip

@@ -22,7 +22,17 @@ from django_delayq.backend.sending import shared
 from django_delayq.broker import Shard, keys
 from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
-from django_delayq.models import BulkAction, Condition, Declaration, Job, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import (
+    BulkAction,
+    Condition,
+    Declaration,
+    Dismissal,
+    Job,
+    Run,
+    Schedule,
+    ScheduleState,
+    Tombstone,
+)
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make
 from tests.integration.job_pages import JOBS, claim, dead, dead_row, forge, ready, waiting
@@ -38,6 +48,7 @@ PAYLOADS = {
 }
 #: The word of the admin's names that says what the page is about.
 MODELS = ("schedule", "run", "redisjob")
+ROWS = Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Dismissal
 
 
 def names():
@@ -81,6 +92,8 @@ def test_the_walk_knows_every_address():
         "django_delayq_schedule_bulk_cancel", "django_delayq_run_changelist", "django_delayq_run_change",
         "django_delayq_redisjob_changelist", "django_delayq_redisjob_change", "django_delayq_redisjob_run_now",
         "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
+        "django_delayq_run_failures", "django_delayq_run_run_again", "django_delayq_run_dismiss",
+        "django_delayq_redisjob_group_retry", "django_delayq_redisjob_group_delete",
     } <= set(NAMES)  # fmt: skip
     unnamed = [
         str(pattern.pattern)
@@ -118,10 +131,7 @@ def jobs(broker, row):
 
 def everything(broker):
     """Return all rows of the app and all keys of the prefix, as they are."""
-    rows = {
-        model.__name__: list(model._base_manager.order_by("pk").values())
-        for model in (Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction)
-    }
+    rows = {model.__name__: list(model._base_manager.order_by("pk").values()) for model in ROWS}
     keys = {name: broker.client.dump(name) for page in broker._own_keys() for name in page}
     assert keys
     return rows, keys

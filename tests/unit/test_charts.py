@@ -2,7 +2,7 @@
 
 import re
 
-from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, lines
+from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, lines, spark
 
 TONES, NAMES = {"good": "good", "bad": "bad"}, {"good": "fine", "bad": "<b>"}
 TIMES = ["09:00", "09:01", "09:02"]
@@ -35,3 +35,11 @@ def test_a_line_is_broken_where_nothing_is_known() -> None:
 def test_nothing_at_all_is_an_empty_chart() -> None:
     assert "<rect" not in bars([{}, {}, {}], TONES, NAMES, TIMES, show)
     assert "<circle" not in lines({"p50": [None, None, None]}, TIMES, show)
+
+
+def test_small_columns_are_as_high_as_their_shares_and_the_title_says_what_they_are() -> None:
+    drawn = spark([0, 4, 1, 0], "bad", "<b> at most 4")
+    rects = re.findall(r'<rect class="delayq-fill-bad" x="(\d+)" y="(\d+)" width="\d+" height="(\d+)"', drawn)
+    assert rects == [("5", "0", "20"), ("10", "15", "5")]
+    assert "<title>&lt;b&gt; at most 4</title>" in drawn
+    assert "<rect" not in spark([0, 0], "bad", "") and "<rect" not in spark([], "bad", "")
