@@ -19,7 +19,7 @@ from .durations import format_duration
 #: So many schedules of a group are named.
 SCHEDULES_SHOWN = 5
 #: So much of the end of a traceback is shown; the rest is on the run's own page. More is read, as it is redacted first.
-TRACE_SHOWN, TRACE_READ = 4_000, 8_000
+TRACE_SHOWN, TRACE_READ = 3_000, 6_000
 
 
 def words(text: str) -> str:

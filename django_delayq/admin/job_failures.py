@@ -27,7 +27,7 @@ from .job_actions import MOST_SELECTED, NAMES_SHOWN, ORDERS, JobActions, Order
 from .job_list import as_row, failure
 
 #: So many dead jobs are read.
-MOST_READ = 1_000
+MOST_READ = 500
 #: What is done to all of a group, and what the button is called.
 LABELS = {"retry": gettext_lazy("Retry all"), "delete": gettext_lazy("Delete all")}
 
