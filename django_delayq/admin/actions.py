@@ -37,12 +37,9 @@ Change = Callable[[Schedule], None]
 
 def _instants() -> forms.SplitDateTimeWidget:
     """Return inputs that need no script."""
-    return forms.SplitDateTimeWidget(
-        date_format="%Y-%m-%d",
-        time_format="%H:%M:%S",
-        date_attrs={"type": "date", "aria-label": gettext_lazy("Date")},
-        time_attrs={"type": "time", "step": "1", "aria-label": gettext_lazy("Time")},
-    )
+    date: dict[str, Any] = {"type": "date", "aria-label": gettext_lazy("Date")}
+    time: dict[str, Any] = {"type": "time", "step": "1", "aria-label": gettext_lazy("Time")}
+    return forms.SplitDateTimeWidget(date_format="%Y-%m-%d", time_format="%H:%M:%S", date_attrs=date, time_attrs=time)
 
 
 class BackfillForm(forms.Form):
@@ -134,7 +131,7 @@ class ScheduleActions(BulkActions):
 
     def _do(self, request: HttpRequest, schedules: Sequence[Schedule], name: str) -> HttpResponse | None:
         if name == "run_now":
-            self._run_now(request, schedules)
+            self.order_runs(request, schedules)
         elif name == "pause":
             form = PauseForm(request.POST)
             if not form.is_valid():
@@ -149,7 +146,8 @@ class ScheduleActions(BulkActions):
             self._reset(request, schedules)
         return None
 
-    def _run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+    def order_runs(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
+        """Order one run of each, note it in their histories, and say so."""
         runs = orders.run_each_now(schedules)
         for schedule in schedules:
             self.log_change(request, schedule, logged("run_now"))

@@ -1,6 +1,9 @@
-"""Charts as inline SVG: stacked bars over time, and lines on a logarithmic scale. Colours are classes of `admin.css`.
+"""Charts as inline SVG: stacked bars over time, lines on a logarithmic scale, small columns in a line.
 
-What a chart shows stands in a table beside it: it is hidden from those who have pages read to them.
+Colours are classes of `admin.css`.
+
+What a chart shows stands in a table beside it: it is hidden from those who have pages read to them. A line of small
+columns says itself what it shows.
 """
 
 import math
@@ -15,6 +18,7 @@ WIDTH, HEIGHT = 560, 132
 #: Room for the numbers at the left, and for the times below.
 LEFT, BELOW, ABOVE = 44, 18, 8
 _INNER = HEIGHT - BELOW - ABOVE
+SPARK_STEP, SPARK_HEIGHT = 5, 20
 
 
 def bars(
@@ -102,6 +106,26 @@ def stretches(parts: Sequence[tuple[str, float, str]]) -> SafeString:
         '<svg class="delayq-chart" viewBox="0 0 {} {}" aria-hidden="true" focusable="false">{}</svg>',
         WIDTH, STRETCH, _joined(shapes),
     )  # fmt: skip
+
+
+def spark(numbers: Sequence[int], tone: str, title: str) -> SafeString:
+    """Return a small column for each number, as high as its share of the highest; the title says what it shows."""
+    top = max([1, *numbers])
+    shapes = [
+        (tone, at * SPARK_STEP, SPARK_HEIGHT - height, SPARK_STEP - 1, height)
+        for at, number in enumerate(numbers)
+        if (height := math.ceil(SPARK_HEIGHT * number / top))
+    ]
+    width = SPARK_STEP * len(numbers)
+    return format_html(
+        '<svg class="delayq-spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img"><title>{}</title>{}</svg>',
+        width,
+        SPARK_HEIGHT,
+        width,
+        SPARK_HEIGHT,
+        title,
+        format_html_join("", '<rect class="delayq-fill-{}" x="{}" y="{}" width="{}" height="{}"/>', shapes),
+    )
 
 
 def _joined(shapes: Sequence[SafeString]) -> SafeString:

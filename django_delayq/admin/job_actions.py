@@ -242,11 +242,19 @@ class JobActions(BaseAdmin):
         return plain(wanted[:100])
 
     def _ask(
-        self, request: HttpRequest, order: Order, names: list[str], count: int, hidden: list[tuple[str, str]], back: str
+        self,
+        request: HttpRequest,
+        order: Order,
+        names: list[str],
+        count: int,
+        hidden: list[tuple[str, str]],
+        back: str,
+        *,
+        counted: str = "",
     ) -> HttpResponse:
         return self.page(
             request, "confirm.html", order.label, note=order.note, names=names, more=count - len(names),
-            counted=ngettext("%(counter)s job:", "%(counter)s jobs:", count) % {"counter": count},
+            counted=counted or ngettext("%(counter)s job:", "%(counter)s jobs:", count) % {"counter": count},
             hidden=hidden, back=back, grave=order.name == "delete",
         )  # fmt: skip
 

@@ -106,6 +106,13 @@ def errors(seen: SeenJob) -> Html:
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
 
 
+def error_words(seen: SeenJob, text: str) -> Html:
+    """Return the fingerprint of the error of such jobs as it may be shown; of those that nobody reads, their flaw."""
+    if seen.call is None:
+        return _flaw(seen)
+    return plain(redact_text(text, _secrets(seen.call))) or "–"
+
+
 def history(seen: SeenJob) -> list[Attempt]:
     """Return the attempts, also those of before it was revived, and the one that is being made."""
     found = attempts_of(seen.read()[1])

@@ -27,7 +27,7 @@ from ..plain import plain
 from . import job_display as shown
 from .base import Column, column
 from .filters import QueueFilter
-from .job_actions import JobActions
+from .job_failures import JobFailures
 from .job_list import JobChangeList, as_row, state_of
 
 
@@ -52,7 +52,7 @@ COLUMNS = {
 
 
 @admin.register(RedisJob)
-class RedisJobAdmin(JobActions):
+class RedisJobAdmin(JobFailures):
     """Look at jobs and change them. Nothing here touches a table of its own: there is none."""
 
     list_display = ("task",)
@@ -67,6 +67,7 @@ class RedisJobAdmin(JobActions):
         """Return the pages: nothing is added here, and there is no table whose history could be told."""
         return [
             self.route("", self.changelist_view, "changelist"),
+            *self.group_urls(),
             *self.order_urls(),
             self.route("<path:object_id>/change/", self.change_view, "change"),
         ]

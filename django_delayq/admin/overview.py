@@ -116,6 +116,7 @@ class OverviewAdmin(NowPage):
             queues=_queues(redis, self._held(request, held)), workers=_workers(redis),
             servers=_servers(snapshot, details),
             now=self.address("now"), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            failures=self.address("failures", model="run") if request.user.has_perm("django_delayq.view_run") else "",
         )  # fmt: skip
 
     def _held(self, request: HttpRequest, held: Sequence[Control]) -> Callable[[str], SafeString]:

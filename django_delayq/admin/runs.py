@@ -16,14 +16,15 @@ from .. import ledger
 from ..models import Origin, Run, Schedule, Status
 from ..redaction import redact, redact_text
 from . import charts, display, paging
-from .base import BaseAdmin, column
+from .base import column
 from .display import Html, instant
+from .failures import FailuresPage
 from .filters import RecentFilter, ScheduleFilter
 from .job_actions import STOP_NOTE
 
 
 @admin.register(Run)
-class RunAdmin(BaseAdmin):
+class RunAdmin(FailuresPage):
     list_display = (
         "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "shown_reason",
         "worker",
@@ -58,6 +59,11 @@ class RunAdmin(BaseAdmin):
         (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
     )  # fmt: skip
 
+    def get_urls(self) -> list[URLPattern]:
+        take = require_http_methods(["GET", "HEAD", "POST"])
+        stop = self.route("<int:pk>/stop/", take(self.stop_view), "stop")
+        return [stop, *self.failures_urls(), *super().get_urls()]
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs; what may be long and is on one page only is read for that."""
         return super().get_queryset(request).defer("attempts")
@@ -87,10 +93,6 @@ class RunAdmin(BaseAdmin):
         if obj is not None and len(ledger.attempts_of(obj)) > 1:
             fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
         return fieldsets
-
-    def get_urls(self) -> list[URLPattern]:
-        take = require_http_methods(["GET", "HEAD", "POST"])
-        return [self.route("<int:pk>/stop/", take(self.stop_view), "stop"), *super().get_urls()]
 
     def may_stop(self, request: HttpRequest) -> bool:
         """Stopping has a permission of its own."""

@@ -54,6 +54,7 @@ def run_pages(client: Any) -> dict[str, str]:
     pages |= {f"runs, {name.partition('__')[0]} {value}": f"{RUNS}?{name}={value}" for name, value in filters}
     for text in ("report 0000123", "report", "tests.app.tasks.flaky", "no such name"):
         pages[f"runs, search {text!r}"] = f"{RUNS}?{urlencode({'q': text})}"
+    pages |= {f"failures, {span}": f"{RUNS}failures/?span={span}" for span in ("24h", "7d")}
     return pages | {"run": f"{RUNS}{run[0]}/change/", "jobs": JOBS, "jobs, dead": f"{JOBS}?state=dead"}
 
 

@@ -24,9 +24,7 @@ def chromium() -> Iterator[Any]:
         pytest.skip("apt install chromium")
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     with playwright.sync_playwright() as started:
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = (
-            "true"  # its event loop stands in this thread while nothing runs in it
-        )
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # its event loop stands in this thread
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

@@ -1,4 +1,4 @@
-"""Each page of the admin in a real browser: narrow and wide, light and dark, under a strict policy, without an error."""
+"""Each page of the admin in a real browser: narrow and wide, light and dark, under a strict policy, no error said."""
 
 from contextlib import contextmanager
 from datetime import timedelta

@@ -28,6 +28,7 @@ from django_delayq.models import (
     Condition,
     Control,
     Declaration,
+    Dismissal,
     Job,
     Run,
     Schedule,
@@ -96,6 +97,8 @@ def test_the_walk_knows_every_address():
         "django_delayq_redisjob_stop", "django_delayq_run_stop", "django_delayq_overview_now",
         "django_delayq_control_add", "django_delayq_control_change", "django_delayq_control_delete",
         "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
+        "django_delayq_run_failures", "django_delayq_run_run_again", "django_delayq_run_dismiss",
+        "django_delayq_redisjob_group_retry", "django_delayq_redisjob_group_delete",
     } <= set(NAMES)  # fmt: skip
     unnamed = [
         str(pattern.pattern)
@@ -133,7 +136,7 @@ def jobs(broker, row):
 
 
 ROWS = (
-    Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Control, Cancellation,
+    Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Control, Cancellation, Dismissal,
 )  # fmt: skip
 
 

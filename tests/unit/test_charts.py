@@ -5,7 +5,7 @@ import re
 import pytest
 
 from django_delayq.admin import charts
-from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, lines
+from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, lines, spark
 
 TONES, NAMES = {"good": "good", "bad": "bad"}, {"good": "fine", "bad": "<b>"}
 TIMES = ["09:00", "09:01", "09:02"]
@@ -47,3 +47,11 @@ def test_stretches_are_as_wide_as_they_lasted_but_to_be_seen() -> None:
     assert 0 < widths[0] < widths[1] / 20
     assert "<b>" not in picture and "ran &lt;b&gt;" in picture
     assert charts.stretches([("warn", 0.0, "waited")])
+
+
+def test_small_columns_are_as_high_as_their_shares_and_the_title_says_what_they_are() -> None:
+    drawn = spark([0, 4, 1, 0], "bad", "<b> at most 4")
+    rects = re.findall(r'<rect class="delayq-fill-bad" x="(\d+)" y="(\d+)" width="\d+" height="(\d+)"', drawn)
+    assert rects == [("5", "0", "20"), ("10", "15", "5")]
+    assert "<title>&lt;b&gt; at most 4</title>" in drawn
+    assert "<rect" not in spark([0, 0], "bad", "") and "<rect" not in spark([], "bad", "")

@@ -1,0 +1,219 @@
+"""Failures: what failed of late, grouped by task and error, with what a person can do to all of a group. Asks first.
+
+Whoever may view runs may view it; running again and dismissing need the permission to change schedules, as "Run now"
+does. What can be done to dead jobs is for `job_failures.py` to say.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .. import failures
+from ..failures import Failures, RunGroup
+from ..fields import utcnow
+from ..models import Dismissal, RedisJob, Schedule
+from ..plain import plain
+from . import failure_rows as shown
+from .actions import NAMES_SHOWN, ScheduleActions
+from .base import BaseAdmin
+from .bulk import ACTIONS, MOST_AT_ONCE
+from .job_failures import JobFailures, read_dead
+
+#: So many groups are on a page, and so many of dead jobs below.
+GROUPS_SHOWN = 25
+
+
+class Span(NamedTuple):
+    """A time that is shown, in so many steps."""
+
+    label: Any
+    step: timedelta
+    number: int
+
+
+SPANS = {
+    "24h": Span(gettext_lazy("24 hours"), timedelta(hours=1), 24),
+    "7d": Span(gettext_lazy("7 days"), timedelta(hours=6), 28),
+}
+
+
+class Asked(NamedTuple):
+    """What an address asks for: a time, and whether dismissed groups are shown."""
+
+    span: str
+    dismissed: bool
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> "Asked":
+        span = request.GET.get("span", "")
+        return cls(span if span in SPANS else "24h", "dismissed" in request.GET)
+
+    @property
+    def query(self) -> str:
+        return f"?{urlencode({'span': self.span, **({'dismissed': '1'} if self.dismissed else {})})}"
+
+    def groups(self) -> tuple[Failures, list[RunGroup]]:
+        """Read what failed in this time, in groups."""
+        found, span = failures.read_failures(utcnow()), SPANS[self.span]
+        return found, failures.group_failures(found, found.now - span.step * span.number)
+
+
+class FailuresPage(BaseAdmin):
+    """The page, and what is done to a group of runs."""
+
+    def failures_urls(self) -> list[URLPattern]:
+        return [
+            self.route("failures/", self.failures_view, "failures"),
+            self.route("failures/<str:digest>/run-again/", self.again_view, "run-again"),
+            self.route("failures/<str:digest>/dismiss/", self.dismiss_view, "dismiss"),
+        ]
+
+    def failures_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the groups, what failed last first, and those of dead jobs to whoever may view jobs."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        asked = Asked.of(request)
+        found, groups = asked.groups()
+        dismissed = _dismissed(groups)
+        listed = [group for group in groups if asked.dismissed or group.digest not in dismissed]
+        page = Paginator(listed, GROUPS_SHOWN).get_page(request.GET.get("page"))
+        return self.page(
+            request, "run/failures.html", _("Failures"), listed=page, query=asked.query,
+            rows=self._rows(request, asked, found.now, list(page), dismissed),
+            cut=len(found.rows) if found.cut else 0, unknown_whether_new=not found.reaches(found.now - failures.NEW),
+            total=sum(len(group.times) for group in listed), hidden=0 if asked.dismissed else len(dismissed),
+            shows_dismissed=asked.dismissed, other=asked._replace(dismissed=not asked.dismissed).query,
+            spans=[(asked._replace(span=name).query, each.label, name == asked.span) for name, each in SPANS.items()],
+            **self._dead(request),
+        )  # fmt: skip
+
+    def _rows(
+        self, request: HttpRequest, asked: Asked, now: datetime, groups: list[RunGroup], dismissed: dict[str, Dismissal]
+    ) -> list[dict[str, Any]]:
+        """Return what a template shows of these groups, and what this person may do to them."""
+        schedules, span = self._schedules, SPANS[asked.span]
+        linked, may = schedules.has_view_permission(request), schedules.has_change_permission(request)
+        rows = shown.run_rows(self, groups, now - span.step * span.number, span.step, span.number, linked=linked)
+        for group, row in zip(groups, rows, strict=True):
+            row["dismissed"] = dismissed.get(group.digest)
+            if may:
+                row["again"] = f"{self.address('run-again', group.digest)}{asked.query}"
+                row["dismiss"] = f"{self.address('dismiss', group.digest)}{asked.query}"
+        return rows
+
+    def _dead(self, request: HttpRequest) -> dict[str, Any]:
+        """Return what a template shows of dead jobs; nothing to whoever may not view jobs."""
+        jobs = self._jobs
+        if not jobs.has_view_permission(request):
+            return {}
+        dead = read_dead()
+        return {
+            "dead": dead,
+            "dead_rows": jobs.group_rows(request, dead.groups[:GROUPS_SHOWN]),
+            "dead_more": len(dead.groups) - GROUPS_SHOWN,
+            "dead_reason": dead.reason if jobs.has_change_permission(request) else "",
+            "dead_list": f"{self.address('changelist', model='redisjob')}?state=dead",
+        }
+
+    def again_view(self, request: HttpRequest, digest: str) -> HttpResponse:
+        """Ask (GET), or order one run of each schedule that was asked about (POST)."""
+        back, schedules = self._may_change(request), self._schedules
+        if request.method == "POST":
+            wanted = {int(pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME) if pk.isdecimal() and len(pk) < 19}
+        else:
+            group = self._find(request, digest)
+            if group is None:
+                return back
+            wanted = set(group.schedules)
+        rows = list(schedules.get_queryset(request).filter(pk__in=wanted)[: MOST_AT_ONCE + 1])
+        if len(rows) > MOST_AT_ONCE:
+            text = _(
+                "At most %(most)d schedules are run again at once, and these are more. Nothing was ordered. Choose "
+                "them in the list of schedules."
+            )
+            self.message_user(request, text % {"most": MOST_AT_ONCE}, messages.ERROR)
+        elif not rows:
+            self.message_user(request, _("None of its schedules is there any more."), messages.WARNING)
+        elif request.method == "POST":
+            schedules.order_runs(request, rows)
+        else:
+            names = [row.name for row in rows]
+            return self.page(
+                request, "confirm.html", _("Run again"), note=ACTIONS["run_now"][1], names=names[:NAMES_SHOWN],
+                more=len(names) - NAMES_SHOWN, hidden=[(ACTION_CHECKBOX_NAME, row.pk) for row in rows], back=back.url,
+            )  # fmt: skip
+        return back
+
+    def dismiss_view(self, request: HttpRequest, digest: str) -> HttpResponse:
+        """Ask (GET), or dismiss a group as far as it was seen when that was asked (POST)."""
+        back, group = self._may_change(request), self._find(request, digest)
+        if group is None:
+            return back
+        if request.method == "POST":
+            until = _instant(request.POST.get("until", ""))
+            if until is not None:
+                failures.dismiss(digest, min(until, group.last.at), request.user.get_username())
+                self.message_user(request, _("It is dismissed until it fails again."), messages.SUCCESS)
+            return back
+        return self.page(
+            request, "confirm.html", _("Dismiss"), names=[f"{plain(group.task)}: {shown.words(group.text)}"],
+            note=_("It is hidden from everybody until it fails again. Its runs stay in the history."),
+            hidden=[("until", group.last.at.isoformat())], back=back.url,
+        )  # fmt: skip
+
+    @property
+    def _schedules(self) -> ScheduleActions:
+        found = self.admin_site.get_model_admin(Schedule)
+        assert isinstance(found, ScheduleActions)  # noqa: S101 - for mypy
+        return found
+
+    @property
+    def _jobs(self) -> JobFailures:
+        found = self.admin_site.get_model_admin(RedisJob)
+        assert isinstance(found, JobFailures)  # noqa: S101 - for mypy
+        return found
+
+    def _may_change(self, request: HttpRequest) -> HttpResponseRedirect:
+        """Return the way back to the page.
+
+        Raises:
+            PermissionDenied: Runs may not be viewed, or schedules not be changed.
+        """
+        if not (self.has_view_permission(request) and self._schedules.has_change_permission(request)):
+            raise PermissionDenied
+        return HttpResponseRedirect(f"{self.address('failures')}{Asked.of(request).query}")
+
+    def _find(self, request: HttpRequest, digest: str) -> RunGroup | None:
+        """Return a group as it stands now; where it is gone, say so."""
+        _found, groups = Asked.of(request).groups()
+        group = next((group for group in groups if group.digest == digest), None)
+        if group is None:
+            self.message_user(request, _("There are no such failures any more."), messages.WARNING)
+        return group
+
+
+def _dismissed(groups: list[RunGroup]) -> dict[str, Dismissal]:
+    """Return those of these groups that have not failed since they were dismissed."""
+    known = failures.read_dismissals()
+    return {
+        group.digest: known[group.digest]
+        for group in groups
+        if group.digest in known and group.last.at <= known[group.digest].until
+    }
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

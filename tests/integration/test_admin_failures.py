@@ -1,0 +1,484 @@
+"""Failures: in groups, told apart and found again, run again and dismissed; and dead jobs the same way."""
+
+import html
+import itertools
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import failures
+from django_delayq.admin import failures as page_of_failures
+from django_delayq.admin import job_failures
+from django_delayq.broker.web import forget_broker
+from django_delayq.failures import runs
+from django_delayq.fields import utcnow
+from django_delayq.models import Dismissal, Job, Run
+from tests.integration.admin_pages import HOSTILE, client_for, make, texts
+from tests.integration.job_pages import build, dead, dead_row, forge
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = "/admin/django_delayq/run/failures/"
+JOBS = "/admin/django_delayq/redisjob/failures/"
+OVERVIEW = "/admin/django_delayq/overview/"
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+_points = itertools.count(1)
+
+
+def fail(row, ago=MINUTE, reason="RuntimeError: no luck", status="failed", **values):
+    at = utcnow() - ago
+    due_at = at - timedelta(milliseconds=next(_points))
+    error = values.pop("error", f"Traceback\n{reason}")
+    run = Run.of(row, due_at, status=status, reason=reason, error=error, finished_at=at, **values)
+    run.save()
+    return run
+
+
+def rows_of(page):
+    return page.context["rows"]
+
+
+def links(page, words):
+    """Return the addresses of the links of these words."""
+    text = page.content.decode()
+    return [html.unescape(found) for found in re.findall(rf'<a [^>]*href="([^"]+)"[^>]*>{words}</a>', text)]
+
+
+def chosen(page):
+    """Return what the page that asks would post."""
+    found: dict[str, list[str]] = {"apply": ["1"]}
+    for name, value in page.context["hidden"]:
+        found.setdefault(name, []).append(str(value))
+    return found
+
+
+# -- the groups
+
+
+def test_failures_are_grouped_by_task_and_what_their_errors_have_in_common(boss, broker):
+    one, two = make("one"), make("two", task="tests.app.tasks.fail")
+    for number in range(3):
+        fail(one, number * HOUR + MINUTE, f"KeyError: 'user {number}'")
+    fail(one, reason="ValueError: x")
+    fail(two, reason="KeyError: 'x'")
+    fail(two, reason="poison", status="lost", error="")
+    fail(one, reason="fine", status="succeeded")
+    fail(one, reason="paused", status="skipped")
+    page = boss.get(PAGE)
+    found = {(re.sub("<.*?>", "", row["task"]), row["text"]): row for row in rows_of(page)}
+    assert {key: row["count"] for key, row in found.items()} == {
+        ("tests.app.tasks.noop", "KeyError: '…'"): 3,
+        ("tests.app.tasks.noop", "ValueError: x"): 1,
+        ("tests.app.tasks.fail", "KeyError: '…'"): 1,
+        ("tests.app.tasks.fail", "poison"): 1,
+    }
+    group = found["tests.app.tasks.noop", "KeyError: '…'"]
+    last = Run.objects.filter(reason="KeyError: 'user 0'").get()
+    assert group["run"] == f"/admin/django_delayq/run/{last.pk}/change/"
+    assert "KeyError: &#x27;user 0&#x27;" in group["trace"], "the last traceback, as it was"
+    assert found["tests.app.tasks.fail", "poison"]["lost"] and not found["tests.app.tasks.fail", "poison"]["trace"]
+    assert "6 failures, 4 groups" in " ".join(page.content.decode().split())
+
+
+def test_the_last_comes_first_and_a_time_is_chosen(boss, broker):
+    row = make()
+    fail(row, 3 * DAY, "Old: x")
+    fail(row, 3 * DAY, "Both: x")
+    fail(row, 2 * HOUR, "Both: x")
+    fail(row, HOUR, "Young: x")
+    fail(row, 8 * DAY, "Past: x")
+    shown = {span: rows_of(boss.get(PAGE, {"span": span})) for span in ("24h", "7d", "nonsense")}
+    assert [(row["text"], row["count"]) for row in shown["24h"]] == [("Young: x", 1), ("Both: x", 1)]
+    assert [(row["text"], row["count"]) for row in shown["7d"]] == [("Young: x", 1), ("Both: x", 2), ("Old: x", 1)]
+    assert [row["text"] for row in shown["nonsense"]] == [row["text"] for row in shown["24h"]]
+    assert [(row["text"], row["is_new"]) for row in shown["24h"]] == [("Young: x", True), ("Both: x", False)]
+    assert f"{utcnow() - 3 * DAY:%Y-%m-%d}" in shown["24h"][1]["first"], "first seen is older than what is counted"
+    for row in (*shown["24h"], *shown["7d"]):
+        assert row["spark"].count("<rect") == row["count"], "no two at one time here"
+    assert "at most 1 in 1h" in shown["24h"][0]["spark"] and "at most 1 in 6h" in shown["7d"][0]["spark"]
+
+
+def test_a_failure_counts_when_it_ended_and_one_without_an_end_at_its_point(broker):
+    row, now = make(), utcnow()
+    late = fail(row, HOUR)
+    Run.objects.filter(pk=late.pk).update(due_at=now - 2 * DAY)
+    lost = fail(row, 2 * HOUR, status="lost")
+    Run.objects.filter(pk=lost.pk).update(finished_at=None)
+    (group,) = failures.group_failures(failures.read_failures(now), now - DAY)
+    assert group.last.pk == late.pk and len(group.times) == 2 and group.first == Run.objects.get(pk=lost.pk).due_at
+
+
+def test_only_the_newest_are_read_and_the_page_says_so(boss, broker, monkeypatch):
+    row = make()
+    for number in range(6):
+        fail(row, number * HOUR + MINUTE, status="lost" if number % 2 else "failed")
+    assert "banner" not in boss.get(PAGE).content.decode()
+    assert rows_of(boss.get(PAGE))[0]["is_new"]
+    monkeypatch.setattr(runs, "MOST_READ", 4)
+    page = boss.get(PAGE)
+    assert "this is of the newest 4." in page.content.decode()
+    assert rows_of(page)[0]["count"] == 4
+    assert not rows_of(page)[0]["is_new"], "what is older was not read"
+    assert "Which groups are new is not known." in page.content.decode()
+    assert not rows_of(boss.get(PAGE, {"span": "7d"}))[0]["is_new"]
+
+
+def test_what_is_new_is_known_where_a_day_was_read_in_full(boss, broker, monkeypatch):
+    row = make()
+    for ago, reason in ((HOUR, "New: x"), (2 * HOUR, "Old: x"), (2 * DAY, "Old: x"), (3 * DAY, "New: x")):
+        fail(row, ago, reason)
+    monkeypatch.setattr(runs, "MOST_READ", 3)
+    page = boss.get(PAGE)
+    assert "of the newest 3." in page.content.decode() and "is not known" not in page.content.decode()
+    assert [(row["text"], row["is_new"]) for row in rows_of(page)] == [("New: x", True), ("Old: x", False)]
+
+
+def test_five_schedules_are_named_with_links_to_those_that_are_there(boss, broker):
+    schedules = [make(f"s{number}") for number in range(7)]
+    for row in schedules:
+        fail(row, (row.pk % 7) * MINUTE + MINUTE)
+    newest = Run.objects.order_by("-finished_at").first().schedule
+    name = newest.name
+    newest.delete()
+    (row,) = rows_of(boss.get(PAGE))
+    assert len(row["schedules"]) == 5 and row["more"] == 2
+    assert row["schedules"][0] == (name, "")
+    assert all(address.endswith("/change/") for _, address in row["schedules"][1:])
+    assert "and 2 more" in boss.get(PAGE).content.decode()
+    (row,) = rows_of(client_for("view_run").get(PAGE))
+    assert {address for _, address in row["schedules"]} == {""}, "who may not follow a link is given none"
+
+
+def test_there_are_pages_of_groups(boss, broker, monkeypatch):
+    monkeypatch.setattr(page_of_failures, "GROUPS_SHOWN", 2)
+    row = make()
+    for name in "abcde":
+        fail(row, reason=f"{name}: x")
+    seen, address = [], PAGE
+    while address:
+        page = boss.get(address)
+        seen += [row["text"] for row in rows_of(page)]
+        following = links(page, "Next page")
+        address = f"{PAGE}{following[0]}" if following else ""
+    assert sorted(seen) == [f"{name}: x" for name in "abcde"]
+    assert boss.get(PAGE, {"page": "nonsense"}).status_code == 200
+
+
+def test_a_long_traceback_is_shown_from_its_end(boss, broker):
+    lines = "\n".join(f"line {number}" for number in range(3000))
+    fail(make(), error=f"BEGINNING\n{lines}\nRuntimeError: no luck password=swordfish")
+    (row,) = rows_of(boss.get(PAGE))
+    assert "BEGINNING" not in row["trace"] and "RuntimeError: no luck" in row["trace"] and len(row["trace"]) < 5000
+    assert "swordfish" not in row["trace"]
+    assert re.search(r">…\nline \d+\n", row["trace"]), "from the beginning of a line"
+
+
+def test_the_questions_do_not_grow_with_failures_or_groups(boss, built):
+    def many(number):
+        for at in range(number):
+            fail(make(f"s{at}-{number}"), reason=f"{'abcdefghij'[at % 10]}{'x' * (at // 10)}: x")
+            dead_row(error=f"{'abcdefghij'[at % 10]}: x")
+
+    counts = []
+    for number in (2, 40):
+        many(number)
+        boss.get(PAGE)
+        with CaptureQueriesContext(connection) as queries:
+            assert boss.get(PAGE).status_code == 200
+        counts.append(len(queries))
+    print(counts, *(query["sql"][:200] for query in queries), sep="\n")
+    assert counts[0] == counts[1] <= 10
+
+
+def test_errors_are_read_of_the_last_runs_only_and_in_part(boss, broker):
+    row = make()
+    for _ in range(5):
+        fail(row)
+    with CaptureQueriesContext(connection) as queries:
+        boss.get(PAGE)
+    asked = [query["sql"] for query in queries if "django_delayq_run" in query["sql"]]
+    assert len(asked) == 3
+    assert ['"error"' in sql for sql in asked] == [False, False, True]
+    assert [sql.count("LIMIT") for sql in asked] == [1, 1, 0]
+
+
+def test_hostile_texts_are_escaped_and_secrets_hidden(boss, broker):
+    row = make(HOSTILE)
+    run = fail(row, reason=f"{HOSTILE} token=swordfish \u202e", error=f"{HOSTILE} password=swordfish")
+    Run.objects.filter(pk=run.pk).update(task=HOSTILE)
+    dead(build(broker) or broker, error=f"RuntimeError: {HOSTILE} password=swordfish")
+    dead_row(HOSTILE, error=HOSTILE)
+    pages = [boss.get(PAGE), boss.get(PAGE, {"span": HOSTILE, "page": HOSTILE})]
+    for words in ("Run again", "Dismiss", "Retry all", "Delete all"):
+        pages += [boss.get(address) for address in links(pages[0], words)]
+    assert len(pages) == 8
+    for page in pages:
+        text = page.content.decode()
+        assert page.status_code == 200 and "<script>alert" not in text and "swordfish" not in text
+        assert "\u202e" not in text and " onclick" not in text and "<style" not in text
+    assert html.escape(HOSTILE) in pages[0].content.decode()
+
+
+# -- who may
+
+
+def test_who_may_view_runs_may_view_it_and_nobody_else(broker):
+    fail(make())
+    dead_row()
+    assert Client().get(PAGE).status_code == 302
+    for stranger in (client_for(), client_for("view_schedule", "view_redisjob", "change_schedule")):
+        assert stranger.get(PAGE).status_code == 403
+    page = client_for("view_run").get(PAGE)
+    assert page.status_code == 200 and len(rows_of(page)) == 1
+    text = page.content.decode()
+    for words in ("Run again", "Dismiss", "Dead jobs", "Retry all", "/schedule/"):
+        assert words not in text, words
+    text = client_for("view_run", "view_redisjob").get(PAGE).content.decode()
+    assert "Dead jobs" in text and "Retry all" not in text and "Delete all" not in text
+    text = client_for("view_run", "view_redisjob", "change_redisjob").get(PAGE).content.decode()
+    assert "Retry all" in text and "Delete all" not in text
+    text = client_for("view_run", "change_schedule").get(PAGE).content.decode()
+    assert "Run again" in text and "Dismiss" in text and "Dead jobs" not in text
+
+
+def test_at_a_glance_and_the_list_of_runs_lead_to_it(boss, broker):
+    assert links(boss.get(OVERVIEW), "Failures") == [PAGE]
+    assert links(client_for("view_schedule", "view_run").get(OVERVIEW), "Failures") == [PAGE]
+    assert links(client_for("view_schedule").get(OVERVIEW), "Failures") == []
+    assert links(client_for("view_run").get("/admin/django_delayq/run/"), "Failures") == [PAGE]
+
+
+@pytest.mark.parametrize("words", ["Run again", "Dismiss"])
+def test_what_is_done_needs_the_permission_and_a_post(boss, broker, words):
+    fail(make())
+    (address,) = links(boss.get(PAGE), words)
+    asked = boss.get(address)
+    before = Run.objects.count(), Dismissal.objects.count()
+    for codenames in (["view_run"], ["change_schedule"], ["view_run", "view_schedule", "add_schedule", "change_run"]):
+        client = client_for(*codenames)
+        assert client.get(address).status_code == 403
+        assert client.post(address, chosen(asked)).status_code == 403
+    boss.get(address, chosen(asked))
+    boss.put(address)
+    assert (Run.objects.count(), Dismissal.objects.count()) == before
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = boss.cookies
+    assert strict.post(address, chosen(asked)).status_code == 403
+    assert client_for("view_run", "change_schedule").post(address, chosen(asked)).status_code == 302
+    assert (Run.objects.count(), Dismissal.objects.count()) != before
+
+
+@pytest.mark.parametrize("name", ["run-again", "dismiss"])
+def test_a_group_that_is_gone_says_so(boss, broker, name):
+    address = f"{PAGE}{'0' * 32}/{name}/"
+    page = boss.get(address, follow=True)
+    assert page.redirect_chain[-1][0].startswith(PAGE) and "no such failures" in texts(page)[0]
+    assert boss.post(address, follow=True).status_code == 200
+    assert not Run.objects.exists() and not Dismissal.objects.exists()
+
+
+# -- run again
+
+
+def test_run_again_orders_one_run_of_each_schedule_that_is_there(boss, broker):
+    one, two, gone, other = make("one"), make("two", enabled=False), make("gone"), make("other")
+    for row in (one, one, two, gone):
+        fail(row)
+    fail(other, reason="Other: x")
+    gone.delete()
+    page = boss.get(PAGE)
+    address = next(link for link, row in zip(links(page, "Run again"), rows_of(page), strict=True) if row["count"] == 4)
+    asked = boss.get(address)
+    assert asked.context["names"] == ["one", "two"] and not Run.objects.filter(origin="manual").exists()
+    done = boss.post(address, chosen(asked), follow=True)
+    assert done.redirect_chain[-1][0] == f"{PAGE}?span=24h"
+    assert texts(done) == ["2 runs are ordered."]
+    assert sorted(Run.objects.filter(origin="manual").values_list("schedule_name", "status")) == [
+        ("one", "queued"), ("two", "queued"),
+    ]  # fmt: skip
+
+
+def test_what_fails_after_it_was_asked_is_not_run_again(boss, broker):
+    fail(make("one"))
+    (address,) = links(boss.get(PAGE), "Run again")
+    asked = boss.get(address)
+    fail(make("two"))
+    boss.post(address, chosen(asked))
+    assert list(Run.objects.filter(origin="manual").values_list("schedule_name", flat=True)) == ["one"]
+
+
+def test_more_than_are_done_at_once_are_refused_with_words(boss, broker, monkeypatch):
+    monkeypatch.setattr(page_of_failures, "MOST_AT_ONCE", 2)
+    schedules = [make(name) for name in "abc"]
+    for row in schedules:
+        fail(row)
+    (address,) = links(boss.get(PAGE), "Run again")
+    for page in (
+        boss.get(address, follow=True),
+        boss.post(address, {"_selected_action": [row.pk for row in schedules]}, follow=True),
+    ):
+        assert "At most 2 schedules" in texts(page)[0] and "Nothing was ordered" in texts(page)[0]
+    assert not Run.objects.filter(origin="manual").exists()
+    schedules[0].delete()
+    assert boss.get(address).context["names"] == ["b", "c"], "what is gone does not count"
+    for row in schedules[1:]:
+        row.delete()
+    assert "None of its schedules" in texts(boss.get(address, follow=True))[0]
+    assert "None of its schedules" in texts(boss.post(address, {"_selected_action": ["x", "9" * 30]}, follow=True))[0]
+
+
+# -- dismiss
+
+
+def test_a_dismissed_group_is_hidden_until_it_fails_again(boss, broker):
+    row = make()
+    fail(row, HOUR, "KeyError: 'a'")
+    fail(row, HOUR, "Other: x")
+    page = boss.get(PAGE)
+    address = links(page, "Dismiss")[[each["text"] for each in rows_of(page)].index("KeyError: '…'")]
+    asked = boss.get(address)
+    assert "until it fails again" in asked.content.decode() and not Dismissal.objects.exists()
+    done = boss.post(address, chosen(asked), follow=True)
+    assert texts(done) == ["It is dismissed until it fails again."]
+    assert [each["text"] for each in rows_of(done)] == ["Other: x"]
+    assert "1 failure, 1 group" in " ".join(done.content.decode().split())
+    assert Dismissal.objects.get().by == "u0"
+    more = "?span=24h&dismissed=1"
+    assert f'<a href="{html.escape(more)}">Show dismissed (1)</a>' in done.content.decode()
+    everything = boss.get(f"{PAGE}{more}")
+    assert len(rows_of(everything)) == 2 and "dismissed by u0" in everything.content.decode()
+    fail(row, MINUTE, "KeyError: 'b'")
+    assert {each["text"]: each["count"] for each in rows_of(boss.get(PAGE))} == {"KeyError: '…'": 2, "Other: x": 1}
+
+
+def test_what_fails_while_it_is_asked_stays_visible(boss, broker):
+    row = make()
+    fail(row, HOUR)
+    (address,) = links(boss.get(PAGE), "Dismiss")
+    asked = boss.get(address)
+    fail(row, MINUTE)
+    boss.post(address, chosen(asked))
+    assert len(rows_of(boss.get(PAGE))) == 1
+    boss.post(address, chosen(boss.get(address)))
+    assert rows_of(boss.get(PAGE)) == [] and Dismissal.objects.count() == 1
+    assert "Nothing has failed that is not dismissed." in boss.get(PAGE).content.decode()
+
+
+@pytest.mark.parametrize("until", [None, "", "nonsense", "2099-01-01T00:00:00", "9" * 400])
+def test_a_time_that_no_page_has_asked_with_dismisses_nothing(boss, broker, until):
+    fail(make())
+    (address,) = links(boss.get(PAGE), "Dismiss")
+    boss.post(address, {} if until is None else {"until": until})
+    assert not Dismissal.objects.exists()
+
+
+def test_nobody_dismisses_the_future(boss, broker):
+    row = make()
+    fail(row, HOUR)
+    (address,) = links(boss.get(PAGE), "Dismiss")
+    boss.post(address, {"until": (utcnow() + DAY).isoformat()})
+    assert rows_of(boss.get(PAGE)) == []
+    fail(row, MINUTE)
+    assert len(rows_of(boss.get(PAGE))) == 1
+
+
+def test_dismissals_of_what_is_long_gone_are_forgotten(broker):
+    failures.dismiss("a" * 32, utcnow() - 15 * DAY)
+    failures.dismiss("b" * 32, utcnow() - 6 * DAY)
+    failures.dismiss("c" * 32, utcnow(), "x" * 500)
+    assert sorted(failures.read_dismissals()) == ["b" * 32, "c" * 32]
+
+
+# -- dead jobs
+
+
+def test_dead_jobs_are_grouped_the_same_way_wherever_they_stand(boss, broker):
+    build(broker)
+    ids = [dead(broker, error=f"Traceback\nRuntimeError: no user {number}") for number in range(2)]
+    dead_row(error="Traceback\nRuntimeError: no user 9")
+    dead_row(error="Traceback\nRuntimeError: other")
+    page = boss.get(PAGE)
+    assert [(row["text"], row["count"]) for row in page.context["dead_rows"]] == [
+        ("RuntimeError: other", 1), ("RuntimeError: no user #", 3),
+    ]  # fmt: skip
+    retry, delete = (links(page, words)[1] for words in ("Retry all", "Delete all"))
+    for address in (retry, delete):
+        asked = boss.get(address)
+        assert "3 jobs:" in asked.content.decode() and len(asked.context["names"]) == 3
+    assert boss.get(PAGE).context["dead_rows"][1]["count"] == 3, "asking does nothing"
+    boss.post(delete, {"_selected_action": ids[:1], "apply": "1"})
+    done = boss.post(retry, chosen(boss.get(retry)), follow=True)
+    assert done.redirect_chain[-1][0] == PAGE and texts(done)[-1] == "2 jobs are tried again."
+    assert [row["count"] for row in done.context["dead_rows"]] == [1]
+
+
+def test_at_most_so_many_jobs_are_changed_at_once_and_the_page_that_asks_says_so(boss, built, monkeypatch):
+    monkeypatch.setattr(job_failures, "MOST_SELECTED", 2)
+    rows = [dead_row() for _ in range(5)]
+    (address,) = links(boss.get(PAGE), "Delete all")
+    asked = boss.get(address)
+    assert "The newest 2 of 5 jobs:" in asked.content.decode()
+    boss.post(address, chosen(asked))
+    assert Job.objects.count() == 3
+    boss.post(address, {"_selected_action": [row.result_id for row in rows]})
+    assert Job.objects.count() == 1, "nor more than so many of what was posted"
+
+
+@pytest.mark.parametrize(("name", "needed"), [("retry", "change_redisjob"), ("delete", "delete_redisjob")])
+def test_what_is_done_to_dead_jobs_needs_its_permission(boss, built, name, needed):
+    row = dead_row()
+    (address,) = links(boss.get(PAGE), f"{name.capitalize()} all")
+    asked = boss.get(address)
+    others = {"view_run", "view_redisjob", "change_redisjob", "delete_redisjob", "change_schedule"} - {needed}
+    assert client_for(*others).get(address).status_code == 403
+    assert client_for(*others).post(address, chosen(asked)).status_code == 403
+    boss.get(address, chosen(asked))
+    assert boss.put(address).status_code == 405
+    assert Job.objects.get().died_at == row.died_at
+    done = client_for("view_redisjob", needed).post(address, chosen(asked))
+    assert done["Location"] == "/admin/django_delayq/redisjob/?state=dead", "who may not view runs is not sent there"
+    assert not Job.objects.filter(died_at=row.died_at).exists()
+    assert "no such dead jobs" in texts(boss.get(address, follow=True))[0]
+
+
+def test_jobs_that_nobody_can_read_are_a_group_that_can_only_be_deleted(boss, broker):
+    build(broker)
+    forge(broker, dead(broker))
+    dead_row()
+    page = boss.get(PAGE)
+    assert sorted(len(row["orders"]) for row in page.context["dead_rows"]) == [1, 2]
+    assert "not signed for this queue" in page.content.decode()
+    assert len(links(page, "Retry all")) == 1 and len(links(page, "Delete all")) == 2
+
+
+def test_only_the_newest_dead_jobs_are_read_and_the_page_says_so(boss, built, monkeypatch):
+    for _ in range(4):
+        dead_row()
+    monkeypatch.setattr(job_failures, "MOST_READ", 3)
+    page = boss.get(PAGE)
+    assert "this is of the newest 3." in page.content.decode()
+    assert [row["count"] for row in page.context["dead_rows"]] == [3]
+
+
+def test_without_redis_dead_jobs_of_the_database_are_shown(boss, dead_redis):
+    fail(make())
+    dead_row()
+    forget_broker()
+    text = boss.get(PAGE).content.decode()
+    assert "Redis does not answer." in text and "127.0.0.1" in text and "RuntimeError: no luck" in text
+    forget_broker()
+    page = client_for("view_run", "view_redisjob").get(PAGE)
+    assert "Redis does not answer." in page.content.decode()
+    assert "127.0.0.1" not in page.content.decode() and page.context["dead_rows"][0]["count"] == 1
+    assert len(rows_of(page)) == 1
+
+
+def test_without_a_mirror_it_asks_no_redis(boss, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
+    dead_row()
+    page = boss.get(PAGE)
+    assert page.context["dead_rows"][0]["count"] == 1 and "does not answer" not in page.content.decode()
