@@ -17,6 +17,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
 
 from .. import conf, ledger, minutes, status
 from ..counters import LAG, Tally, by_queue, outcomes, percentile
@@ -25,7 +26,7 @@ from ..models import BulkAction, Condition, Control, Overview, Schedule, Schedul
 from ..plain import plain
 from ..status.snapshot import RedisView, Snapshot
 from . import charts, display
-from .base import BaseAdmin
+from .spreading import SpreadPage
 
 #: Of failing schedules, dead jobs and the like so many are counted.
 MOST_COUNTED = 1000
@@ -60,14 +61,18 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(BaseAdmin):
-    """One page; whoever may view schedules may view it."""
+class OverviewAdmin(SpreadPage):
+    """How everything stands, and what is coming up; whoever may view schedules may view it."""
 
     class Media:
         js = ("django_delayq/live.js",)
 
     def get_urls(self) -> list[URLPattern]:
-        return [self.route("", self.changelist_view, "changelist")]
+        return [
+            self.route("", self.changelist_view, "changelist"),
+            self.route("coming/", self.coming_view, "coming"),
+            self.route("coming/spread/", require_POST(self.spread_view), "spread"),
+        ]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("django_delayq.view_schedule") or self.may_see_details(request)
@@ -113,7 +118,8 @@ class OverviewAdmin(BaseAdmin):
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=_problems(snapshot, details=details), facts=list(self._facts()), charts=list(_charts(span)),
             queues=_queues(redis, self._held(request)), workers=_workers(redis), servers=_servers(snapshot, details),
-            at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            at=display.instant(utcnow()), coming=self.address("coming"),
+            mirrors=conf.get_config().mirror,
         )  # fmt: skip
 
     def _held(self, request: HttpRequest) -> Callable[[str], SafeString]:
