@@ -17,6 +17,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
 
 from .. import conf, ledger, minutes, status
 from ..counters import LAG, Tally, by_queue, outcomes, percentile
@@ -26,6 +27,7 @@ from ..plain import plain
 from ..status.snapshot import RedisView, Snapshot
 from . import charts, display
 from .now import NowPage
+from .spreading import SpreadPage
 
 #: Of failing schedules, dead jobs and the like so many are counted.
 MOST_COUNTED = 1000
@@ -60,14 +62,19 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(NowPage):
-    """One page; whoever may view schedules may view it."""
+class OverviewAdmin(SpreadPage, NowPage):
+    """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
         js = ("django_delayq/live.js",)
 
     def get_urls(self) -> list[URLPattern]:
-        return [self.route("", self.changelist_view, "changelist"), self.route("now/", self.now_view, "now")]
+        return [
+            self.route("", self.changelist_view, "changelist"),
+            self.route("now/", self.now_view, "now"),
+            self.route("coming/", self.coming_view, "coming"),
+            self.route("coming/spread/", require_POST(self.spread_view), "spread"),
+        ]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("django_delayq.view_schedule") or self.may_see_details(request)
@@ -114,8 +121,8 @@ class OverviewAdmin(NowPage):
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=_problems(snapshot, details=details), facts=list(self._facts(held)), charts=list(_charts(span)),
             queues=_queues(redis, self._held(request, held)), workers=_workers(redis),
-            servers=_servers(snapshot, details),
-            now=self.address("now"), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            now=self.address("now"), coming=self.address("coming"),
             failures=self.address("failures", model="run") if request.user.has_perm("django_delayq.view_run") else "",
         )  # fmt: skip
 

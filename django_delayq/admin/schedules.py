@@ -24,6 +24,7 @@ from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
+from .month import MonthPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
@@ -41,7 +42,7 @@ def _in_zone(name: str, label: Any) -> Column:
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleActions, WhyPage):
+class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},
@@ -172,6 +173,7 @@ class ScheduleAdmin(ScheduleActions, WhyPage):
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
             "why": self.why_view,
+            "month": self.month_view,
         }
         own = [self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
         return [*own, *self.bulk_urls(), *super().get_urls()]

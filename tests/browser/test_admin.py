@@ -78,7 +78,7 @@ def site(broker, live_server):
 
 
 #: Pages that have no key in their address.
-OPTIONAL = ("overview_failures", "overview_coming")
+OPTIONAL = ("run_failures", "overview_coming")
 
 
 def names():

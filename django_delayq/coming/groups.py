@@ -1,0 +1,170 @@
+"""How many due points lie in each step of a time, and when their runs start. Pure: reads no row and no clock.
+
+Note [Once for each definition]
+Thousands of schedules have the same handful of recurrences. Those that fall due in the same minutes are counted once:
+cron expressions that match the same times, intervals of whole minutes whose points are in the same minutes, and what a
+bound does not touch in the time that is looked at. Steps are whole minutes, so nothing finer is told apart.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from ..exceptions import InvalidRecurrence
+from ..timing import Cron, Every, Recurrence, Windowed, wake_at
+from ..timing.point import EPOCH, MICROSECOND
+from .plans import Plan
+
+MINUTE = timedelta(minutes=1)
+#: So many points of a schedule with jitter are followed one by one; more are counted as if there was no jitter.
+MOST_FOLLOWED = 600
+
+
+class Steps(NamedTuple):
+    """So many steps of whole minutes, the first from `first` on; what lies before `since` does not count."""
+
+    first: datetime
+    step: timedelta
+    number: int
+    since: datetime
+
+    @property
+    def end(self) -> datetime:
+        """Where the last one ends."""
+        return self.first + self.number * self.step
+
+    @property
+    def begin(self) -> datetime:
+        """From where on points count."""
+        return max(self.first, self.since)
+
+    def at(self, instant: datetime) -> int:
+        """Return the number of the step that an instant lies in."""
+        return (instant - self.first) // self.step
+
+
+@dataclass(slots=True)
+class Group:
+    """Schedules that fall due in the same minutes, from `after` on where that is set, `left` times at most."""
+
+    rule: Recurrence
+    after: datetime | None
+    left: int | None
+    plans: list[Plan] = field(default_factory=list)
+
+
+def grouped(plans: Iterable[Plan], since: datetime, end: datetime) -> list[Group]:
+    """Return the plans by what they have in common between these. See Note [Once for each definition].
+
+    What has no usable recurrence is left out: it will be parked.
+    """
+    found: dict[Any, Group] = {}
+    for plan in plans:
+        try:
+            rule, base = plan.rule_and_base(plan)
+        except (InvalidRecurrence, ValueError, OverflowError):
+            continue
+        rule = _within(rule, since - plan.jitter, end)
+        after = base if base > since else None
+        key = (_key(rule), after, plan.left)
+        group = found.get(key)
+        if group is None:
+            group = found[key] = Group(rule, after, plan.left)
+        group.plans.append(plan)
+    return list(found.values())
+
+
+def _within(rule: Recurrence, since: datetime, end: datetime) -> Recurrence:
+    """Return a rule without bounds that change nothing in this time."""
+    if not isinstance(rule, Windowed):
+        return rule
+    open_before, open_after = rule.start is None or rule.start <= since, rule.end is None or rule.end >= end
+    return rule.recurrence if open_before and open_after else rule
+
+
+def _key(rule: Recurrence) -> Any:
+    if isinstance(rule, Windowed):
+        return _key(rule.recurrence), rule.start, rule.end
+    if isinstance(rule, Cron):
+        fields = rule.fields
+        times = fields.seconds, fields.minutes, fields.hours, fields.months, fields.day_masks, fields.fixed
+        return times, rule.timezone, rule.dst_gap, rule.dst_overlap
+    if isinstance(rule, Every):
+        phase = (rule.anchor - EPOCH) % rule.every
+        return rule.every, phase if rule.every % MINUTE else phase // MINUTE
+    return rule
+
+
+def per_step(rule: Recurrence, steps: Steps, after: datetime | None = None, left: int | None = None) -> dict[int, int]:
+    """Return how many due points lie in each step; only of steps that have some.
+
+    Points up to `after` are none, and only the first `left` from `since` on are. What is dense is asked for step by
+    step, what is sparse point by point: either costs no more than there are steps.
+    """
+    begin, last = _begin(steps.begin, after), steps.end - MICROSECOND
+    if begin > last:
+        return {}
+    if left is not None:
+        left -= rule.count_between(_begin(steps.since, after), begin - MICROSECOND)
+    total = rule.count_between(begin, last)
+    found: dict[int, int] = {}
+    if total <= steps.number:
+        for point in _points(rule, begin, last):
+            number = steps.at(point)
+            found[number] = found.get(number, 0) + 1
+    else:
+        for number in range(steps.number):
+            first = max(begin, steps.first + number * steps.step)
+            count = rule.count_between(first, steps.first + (number + 1) * steps.step - MICROSECOND)
+            if count > 0:
+                found[number] = count
+    return found if left is None or total <= left else _cut(found, left)
+
+
+def starts(group: Group, steps: Steps) -> Iterator[tuple[int, int, Sequence[Plan]]]:
+    """Yield (step, how many runs start in it, of which schedules each): due points, each with its jitter.
+
+    Of a schedule with jitter and very many points the due points are taken instead.
+    """
+    plain = [plan for plan in group.plans if not plan.jitter]
+    moved = [plan for plan in group.plans if plan.jitter]
+    if moved:
+        begin, last = _begin(steps.begin - max(plan.jitter for plan in moved), group.after), steps.end - MICROSECOND
+        if begin <= last and group.rule.count_between(begin, last) > MOST_FOLLOWED:
+            plain, moved = group.plans, []
+    if plain:
+        for number, count in per_step(group.rule, steps, group.after, group.left).items():
+            yield number, count, plain
+    if moved and begin <= last:
+        points = list(_points(group.rule, begin, last))
+        if group.left is not None:
+            points = points[: max(0, group.left - group.rule.count_between(steps.since, begin - MICROSECOND))]
+        for plan in moved:
+            for point in points:
+                if point + plan.jitter >= steps.begin:
+                    start = wake_at(point, plan.jitter, plan.name)
+                    if steps.begin <= start < steps.end:
+                        yield steps.at(start), 1, (plan,)
+
+
+def _begin(first: datetime, after: datetime | None) -> datetime:
+    return first if after is None else max(first, after + MICROSECOND)
+
+
+def _points(rule: Recurrence, first: datetime, last: datetime) -> Iterator[datetime]:
+    point = rule.next_after(first - MICROSECOND)
+    while point is not None and point <= last:
+        yield point
+        point = rule.next_after(point)
+
+
+def _cut(counts: dict[int, int], left: int) -> dict[int, int]:
+    """Return the first `left` of what was counted."""
+    found = {}
+    for number in sorted(counts):
+        if left <= 0:
+            break
+        found[number] = min(left, counts[number])
+        left -= found[number]
+    return found

@@ -1,0 +1,194 @@
+"""What is to come, counted without a server: known recurrences, changes of the clock, bounds, jitter, peaks."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_delayq import coming
+from django_delayq.coming import Outlook, Plan, Steps, grouped, minutes_of, month, per_step, starting_at, with_hash
+from django_delayq.coming.groups import MINUTE
+from django_delayq.coming.outlook import HOUR
+from django_delayq.timing import Cron, Every, Once, Windowed, wake_at
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)  # a Monday
+DAY = timedelta(days=1)
+_keys = count(1)
+
+
+def plan(name: str = "", **values: object) -> Plan:
+    pk = next(_keys)
+    kind = "every" if "every" in values else "once" if "at" in values else "cron"
+    defaults: dict[str, object] = {
+        "pk": pk, "name": name or f"s{pk}", "queue": "default", "kind": kind, "cron": "", "every": None,
+        "every_from": "due", "at": None, "timezone": "UTC", "dst_gap": "run_after", "dst_overlap": "once",
+        "start_at": None, "end_at": None, "max_runs": None, "jitter": timedelta(0), "enabled": True,
+        "created_at": NOON - 30 * DAY, "effective_from": NOON - 30 * DAY,
+    }  # fmt: skip
+    return Plan(**{**defaults, **values})  # type: ignore[arg-type]
+
+
+def hours(*plans: Plan, first: datetime = NOON, number: int = 24, since: datetime = NOON) -> dict[str, list[int]]:
+    return Outlook(plans, first, number, since).by_queue()
+
+
+def test_each_hour_has_the_points_that_fall_into_it() -> None:
+    found = hours(plan(cron="0 0 * * *"), plan(cron="*/5 * * * *"), plan(cron="30 13 * * *", queue="mail"))
+    assert found["default"] == [12] * 12 + [13] + [12] * 11, "midnight is the thirteenth hour"
+    assert found["mail"] == [0, 1] + [0] * 22
+
+
+def test_what_has_passed_of_the_first_hour_does_not_count() -> None:
+    found = hours(plan(cron="*/5 * * * *"), since=NOON + 31 * MINUTE)
+    assert found["default"][:2] == [5, 12]
+
+
+def test_an_interval_goes_on_from_its_lattice_and_a_fixed_delay_from_its_last_end() -> None:
+    odd = plan(every=timedelta(hours=7), created_at=NOON - timedelta(hours=20, minutes=30))
+    assert [at for at, number in enumerate(hours(odd)["default"]) if number] == [0, 7, 14, 21]
+    ended = NOON - timedelta(minutes=10)
+    delay = plan(every=timedelta(hours=10), every_from="finish", last_finished_at=ended, last_due_at=ended - HOUR)
+    assert [at for at, number in enumerate(hours(delay)["default"]) if number] == [9, 19]
+
+
+def test_a_day_on_which_the_clock_jumps() -> None:
+    riga = ZoneInfo("Europe/Riga")
+    first = datetime(2026, 3, 29, 0, 0, tzinfo=riga).astimezone(UTC)  # 03:00 becomes 04:00
+    gap = {"cron": "30 3 * * *", "timezone": "Europe/Riga", "effective_from": first - DAY}
+    assert hours(plan(**gap), first=first, since=first)["default"][3] == 1, "once, right after the gap"
+    assert hours(plan(**gap, dst_gap="skip"), first=first, number=23, since=first) == {}
+    first = datetime(2026, 10, 25, 0, 0, tzinfo=riga).astimezone(UTC)  # 04:00 becomes 03:00
+    twice = {**gap, "effective_from": first - DAY}
+    assert sum(hours(plan(**twice), first=first, number=25, since=first)["default"]) == 1
+    assert hours(plan(**twice, dst_overlap="twice"), first=first, number=25, since=first)["default"][3:5] == [1, 1]
+
+
+def test_bounds_and_numbers_of_runs_end_it() -> None:
+    minutely = {"cron": "* * * * *"}
+    until = plan(**minutely, end_at=NOON + timedelta(hours=2, minutes=10))
+    assert hours(until)["default"][:4] == [60, 60, 11, 0]
+    begins = plan(**minutely, start_at=NOON + timedelta(hours=1, minutes=58))
+    assert hours(begins)["default"][:3] == [0, 2, 60]
+    assert hours(plan(**minutely, max_runs=100, run_count=30))["default"][:3] == [60, 10, 0]
+    assert hours(plan(cron="0 * * * *", max_runs=2))["default"][:3] == [1, 1, 0]
+    later = plan(**minutely, max_runs=70)
+    assert minutes_of(grouped([later], NOON, NOON + DAY), NOON + HOUR, NOON) == [1] * 10 + [0] * 50
+    assert hours(plan(at=NOON + 3 * HOUR))["default"][3] == 1
+    assert hours(plan(**minutely, effective_from=NOON + 3 * HOUR))["default"][:4] == [0, 0, 0, 59]
+
+
+def test_what_cannot_be_computed_is_left_out() -> None:
+    assert hours(plan(cron="not a cron"), plan(cron="0 * * * *", timezone="No/Where")) == {}
+
+
+def test_the_same_definition_is_counted_once_for_all_that_have_it() -> None:
+    same = [plan(cron="0 3 * * *"), plan(cron="00 3 * * *"), plan(cron="0 3 * * *", end_at=NOON + 9 * DAY)]
+    lattice = [plan(every=HOUR, created_at=NOON - DAY + timedelta(seconds=each)) for each in (0, 30, 59, 60)]
+    groups = grouped([*same, plan(cron="0 3 * * *", timezone="Asia/Tokyo"), *lattice], NOON, NOON + DAY)
+    assert sorted(len(group.plans) for group in groups) == [1, 1, 3, 3]
+    assert hours(*same)["default"][15] == 3
+    assert len(grouped([plan(cron="H H * * *") for _ in range(40)], NOON, NOON + DAY)) > 30, (
+        "H is another for each name"
+    )
+
+
+RULES = st.one_of(
+    st.sampled_from([
+        "* * * * *", "*/7 * * * *", "0 0 * * *", "15,45 3-9 * * 1-5", "30 2 * * *", "*/10 * * * * *", "0 5 1 * *",
+        "10-20 0 0 * * *",
+    ]).flatmap(lambda cron: st.sampled_from(["UTC", "Europe/Riga", "Asia/Kolkata"]).map(lambda zone: Cron(cron, zone))),
+    st.integers(1, 200_000).map(lambda seconds: Every(timedelta(seconds=seconds), NOON + timedelta(seconds=17))),
+    st.integers(0, 200_000).map(lambda seconds: Once(NOON + timedelta(seconds=seconds))),
+)  # fmt: skip
+
+
+@given(RULES, st.integers(0, 400), st.sampled_from([1, 60]), st.integers(1, 30), st.integers(0, 90))
+def test_a_step_has_as_many_points_as_the_recurrence_counts_in_it(
+    rule: object, day: int, minutes: int, number: int, passed: int
+) -> None:
+    first = NOON + day * DAY
+    steps = Steps(first, minutes * MINUTE, number, first + passed * MINUTE)
+    found = per_step(rule, steps)  # type: ignore[arg-type]
+    for at in range(number):
+        begin, end = first + at * steps.step, first + (at + 1) * steps.step
+        wanted = rule.count_between(max(begin, steps.since), end - timedelta(microseconds=1))  # type: ignore[attr-defined]
+        assert found.get(at, 0) == wanted
+    assert all(0 <= at < number and each for at, each in found.items())
+    kept = per_step(Windowed(rule, start=first), steps, left=5)  # type: ignore[arg-type]
+    assert sum(kept.values()) == min(5, sum(found.values()))
+
+
+def test_minutes_have_each_start_where_its_jitter_puts_it() -> None:
+    jitter = timedelta(minutes=30)
+    moved = [plan(f"j{number}", cron="45 12 * * *", jitter=jitter) for number in range(50)]
+    wanted = [wake_at(NOON + 45 * MINUTE, jitter, each.name) for each in moved]
+    groups = grouped([*moved, plan(cron="45 12 * * *")], NOON, NOON + HOUR)
+    found = minutes_of(groups, NOON, NOON)
+    assert found[45] == 1 + sum(NOON + 45 * MINUTE <= start < NOON + 46 * MINUTE for start in wanted)
+    assert sum(found) == 1 + sum(start < NOON + HOUR for start in wanted)
+    following = minutes_of(grouped(moved, NOON, NOON + 2 * HOUR), NOON + HOUR, NOON)
+    assert sum(following) == sum(start >= NOON + HOUR for start in wanted), "the others start in the next hour"
+    late = NOON + HOUR + 5 * MINUTE
+    waiting = minutes_of(grouped(moved, late, NOON + 2 * HOUR), NOON + HOUR, late)
+    assert sum(waiting) == sum(start >= late for start in wanted), "also those whose point has passed"
+
+
+def test_who_starts_in_a_minute() -> None:
+    plans = [plan("b", cron="0 13 * * *"), plan("a", every=MINUTE), plan("c", cron="1 13 * * *")]
+    groups = grouped(plans, NOON, NOON + DAY)
+    assert [each.name for each in starting_at(groups, NOON + HOUR, NOON)] == ["a", "b"]
+    assert [each.name for each in starting_at(groups, NOON + HOUR + MINUTE, NOON)] == ["a", "c"]
+
+
+def test_the_busiest_minutes_are_found_although_other_hours_have_more_points() -> None:
+    midnight = [plan(cron="0 0 * * *") for _ in range(40)]
+    morning = [plan(cron="30 6 * * *", queue="mail") for _ in range(30)]
+    busy = [plan(cron="* * * * *") for _ in range(5)]
+    spread = [plan(cron=f"{minute} 18 * * *") for minute in range(60)]
+    peaks = Outlook([*midnight, *morning, *busy, *spread], NOON, 24, NOON).peaks()
+    assert peaks[:2] == [(NOON + 12 * HOUR, 45), (NOON + 18 * HOUR + 30 * MINUTE, 35)]
+    assert peaks[2].runs == 6
+    assert Outlook([], NOON, 24, NOON).peaks() == []
+
+
+@pytest.mark.parametrize(
+    ("cron", "wanted"),
+    [
+        ("0 9 * * *", "H 9 * * *"), ("@daily", "H 0 * * *"), ("@Hourly", "H * * * *"), ("30 5 9 * * 1", "30 H 9 * * 1"),
+        ("*/5 * * * *", None), ("0,30 * * * *", None), ("H 9 * * *", None), ("@reboot", None), ("", None),
+        ("0 9", None), ("٣ 9 * * *", None),
+    ],
+)  # fmt: skip
+def test_a_fixed_minute_becomes_one_by_the_name(cron: str, wanted: str | None) -> None:
+    assert with_hash(cron) == wanted
+
+
+def test_a_month_has_what_was_recorded_and_what_is_planned_by_the_days_of_its_zone() -> None:
+    tokyo = ZoneInfo("Asia/Tokyo")  # it is nine in the evening
+    rows = [
+        (NOON - timedelta(hours=12), "succeeded", 1), (NOON - timedelta(hours=21, minutes=1), "failed", 1),
+        (NOON - 2 * DAY, "skipped", 40), (NOON - 2 * DAY, "skipped", 0), (NOON - 90 * DAY, "succeeded", 1),
+    ]  # fmt: skip
+    days = month(plan(cron="0 */6 * * *", timezone="Asia/Tokyo", max_runs=10), rows, tokyo, NOON)
+    assert len(days) == 2 * coming.days.DAYS + 1 and days[15].date.isoformat() == "2026-05-04"
+    assert (days[15].outcomes, days[14].outcomes) == ({"succeeded": 1}, {"failed": 1})
+    assert days[13].outcomes == {"skipped": 41}
+    assert [day.planned for day in days[14:19]] == [0, 0, 4, 4, 2], "today has none left; then ten in all"
+    assert sum(day.planned for day in month(plan(cron="0 9 * * *", enabled=False), rows, tokyo, NOON)) == 0
+
+
+def test_a_day_of_a_month_is_as_long_as_the_clock_says() -> None:
+    riga = ZoneInfo("Europe/Riga")
+    days = month(plan(cron="0 * * * *", timezone="Europe/Riga"), [], riga, datetime(2026, 10, 20, 9, 0, tzinfo=UTC))
+    assert {day.date.day: day.planned for day in days[15:22]} == {
+        20: 11,
+        21: 24,
+        22: 24,
+        23: 24,
+        24: 24,
+        25: 25,
+        26: 24,
+    }
