@@ -15,16 +15,16 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 PICTURES = Path(os.environ.get("DELAYQ_TEST_PICTURES", ""))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for all tests. In CI it must be there."""
+    """One browser for a module: as long as it is there, its event loop stands in this thread. In CI it must be there."""
     if not CHROMIUM:
         if os.environ.get("CI"):
             pytest.fail("Chromium is missing: apt install chromium")
         pytest.skip("apt install chromium")
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     with playwright.sync_playwright() as started:
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # its event loop stands in this thread
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django_delayq import controls, mirror
 from django_delayq.fields import utcnow
 from django_delayq.models import Run
+from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.browser.conftest import PICTURES
 from tests.integration.admin_pages import client_for, make
@@ -153,7 +154,7 @@ def test_the_overview_refreshes_itself_in_place(chromium, live_server, site):
         page.goto(live_server.url + site["overview"])
         assert "paused (the provider is down" in page.inner_text("#delayq-live")
         controls.resume("mail")
-        page.wait_for_function("!document.querySelector('#delayq-live').innerText.includes('provider')", timeout=30_000)
+        wait_until(lambda: "provider" not in page.inner_text("#delayq-live"), 30, "a refreshed page")
         assert not said
 
 
@@ -161,5 +162,5 @@ def test_the_form_shows_the_fields_of_the_chosen_kind_and_previews_what_is_typed
     with page_of(chromium, live_server, "wide", "light") as (page, said):
         page.goto(live_server.url + site["add"])
         page.fill("#id_cron", "0 9 * * 1-5")
-        page.wait_for_function("document.body.innerText.includes('09:00')", timeout=30_000)
+        wait_until(lambda: "09:00" in page.inner_text("#content"), 30, "a preview")
         assert not said
