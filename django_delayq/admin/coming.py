@@ -96,18 +96,9 @@ class ComingPage(BaseAdmin):
             spans=[(f"?span={name}", label, name == chosen) for name, (label, _hours) in SPANS.items()],
             heads=heads, corner=_("day") if chosen == "7d" else _("queue"), zone=timezone.get_current_timezone_name(),
             rows=[(name, [_cell(time, number, highest) for time, number in row]) for name, row in rows],
-            peaks=[self._peak(peak, sample, now) for peak in outlook.peaks()],
+            peaks=[_peak(peak, sample, "%H:%M" if chosen == "24h" else "%a %H:%M") for peak in outlook.peaks()],
             queues=sorted(numbers), table=_table(numbers, times),
         )  # fmt: skip
-
-    def _peak(self, peak: coming.Peak, sample: coming.Sample, now: datetime) -> tuple[str, str]:
-        """Return "1,240 at 00:00" and where its hour is shown."""
-        at = timezone.localtime(peak.at)
-        soon = peak.at - now < timedelta(days=1)
-        text = _("%(count)s at %(time)s") % {
-            "count": number(scaled(peak.runs, sample)), "time": f"{at:%H:%M}" if soon else f"{at:%a %H:%M}",
-        }  # fmt: skip
-        return text, f"{address_of(hour_of(peak.at))}&minute={at.minute}"
 
     def hour_page(self, request: HttpRequest, hour: Hour, **context: Any) -> HttpResponse:
         """Show the minutes of an hour, and who starts in the one that the address names, else in the busiest."""
@@ -180,7 +171,7 @@ def minute_bars(hour: Hour, columns: Sequence[Mapping[str, int]]) -> SafeString:
     tones = {"others": "quiet", "chosen": "busy", "start": "busy"}
     names = {"others": _("others"), "chosen": _("chosen"), "start": _("starts")}
     times = [clock(hour, minute) for minute in range(60)]
-    return charts.bars(columns, tones, names, times, lambda each: number(round(each)))
+    return charts.bars(columns, tones, names, times, lambda each: short(round(each)))
 
 
 def scaled(count: int, sample: coming.Sample) -> int:
@@ -236,6 +227,13 @@ def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> l
         first, known = row[time.hour]
         row[time.hour] = (time if known is None else first, count + (known or 0))
     return list(days.items())
+
+
+def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> tuple[str, str]:
+    """Return "1,240 at 00:00" and where its hour is shown."""
+    at = timezone.localtime(peak.at)
+    text = _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
+    return text, f"{address_of(hour_of(peak.at))}&minute={at.minute}"
 
 
 def _cell(time: datetime, count: int | None, highest: int) -> Cell:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import coming
 from ..fields import utcnow
 from ..models import Schedule
-from .coming import ComingPage, Hour, address_of, clock, estimate_note, look_into, minute_bars, read_hour, scaled
+from .coming import ComingPage, Hour, address_of, clock, look_into, minute_bars, read_hour
 from .durations import format_duration
 from .formfields import DurationField
 
@@ -107,11 +107,12 @@ class SpreadPage(ComingPage):
         pks = {schedule.pk for schedule in changed}
         was = _minutes(hour, [plan for plan in before if plan.pk in pks])
         becomes = _minutes(hour, [coming.Plan.of(schedule) for schedule in changed])
-        others = [max(0, scaled(count, hour.sample) - own) for count, own in zip(hour.minutes, was, strict=True)]
+        rest = [0] * 60 if hour.sample.is_estimate else hour.minutes  # a hundred are not seen beside what is estimated
+        others = [max(0, count - own) for count, own in zip(rest, was, strict=True)]
         count = len(changed)
         title = ngettext("Spread %(count)d schedule", "Spread %(count)d schedules", count) % {"count": count}
         return self.page(
-            request, "overview/spread.html", title, note=estimate_note(hour.sample), refused=refused, back=back,
+            request, "overview/spread.html", title, refused=refused, back=back,
             pictures=[
                 (label, minute_bars(hour, [{"others": a, "chosen": b} for a, b in zip(others, own, strict=True)]),
                  _("at most %(count)d of them in a minute") % {"count": max(own)})

@@ -10,7 +10,7 @@ from .plans import Plan
 
 HOUR = timedelta(hours=1)
 #: So many hours are looked into for their busiest minutes: those in which the most schedules fall due.
-HOURS_LOOKED_INTO = 8
+HOURS_LOOKED_INTO = 4
 #: So many minutes are named.
 PEAKS = 3
 

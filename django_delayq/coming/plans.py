@@ -107,14 +107,15 @@ def read_due(first: datetime, end: datetime, most: int) -> list[Plan]:
 
 def _draw(now: datetime) -> Sample:
     found = Schedule.objects.using(database()).order_by().aggregate(low=Min("pk"), high=Max("pk"))
-    every = range(found["low"], found["high"] + 1)
-    lot = Random(f"{now:%Y-%m-%d %H}").sample(every, min(DRAWN_AT_MOST, len(every)))  # noqa: S311 - no secret
-    plans, drawn = _plans(lot[:DRAWN_FIRST]), min(DRAWN_FIRST, len(lot))
+    every, lot = range(found["low"], found["high"] + 1), Random(f"{now:%Y-%m-%d %H}")  # noqa: S311 - no secret
+    drawn = set(lot.sample(every, min(DRAWN_FIRST, len(every))))
+    plans = _plans(drawn)
     if len(plans) < MOST_READ // 2:
-        further = drawn * (MOST_READ - len(plans)) // max(1, len(plans))
-        plans += _plans(lot[drawn : drawn + further])
-        drawn = min(len(lot), drawn + further)
-    weight = len(every) / drawn
+        wanted = min(DRAWN_AT_MOST, len(every), len(drawn) * MOST_READ // max(1, len(plans)))
+        further = set(lot.sample(every, wanted)) - drawn
+        plans += _plans(further)
+        drawn |= further
+    weight = len(every) / len(drawn)
     return Sample(plans, weight, round(len(plans) * weight))
 
 

@@ -9,6 +9,7 @@ import argparse
 import re
 import statistics
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from tests.benchmarks import set_up
 REPEATS = 5
 SCHEDULES, RUNS = "/admin/django_delayq/schedule/", "/admin/django_delayq/run/"
 JOBS = "/admin/django_delayq/redisjob/"
+COMING = "/admin/django_delayq/overview/coming/"
 STATES = ("enabled", "paused", "failing", "exhausted", "parked", "unmirrored")
 ENDS = ("succeeded", "failed", "skipped", "lost")
 
@@ -38,6 +40,9 @@ def schedule_pages(client: Any) -> dict[str, str]:
     filters += [("kind__exact", kind) for kind in ("cron", "once")]
     filters += [("queue", queue) for queue in ("default", "mail", "former")]
     pages |= {f"schedules, {name} {value}": f"{SCHEDULES}?{name}={value}" for name, value in filters}
+    pages |= {f"coming, {span}": f"{COMING}?span={span}" for span in ("24h", "7d")}
+    pages |= {"coming, an hour": f"{COMING}?hour={datetime.now(UTC) + timedelta(hours=3):%Y-%m-%dT%H:00Z}"}
+    pages |= {"schedule, month": f"{SCHEDULES}{pk}/month/"}
     return pages | {"schedule, change": f"{SCHEDULES}{pk}/change/", "schedule, add": f"{SCHEDULES}add/"}
 
 

@@ -90,6 +90,10 @@ def test_the_same_definition_is_counted_once_for_all_that_have_it() -> None:
     groups = grouped([*same, plan(cron="0 3 * * *", timezone="Asia/Tokyo"), *lattice], NOON, NOON + DAY)
     assert sorted(len(group.plans) for group in groups) == [1, 1, 3, 3]
     assert hours(*same)["default"][15] == 3
+    others = [
+        plan(cron=cron) for cron in ("0 3 * * 1", "0 3 1 * *", "0 3 * 5 *", "1 3 * * *", "0 4 * * *", "0 0 3 * * *")
+    ]
+    assert len(grouped([same[0], *others], NOON, NOON + DAY)) == 6, "the last one is the first, with its seconds"
     assert len(grouped([plan(cron="H H * * *") for _ in range(40)], NOON, NOON + DAY)) > 30, (
         "H is another for each name"
     )
