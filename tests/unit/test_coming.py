@@ -5,7 +5,7 @@ from itertools import count
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_delayq import coming
@@ -104,11 +104,16 @@ RULES = st.one_of(
         "* * * * *", "*/7 * * * *", "0 0 * * *", "15,45 3-9 * * 1-5", "30 2 * * *", "*/10 * * * * *", "0 5 1 * *",
         "10-20 0 0 * * *",
     ]).flatmap(lambda cron: st.sampled_from(["UTC", "Europe/Riga", "Asia/Kolkata"]).map(lambda zone: Cron(cron, zone))),
-    st.integers(1, 200_000).map(lambda seconds: Every(timedelta(seconds=seconds), NOON + timedelta(seconds=17))),
+    st.builds(
+        lambda seconds, anchor: Every(timedelta(seconds=seconds), NOON + timedelta(seconds=anchor)),
+        st.integers(1, 200_000) | st.sampled_from([1, 10, 30, 60, 90, 600, 3600]), st.sampled_from([0, 17, -0.000001]),
+    ),
     st.integers(0, 200_000).map(lambda seconds: Once(NOON + timedelta(seconds=seconds))),
 )  # fmt: skip
 
 
+@example(Every(timedelta(seconds=30), NOON), 0, 1, 5, 0)
+@example(Every(timedelta(seconds=60), NOON), 0, 1, 5, 0)
 @given(RULES, st.integers(0, 400), st.sampled_from([1, 60]), st.integers(1, 30), st.integers(0, 90))
 def test_a_step_has_as_many_points_as_the_recurrence_counts_in_it(
     rule: object, day: int, minutes: int, number: int, passed: int
