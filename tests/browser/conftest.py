@@ -17,7 +17,7 @@ PICTURES = Path(os.environ.get("DELAYQ_TEST_PICTURES", ""))
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for a module: as long as it is there, its event loop stands in this thread. In CI it must be there."""
+    """One browser for a module: while it is there, its event loop stands in this thread. In CI it must be there."""
     if not CHROMIUM:
         if os.environ.get("CI"):
             pytest.fail("Chromium is missing: apt install chromium")
