@@ -18,7 +18,8 @@ from tests.benchmarks import set_up
 REPEATS = 5
 SCHEDULES, RUNS = "/admin/django_delayq/schedule/", "/admin/django_delayq/run/"
 JOBS = "/admin/django_delayq/redisjob/"
-COMING = "/admin/django_delayq/overview/coming/"
+OVERVIEW = "/admin/django_delayq/overview/"
+COMING = f"{OVERVIEW}coming/"
 STATES = ("enabled", "paused", "failing", "exhausted", "parked", "unmirrored")
 ENDS = ("succeeded", "failed", "skipped", "lost")
 
@@ -41,6 +42,7 @@ def schedule_pages(client: Any) -> dict[str, str]:
     filters += [("queue", queue) for queue in ("default", "mail", "former")]
     pages |= {f"schedules, {name} {value}": f"{SCHEDULES}?{name}={value}" for name, value in filters}
     pages |= {f"coming, {span}": f"{COMING}?span={span}" for span in ("24h", "7d")}
+    pages |= {"at a glance": f"{OVERVIEW}", "at a glance, 7d": f"{OVERVIEW}?span=7d", "now": f"{OVERVIEW}now/"}
     pages |= {"coming, an hour": f"{COMING}?hour={datetime.now(UTC) + timedelta(hours=3):%Y-%m-%dT%H:00Z}"}
     pages |= {"schedule, month": f"{SCHEDULES}{pk}/month/"}
     return pages | {"schedule, change": f"{SCHEDULES}{pk}/change/", "schedule, add": f"{SCHEDULES}add/"}
