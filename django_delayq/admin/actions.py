@@ -81,15 +81,21 @@ class ScheduleActions(BulkActions):
 
     actions = ("run_now", "pause", "resume")
 
-    @admin.action(permissions=["change"], description=gettext_lazy("Run selected schedules now…"))
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "run_now")
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "pause")
+
+    @admin.action(permissions=["run"], description=gettext_lazy("Run selected schedules now…"))
     def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
         return self._confirmed(request, schedules, "run_now")
 
-    @admin.action(permissions=["change"], description=gettext_lazy("Pause selected schedules…"))
+    @admin.action(permissions=["pause"], description=gettext_lazy("Pause selected schedules…"))
     def pause(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
         return self._confirmed(request, schedules, "pause")
 
-    @admin.action(permissions=["change"], description=gettext_lazy("Resume selected schedules…"))
+    @admin.action(permissions=["pause"], description=gettext_lazy("Resume selected schedules…"))
     def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
         return self._confirmed(request, schedules, "resume")
 
@@ -103,7 +109,7 @@ class ScheduleActions(BulkActions):
         """Return the view that asks (GET), and does it to one schedule and leads back to it (POST)."""
 
         def view(request: HttpRequest, pk: int) -> HttpResponse:
-            schedules = [self.one(request, pk)]
+            schedules = [self.one(request, pk, name)]
             if request.method != "POST":
                 return self._ask(request, schedules, name)
             return self._do(request, schedules, name) or HttpResponseRedirect(self.address("change", pk))
@@ -174,7 +180,7 @@ class ScheduleActions(BulkActions):
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""
-        schedule, posted = self.one(request, pk), request.method == "POST"
+        schedule, posted = self.one(request, pk, "backfill"), request.method == "POST"
         form = BackfillForm(request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
         plan: list[Candidate] | None = None
         if form.is_valid():
@@ -195,14 +201,14 @@ class ScheduleActions(BulkActions):
             left_out=_points(schedule, [item for item in plan or () if item.left_out]),
         )  # fmt: skip
 
-    def one(self, request: HttpRequest, pk: int) -> Schedule:
-        """Return the schedule of a page that changes it.
+    def one(self, request: HttpRequest, pk: int, name: str = "change") -> Schedule:
+        """Return the schedule of a page that changes it, or does this to it.
 
         Raises:
             PermissionDenied, Http404: It may not be changed, or is not there.
         """
         schedule: Schedule | None = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
-        if not self.has_change_permission(request, schedule):
+        if not self.may(request, name, schedule):
             raise PermissionDenied
         if schedule is None:
             raise Http404(_("There is no such schedule; it may have been deleted."))

@@ -52,8 +52,23 @@ ACTIONS: dict[str, tuple[Name, Any]] = {
 LOGGED = {Name.RUN_NOW: gettext_lazy("Run now."), Name.RESUME: gettext_lazy("Resumed.")}
 
 
+#: What permits it beside `change_schedule`, which permits everything but deletion.
+PERMISSIONS = {
+    "run_now": "run_schedule", "backfill": "run_schedule", "pause": "pause_schedule", "resume": "pause_schedule",
+}  # fmt: skip
+
+
 class BulkActions(BaseAdmin):
     """The actions of the list, where they are for more schedules than one request can see to."""
+
+    def may(self, request: HttpRequest, name: str, schedule: Schedule | None = None) -> bool:
+        """Say whether somebody may do this to schedules: change them, or see them and do this."""
+        own = PERMISSIONS.get(name)
+        if self.has_change_permission(request, schedule):
+            return True
+        return (
+            bool(own) and self.has_view_permission(request, schedule) and request.user.has_perm(f"django_delayq.{own}")
+        )
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Schedule], *args: Any, **kwargs: Any
@@ -120,8 +135,7 @@ class BulkActions(BaseAdmin):
     def _one(self, request: HttpRequest, pk: int) -> BulkAction:
         bulk = BulkAction.objects.using(ledger.database()).defer("chosen").filter(pk=pk).first() if pk < 2**63 else None
         name = None if bulk is None else bulk.name
-        may = self.has_delete_permission if name == Name.DELETE else self.has_change_permission
-        if not may(request):
+        if not (self.has_delete_permission(request) if name == Name.DELETE else self.may(request, str(name))):
             raise PermissionDenied
         if bulk is None:
             raise Http404(_("There is no such order; what ended is forgotten after a month."))

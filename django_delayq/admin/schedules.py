@@ -196,6 +196,7 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
         schedule = context.get("original")
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
+            context |= {"may_run": self.has_run_permission(request), "may_pause": self.has_pause_permission(request)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:

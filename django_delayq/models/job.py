@@ -58,8 +58,8 @@ class Job(PrimaryModel):
     objects = PrimaryQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("job")
-        verbose_name_plural = _("jobs")
+        verbose_name = _("durable job")
+        verbose_name_plural = _("durable jobs")
         ordering = ("-pk",)
         constraints = (
             models.UniqueConstraint(fields=("member",), name="delayq_job_member"),

@@ -129,6 +129,10 @@ class Schedule(Recurring, PrimaryModel):
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
         ordering = ("name",)
+        permissions = (
+            ("run_schedule", "Can run schedules now, and backfill them"),
+            ("pause_schedule", "Can pause and resume schedules"),
+        )
         constraints = (
             models.CheckConstraint(
                 name="delayq_schedule_one_recurrence",

@@ -153,3 +153,31 @@ def test_no_page_needs_inline_script_or_style(boss):
         assert not re.search(r"<script(?![^>]*\bsrc=)[^>]*>\s*\S", page), url
         assert "<style" not in page, url
         assert not re.search(r"\s(style|on\w+)=\"", page), url
+
+
+@pytest.mark.parametrize(
+    ("permission", "allowed", "refused"),
+    [
+        ("run_schedule", ("run_now", "backfill"), ("pause", "resume", "reset", "delete")),
+        ("pause_schedule", ("pause", "resume"), ("run_now", "backfill", "reset", "delete")),
+    ],
+)
+def test_running_and_pausing_have_permissions_of_their_own(broker, permission, allowed, refused):
+    row = make("one")
+    client = client_for("view_schedule", permission)
+    page = client.get(change_url(row)).content.decode()
+    for name in (*allowed, *refused):
+        address = reverse(f"admin:django_delayq_schedule_{name}", args=[row.pk])
+        assert client.get(address).status_code == (200 if name in allowed else 403), name
+        if name != "resume":  # it is not paused
+            assert (f'href="{address}"' in page) == (name in allowed), name
+    shown = client.get(LIST).content.decode()
+    assert ('value="run_now"' in shown, 'value="pause"' in shown) == ("run_now" in allowed, "pause" in allowed)
+    posted = client.post(LIST, {"action": allowed[0], "_selected_action": [row.pk], "apply": "1", "reason": "x"})
+    assert posted.status_code == 302
+    row.refresh_from_db()
+    assert (Run.objects.exists(), row.enabled) == ("run_now" in allowed, "run_now" in allowed)
+    assert (
+        client_for(permission).get(reverse(f"admin:django_delayq_schedule_{allowed[0]}", args=[row.pk])).status_code
+        == 403
+    )
