@@ -1,5 +1,6 @@
 """A real browser, Debian's Chromium, that looks at the admin of a live server under a strict policy."""
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,27 +9,29 @@ from typing import Any
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]'")
-pytest.importorskip("axe_playwright_python", reason="pip install -e '.[dev]'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 #: Where the screenshots of all pages are left, to be looked at.
 PICTURES = Path(os.environ.get("DELAYQ_TEST_PICTURES", ""))
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
+def chromium(monkeymodule: pytest.MonkeyPatch) -> Iterator[Any]:
     """One browser for a module: while it is there, its event loop stands in this thread. In CI it must be there."""
-    if not CHROMIUM:
-        if os.environ.get("CI"):
-            pytest.fail("Chromium is missing: apt install chromium")
-        pytest.skip("apt install chromium")
-    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-    with playwright.sync_playwright() as started:
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+    packages = ("playwright", "axe_playwright_python")
+    if not (CHROMIUM and all(map(importlib.util.find_spec, packages))):
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up("A browser is needed: apt install chromium; pip install -e '.[dev]'")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        monkeymodule.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
-    if before is None:
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-    else:
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = before
+
+
+@pytest.fixture(scope="module")
+def monkeymodule() -> Iterator[pytest.MonkeyPatch]:
+    """What a module changes, and puts back at its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
