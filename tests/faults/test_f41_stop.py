@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq.models import Cancellation, Run
 from tests.acceptance.support import wait_until
-from tests.faults.harness.load import overdue
+from tests.faults.harness.load import schedules, soon
 from tests.faults.harness.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,8 +25,8 @@ def test_f41_everything_that_is_stopped_is_recorded_as_cancelled_also_while_redi
     took = []
     with WorkerProcess("--threads", str(THREADS), folder=tmp_path) as worker:
         for number in range(rounds):
-            values = {"task": "tests.faults.tasks.held_at", "max_attempts": 3, "name": f"round {number}"}
-            overdue(THREADS, trace, kwargs={"path": str(trace.path), "gate": str(gate)}, **values)
+            values = {"task": "tests.faults.tasks.held_at", "max_attempts": 3, "name": f"round {number} ", **soon(1)}
+            schedules(THREADS, trace, kwargs={"path": str(trace.path), "gate": str(gate)}, **values)
             wait_until(lambda: running().count() == THREADS, 60, f"executions: {worker.log()[-500:]}")
             runs = list(running())
             for run in runs:
@@ -44,7 +44,8 @@ def test_f41_everything_that_is_stopped_is_recorded_as_cancelled_also_while_redi
 def test_f41_whoever_takes_over_from_a_killed_worker_follows_the_request_too(server, trace, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
-    overdue(1, trace, task="tests.faults.tasks.held_at", kwargs={"path": str(trace.path), "gate": str(gate)})
+    values = {"task": "tests.faults.tasks.held_at", "kwargs": {"path": str(trace.path), "gate": str(gate)}, **soon(1)}
+    schedules(1, trace, **values)
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=2) as worker:
         wait_until(lambda: running().exists(), 60, "an execution")
         worker.kill()
