@@ -28,11 +28,8 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
         problems += _server(server)
     if compared is not None and compared.foreign:
         return [*problems, Problem("foreign_layout", compared.foreign)]
-    paused = {row.name for row in snapshot.held_back if row.kind == "queue" and row.is_paused()}
     if redis is not None:
-        for queue in dict.fromkeys(shard.queue for shard in redis.shards):
-            problems += _queue(queue, redis, math.inf if queue in paused else max_lag)
-        problems += _overload(redis, snapshot.load) if not paused else ()
+        problems += _queues(redis, snapshot, max_lag)
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
     refused = snapshot.database and snapshot.database.refused
@@ -65,6 +62,15 @@ def _server(server: ServerView) -> Iterator[Problem]:
     if server.disk_problem:
         text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
         yield Problem("disk", text % {"field": server.disk_problem})
+
+
+def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
+    """What people have paused is late because they want it so."""
+    paused = {row.name for row in snapshot.held_back if row.kind == "queue" and row.is_paused()}
+    for queue in dict.fromkeys(shard.queue for shard in redis.shards):
+        yield from _queue(queue, redis, math.inf if queue in paused else max_lag)
+    if not paused:
+        yield from _overload(redis, snapshot.load)
 
 
 def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:

@@ -1,6 +1,5 @@
 """Claims what is due in one shard and has it dispatched. Knows whether the index is still the one that it knew."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,9 +93,8 @@ class Claims:
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
-        if most is not None and len(claimed.entries) < limit and (claimed.head_ms or math.inf) <= claimed.now_ms:
-            self._limited.add(shard)
-            self.timers.put_off(shard, LIMITED_SECONDS)
+        if most is not None and len(claimed.entries) < limit:
+            self._note_limited(shard, claimed.now_ms, claimed.head_ms)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
         new = self._is_new(shard, claimed.epoch)
@@ -109,6 +107,12 @@ class Claims:
             self.dispatcher.release(entries, UNFORESEEN_MS)
             raise
         return [other for other in self.others if new or other.name in claimed.also] if well else None
+
+    def _note_limited(self, shard: Shard, now_ms: int, head_ms: int | None) -> None:
+        """Something is due and was not given: not before one has ended, or another worker's may have."""
+        if head_ms is not None and head_ms <= now_ms:
+            self._limited.add(shard)
+            self.timers.put_off(shard, LIMITED_SECONDS)
 
     def _is_new(self, shard: Shard, told: str | None) -> bool | None:
         """Say whether the shard's index is another one than it was; None where it is not ours."""

@@ -202,20 +202,14 @@ class Worker:
 
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
-        runs = self.recorder.runs
         self._write()
-        if self.recorder.runs > runs:
-            self.claims.one_has_ended()
         if self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs:
             self.stopping = True
             return 0.0
         now = time.monotonic()
         if self.trouble.until > now:
             return self.trouble.until - now
-        if self.dispatcher.waiting and self.slots.stalled():
-            self.dispatcher.release_waiting()
-        if (self.dispatcher.waiting or not self.timers.until(now)) and self.controls.refresh():
-            self.dispatcher.release_all()
+        self._hand_back(now)
         self.dispatcher.go_on()
         try:
             for shard in self.timers.turns(now) if self._room() > 0 else ():
@@ -235,10 +229,20 @@ class Worker:
         """Record what has ended, and show what runs, unless a server is in trouble."""
         now = time.monotonic()
         if self.trouble.until <= now:
+            runs = self.recorder.runs
             self.recorder.flush()
+            if self.recorder.runs > runs:
+                self.claims.one_has_ended()
             self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
+
+    def _hand_back(self, now: float) -> None:
+        """Hand back what waits for slots that do not become free, and what people have paused meanwhile."""
+        if self.dispatcher.waiting and self.slots.stalled():
+            self.dispatcher.release_waiting()
+        if (self.dispatcher.waiting or not self.timers.until(now)) and self.controls.refresh():
+            self.dispatcher.release_all()
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
