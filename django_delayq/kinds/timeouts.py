@@ -90,8 +90,8 @@ class Watch:
         while not self._sent:
             time.sleep(BLINK_SECONDS)
         with suppress(_Landed):
-            _raise_in(self.ident, _Landed)
-            while True:
+            while True:  # before Python 3.13 another thread, where its own arrives, may take the signal of ours away
+                _raise_in(self.ident, _Landed)
                 time.sleep(0)
 
     def where(self) -> str:
