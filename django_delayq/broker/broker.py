@@ -22,9 +22,9 @@ JOURNAL_GRACE_MS = 60_000
 EXACT = 2**53 - 1
 
 
-def claim_arguments(limit: int, lease_ms: int, request: int) -> list[Any]:
-    """Return what the claims of both kinds begin with."""
-    return [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS]
+def claim_arguments(limit: int, lease_ms: int, request: int, worker: str, most: int | None) -> list[Any]:
+    """Return what the claims of both kinds are given."""
+    return [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker, "" if most is None else most]
 
 
 class Broker(Prefix):
@@ -46,11 +46,11 @@ class Broker(Prefix):
     def _keys(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.config.prefix, shard)
 
-    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "", also: tuple[str, ...] = ()) -> Any:
-        parts = keys.PARTS + also
-        return self.scripts.run(
-            name, Call(keys.shard_keys(self.config.prefix, shard, worker or self.worker, parts), args)
-        )
+    def _run(
+        self, name: str, shard: Shard, args: list[Any], *, worker: str = "", parts: tuple[str, ...] = keys.PARTS
+    ) -> Any:
+        names = keys.shard_keys(self.config.prefix, shard, worker or self.worker, parts)
+        return self.scripts.run(name, Call(names, args))
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
         made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
@@ -75,8 +75,8 @@ class Broker(Prefix):
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
-        args = [*claim_arguments(limit, lease_ms, request), self.worker, "" if most is None else most]
-        reply = self._run("claim", shard, args, also=("held", "jobs"))
+        args = claim_arguments(limit, lease_ms, request, self.worker, most)
+        reply = self._run("claim", shard, args, parts=keys.CLAIM_PARTS)
         now, head, epoch, fence, jobs, *rest = reply
         entries = []
         for at in range(0, len(rest), 5):

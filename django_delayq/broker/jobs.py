@@ -171,8 +171,8 @@ class JobBroker:
         self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None
     ) -> Claim[JobEntry]:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
-        args = [*claim_arguments(limit, lease_ms, request), self.broker.worker, "" if most is None else most]
-        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, [self._names(shard)["lease"]])
+        args = claim_arguments(limit, lease_ms, request, self.broker.worker, most)
+        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, parts=keys.JOB_CLAIM_PARTS)
         entries = []
         for at in range(0, len(rest), 4):
             member, payload, lapsed, reclaims = rest[at : at + 4]
@@ -203,8 +203,8 @@ class JobBroker:
     def _names(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.broker.config.prefix, shard)
 
-    def _keys(self, shard: Shard) -> tuple[str, ...]:
-        return keys.shard_keys(self.broker.config.prefix, shard, self.broker.worker, keys.JOB_PARTS)
+    def _keys(self, shard: Shard, parts: tuple[str, ...] = keys.JOB_PARTS) -> tuple[str, ...]:
+        return keys.shard_keys(self.broker.config.prefix, shard, self.broker.worker, parts)
 
     def _result(self, shard: Shard, member: str) -> bytes:
         return wire(keys.result_key(self.broker.config.prefix, shard, member))
@@ -213,8 +213,16 @@ class JobBroker:
         stem = keys.result_key(self.broker.config.prefix, shard, "")
         return [stem + member for member in members]
 
-    def _run(self, name: str, shard: Shard, args: list[Any], more: Sequence[str] = ()) -> Any:
-        return self.broker.scripts.run(name, Call(self._keys(shard), args, more))
+    def _run(
+        self,
+        name: str,
+        shard: Shard,
+        args: list[Any],
+        more: Sequence[str] = (),
+        *,
+        parts: tuple[str, ...] = keys.JOB_PARTS,
+    ) -> Any:
+        return self.broker.scripts.run(name, Call(self._keys(shard, parts), args, more))
 
 
 def _enqueued(reply: Any, epoch: str, count: int) -> tuple[str, list[str] | None]:

@@ -12,6 +12,8 @@ PARTS = ("due", "point", "gen", "lease", "fence", "attempts", "journal", "epoch"
 JOB_PARTS = (
     "due", "epoch", "fence", "jobs", "ready", "dead", "payload", "held", "priority", "unique", "reclaims", "taken",
 )  # fmt: skip
+#: What the claims receive: behind their own, where the leases of the other kind stand.
+CLAIM_PARTS, JOB_CLAIM_PARTS = (*PARTS, "held", "jobs"), (*JOB_PARTS, "lease")
 #: The parts that end with the name of the calling process.
 OF_A_WORKER = ("journal", "taken")
 #: The Redis type of each part; another type under our name was written by somebody else.

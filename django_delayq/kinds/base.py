@@ -144,10 +144,8 @@ class Verdicts(Generic[H]):
     def hold_back(self, holds: Callable[[H], bool], delay_ms: int) -> None:
         """Have what is not to be executed now be handed back."""
         for group in (self.start, self.suspects):
-            back = [held for held in group if holds(held)]
-            if back:
-                self.back += [(held, delay_ms) for held in back]
-                group[:] = [held for held in group if held not in back]
+            self.back += [(held, delay_ms) for held in group if holds(held)]
+            group[:] = [held for held in group if not holds(held)]
 
     def put_back(self, members: Collection[str]) -> None:
         """Have these be handed back, instead of what was found before."""

@@ -92,6 +92,8 @@ def _call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -
         try:
             async with asyncio.timeout(held.limit) as limit:
                 held.interrupt = partial(_end_soon, loop, limit)
+                if held.stopped_by is not None:  # before there was a loop to tell
+                    held.interrupt()
                 return await task.acall(*args, **kwargs)
         except TimeoutError:
             if limit.expired():

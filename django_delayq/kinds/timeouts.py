@@ -57,7 +57,7 @@ class Watch:
     """One execution, in the thread that made this; an infinite time has no end."""
 
     def __init__(self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool) -> None:
-        self.held = held
+        self.held, self.interrupts = held, interrupt
         self.ident = threading.get_ident()
         self.began = time.monotonic()
         self.soft_at = self.began + seconds if interrupt else math.inf
@@ -150,17 +150,21 @@ class Timeouts:
         finally:
             self._watches.discard(watch)
 
-    def cancel(self, held: Held, by: str) -> None:
-        """Stop what runs as if its time were over, whatever that is; `by` says who wants it."""
-        held.stopped_by = by
-        for watch in list(self._watches):
-            if watch.held is held:
-                watch.hard_at = time.monotonic() + self.grace_seconds
-                if held.interrupt is None:
-                    watch.interrupt(TaskCancelled)
-                else:
-                    held.interrupt()
-                self._nudge.put(None)
+    def cancel(self, held: Held, by: str) -> bool:
+        """Stop what runs as if its time were over, whatever that is; `by` says who wants it. False where it is not
+        called yet, or has ended: then nothing was done.
+        """
+        watch = next((watch for watch in list(self._watches) if watch.held is held), None)
+        if watch is None:
+            return False
+        held.stopped_by = by  # before it is interrupted, so that whoever is sees why
+        watch.hard_at = min(watch.hard_at, time.monotonic() + self.grace_seconds)
+        if watch.interrupts:
+            watch.interrupt(TaskCancelled)
+        elif held.interrupt is not None:
+            held.interrupt()
+        self._nudge.put(None)
+        return True
 
     def _begin(self, watch: Watch) -> None:
         self._watches.add(watch)

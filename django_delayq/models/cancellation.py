@@ -19,15 +19,15 @@ class CancellationQuerySet(PrimaryQuerySet["Cancellation"]):
     def ask(self, key: str, by: str = "") -> Self:
         """Ask for a stop, once; forget old requests."""
         self.filter(asked_at__lt=utcnow() - KEPT).delete()
-        self.get_or_create(key=key[:300], defaults={"asked_by": by[:200]})
+        self.get_or_create(key=key, defaults={"asked_by": by[:200]})
         return self
 
 
 class Cancellation(PrimaryModel):
     """One request; `key` is that of `run_key` or `job_key`.
 
-    Within about a second the worker that executes it raises `TaskCancelled` in the task. The request stands until the
-    outcome does, so whoever takes over from a worker that is killed follows it too.
+    Within about a second the worker that executes it raises `TaskCancelled` in the task. The request stands for KEPT,
+    so whoever takes over from a worker that is killed follows it too.
     """
 
     key = models.CharField(max_length=300, primary_key=True)

@@ -152,7 +152,7 @@ class Run(PrimaryModel):
         """
         if not Status(self.status).is_open:
             return False
-        Cancellation.objects.using(self._state.db).ask(run_key(self.pk), by)
+        Cancellation.objects.ask(run_key(self.pk), by)
         return True
 
     @property

@@ -4,8 +4,7 @@ Note [What counts as wrong]
 Wrong is what keeps due points from being run in time, or Redis from agreeing with the database, and does not pass by
 itself within seconds. A shard that is being rebuilt is not wrong, one that waits for it is. A task that fails, a
 schedule that is parked or exhausted is a matter of that schedule: it is shown, but does not alarm; so is what people
-hold back. In a prefix that
-belongs to somebody else only that is wrong: its numbers are not ours.
+hold back. In a prefix that belongs to somebody else only that is wrong: its numbers are not ours.
 """
 
 import math

@@ -21,6 +21,7 @@ from ..backend.memory import Memory, MemoryJobs
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
 from ..kinds import Held, Jobs, Kind, Points, Timeouts
+from ..worker.controls import Controls
 from ..worker.dispatch import Dispatcher
 from ..worker.leases import LeaseKeeper
 from ..worker.recorder import Recorder
@@ -79,7 +80,7 @@ class Bench:
         timers = Timers(points.broker, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.kinds, keeper, trouble, timers)
-        self.dispatcher = Dispatcher(self.recorder, self.hand, max_reclaims=config.max_reclaims)
+        self.dispatcher = Dispatcher(self.recorder, self.hand, Controls(config), max_reclaims=config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
         #: What has begun and not ended by the frozen clock, soonest first: ms of its end, a number, and itself.

@@ -53,7 +53,7 @@ class Claims:
 
         False where the loop must not go on to the next shard: a server failed, or it ends.
         """
-        if self.controls.is_paused(shard.queue) and self.answered:
+        if self.controls.is_paused(shard.queue) and all(place != shard for _, place in self._unanswered):
             self.timers.put_off(shard, PAUSED_SECONDS)
             return True
         asked, well = [*self._owed.pop(shard, ()), self.first], True

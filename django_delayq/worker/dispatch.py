@@ -11,7 +11,6 @@ from ..exceptions import BrokerError
 from ..grouping import grouped
 from ..kinds import Held, Kind, Verdicts
 from ..kinds.base import AGAIN_MS
-from ..ledger import HeldBack
 from .controls import TASK_MS, Controls
 from .isolation import Isolation
 from .recorder import Recorder
@@ -26,11 +25,9 @@ OFFER_SECONDS = 10.0
 class Dispatcher:
     """Used by the loop's thread only."""
 
-    def __init__(
-        self, recorder: Recorder, slots: Slots, *, max_reclaims: int, controls: Controls | None = None
-    ) -> None:
+    def __init__(self, recorder: Recorder, slots: Slots, controls: Controls, *, max_reclaims: int) -> None:
         """The recorder's timers are told when what was handed back comes due, and that others should have it first."""
-        self.recorder, self.slots, self.controls = recorder, slots, controls or Controls(None, read=HeldBack)
+        self.recorder, self.slots, self.controls = recorder, slots, controls
         self.keeper, self.trouble, self.timers = recorder.keeper, recorder.trouble, recorder.timers
         self.isolation = Isolation(recorder, max_reclaims=max_reclaims)
         self._taken_over: deque[Held] = deque()  # to start as slots become free, see `go_on`
@@ -56,7 +53,8 @@ class Dispatcher:
     def dispatch(self, kind: Kind[Any], entries: list[Held]) -> bool:
         """Have claimed entries judged and set each on its way; False where the database failed."""
         verdicts = kind.judge(entries)
-        verdicts.hold_back(self.controls.holds, TASK_MS)
+        if self.controls.hold_any:
+            verdicts.hold_back(self.controls.holds, TASK_MS)
         self._carry_out(verdicts)
         at_once = self._sort(verdicts.suspects) if verdicts.suspects else []
         if self._isolating():
@@ -184,6 +182,16 @@ class Dispatcher:
                     self.timers.due(kind.settle(shard, group))
             except BrokerError as error:
                 self.trouble.redis_failed(error)
+
+    def hand_back(self, *, claims: bool) -> None:
+        """Hand back what waits for slots that do not become free, and what people have paused meanwhile.
+
+        `claims`: something is about to be claimed.
+        """
+        if self.waiting and self.slots.stalled():
+            self.release_waiting()
+        if (claims or self.waiting or self.isolation.waiting) and self.controls.refresh():
+            self.release_all()
 
     def release_waiting(self) -> None:
         """Hand back at once whatever waits for a slot."""

@@ -73,14 +73,12 @@ class Worker:
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
         self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
-        self.controls = Controls(self.broker)
-        self.dispatcher = Dispatcher(
-            self.recorder, self.slots, max_reclaims=self.config.max_reclaims, controls=self.controls
-        )
+        self.controls = Controls(self.config)
+        max_reclaims = self.config.max_reclaims
+        self.dispatcher = Dispatcher(self.recorder, self.slots, self.controls, max_reclaims=max_reclaims)
         after_seconds = self.config.running_after_seconds
-        self.showing = Showing(
-            self.slots, self.keeper, self.trouble, after_seconds=after_seconds, stops=Stops(self.timeouts)
-        )
+        stops = Stops(self.timeouts)
+        self.showing = Showing(self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
         self.upkeep = Upkeep(
             self.broker,
             self.shards,
@@ -209,7 +207,7 @@ class Worker:
         now = time.monotonic()
         if self.trouble.until > now:
             return self.trouble.until - now
-        self._hand_back(now)
+        self.dispatcher.hand_back(claims=not self.timers.until(now))
         self.dispatcher.go_on()
         try:
             for shard in self.timers.turns(now) if self._room() > 0 else ():
@@ -236,13 +234,6 @@ class Worker:
             self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
-
-    def _hand_back(self, now: float) -> None:
-        """Hand back what waits for slots that do not become free, and what people have paused meanwhile."""
-        if self.dispatcher.waiting and self.slots.stalled():
-            self.dispatcher.release_waiting()
-        if (self.dispatcher.waiting or not self.timers.until(now)) and self.controls.refresh():
-            self.dispatcher.release_all()
 
     def _room(self) -> int:
         """Return how many entries to claim now."""

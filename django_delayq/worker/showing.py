@@ -21,7 +21,7 @@ class Showing:
     """Used by the loop's thread only."""
 
     def __init__(
-        self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, *, after_seconds: float, stops: Stops
+        self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, stops: Stops, *, after_seconds: float
     ) -> None:
         self._slots, self._keeper, self._trouble, self._stops = slots, keeper, trouble, stops
         self._after = after_seconds

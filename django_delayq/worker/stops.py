@@ -12,11 +12,9 @@ from django.db import Error, connections
 
 from .. import ledger
 from ..kinds import Held, Timeouts
+from .trouble import Backoff
 
 logger = logging.getLogger("django_delayq.worker")
-
-#: After an error it is tried again so much later.
-AGAIN_SECONDS = 5.0
 
 
 class Stops:
@@ -26,20 +24,21 @@ class Stops:
         self, timeouts: Timeouts, *, read: Callable[[Collection[str]], Mapping[str, str]] = ledger.read_cancellations
     ) -> None:
         self._timeouts, self._read = timeouts, read
-        self._again = 0.0  # the monotonic second before which the database is not asked
+        self._backoff = Backoff()
 
     def round(self, running: Collection[Held]) -> None:
         """Have stopped what is to be. Without the database nothing is stopped, and nothing else happens."""
         named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
-        if not named or time.monotonic() < self._again:
+        if not named or time.monotonic() < self._backoff.until:
             return
         try:
             asked = self._read(named)
         except Error as error:
-            self._again = time.monotonic() + AGAIN_SECONDS
-            logger.debug("Not known whether anything is to be stopped: %s", error)
+            if self._backoff.failed(time.monotonic()):
+                logger.warning("It cannot be read what is to be stopped: %s", str(error).strip())
             connections.close_all()
             return
+        self._backoff.worked()
         for key, by in asked.items():
-            logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")
-            self._timeouts.cancel(named[key], by)
+            if self._timeouts.cancel(named[key], by):
+                logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")

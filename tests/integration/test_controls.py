@@ -58,6 +58,16 @@ def test_a_lease_that_ran_out_does_not_count(points):
     assert claim(points, 3, 3) == []
 
 
+def test_what_was_handed_back_after_a_lapse_does_not_count_while_it_waits(points):
+    points.member("s1", due=60_000, lease="-")
+    jobs = JobShard(points.broker, epoch=None, shard=PLACE)
+    holder = jobs.held("j1")
+    points.client.hset(jobs.names["held"], "j1", "-")
+    assert holder
+    points.member("s2")
+    assert claim(points, 1, 1) == ["s2"]
+
+
 def test_the_reply_that_was_lost_is_repeated_although_the_limit_is_reached(points):
     points.member("s1")
     points.member("s2")
@@ -158,6 +168,31 @@ def test_what_waits_for_a_slot_is_handed_back_when_its_queue_is_paused(broker):
     worker.round()
     assert worker.slots.waiting == 0
     assert not any(view.leased for view in broker.views([(f"s{pk}", "default") for pk in pks()]))
+
+
+def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(broker):
+    make_due(broker, schedule(queue="mail"))
+    controls.pause("mail")
+    worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2))
+    (here,) = [shard for shard in worker.shards if shard.queue == "default"]
+    worker.claims._unanswered.add((worker.kinds[0], here))
+    worker.timers.put_off(here, 60)
+    worker.round()
+    assert worker.slots.waiting == 0
+
+
+def test_what_a_lost_reply_had_of_a_paused_queue_is_handed_back(broker):
+    make_due(broker, schedule(queue="mail"))
+    worker = Worker(WorkerOptions(queues=("mail",), threads=2))
+    (shard,), points = worker.shards, worker.kinds[0]
+    lost = worker.broker.claim(shard, limit=5, lease_ms=30_000, request=1)
+    assert len(lost.entries) == 1
+    worker.claims._request[points, shard] = 1
+    worker.claims._unanswered.add((points, shard))
+    controls.pause("mail")
+    worker.round()
+    assert worker.slots.waiting == 0
+    assert not any(view.leased for view in broker.views([(f"s{pk}", "mail") for pk in pks()]))
 
 
 def pks():

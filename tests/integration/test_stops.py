@@ -1,5 +1,6 @@
 """What runs is stopped by a person, on whatever worker, and is not tried again."""
 
+import asyncio
 import html
 import re
 import threading
@@ -9,8 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.exceptions import JobHeld
+from django_delayq.exceptions import JobHeld, TaskCancelled
 from django_delayq.fields import utcnow
+from django_delayq.kinds import Held, Timeouts
+from django_delayq.kinds.execution import perform_task
+from django_delayq.kinds.timeouts import Watch
 from django_delayq.models import Cancellation, Run, Schedule
 from django_delayq.models.cancellation import KEPT, job_key, run_key
 from django_delayq.worker import Worker, WorkerOptions
@@ -109,6 +113,48 @@ def test_a_job_that_runs_is_stopped_and_dead(broker):
 def finished(result):
     result.refresh()
     return result.is_finished
+
+
+def test_what_is_about_to_be_called_is_asked_about_again():
+    """Between the slot and the task there is code of ours: a request that comes then is not used up."""
+    timeouts = Timeouts(grace_seconds=1, overdue=print, forget=print)
+    held = Held(None, None, "j1", "lease", time.monotonic() + 60)
+    assert not timeouts.cancel(held, "ann")
+    assert held.stopped_by is None
+
+
+def test_a_coroutine_that_was_stopped_before_its_loop_ran_ends_at_once():
+    held = Held(None, None, "j1", "lease", time.monotonic() + 60)
+    timeouts = Timeouts(grace_seconds=60, overdue=print, forget=lambda: None)
+
+    class Spun:
+        @staticmethod
+        async def func():
+            """Never ends."""
+
+        @staticmethod
+        async def acall():
+            await asyncio.sleep(600)
+
+    begin = timeouts._begin
+
+    def stopped(watch):
+        begin(watch)
+        assert timeouts.cancel(held, "ann"), "the loop does not run yet"
+
+    timeouts._begin = stopped
+    ended = perform_task(held, Spun, timeouts)
+    assert type(ended.error) is TaskCancelled
+
+
+def test_a_hard_timeout_that_comes_sooner_is_not_put_off():
+    held = Held(None, None, "j1", "lease", time.monotonic() + 60)
+    timeouts = Timeouts(grace_seconds=60, overdue=print, forget=print)
+    watch = Watch(held, 1.0, 0.5, interrupt=False)
+    timeouts._watches.add(watch)
+    due = watch.hard_at
+    timeouts.cancel(held, "ann")
+    assert watch.hard_at == due
 
 
 def test_what_is_not_asked_about_goes_on(broker):

@@ -79,11 +79,11 @@ local function lease(journal, leases, members, fence, request, worker, journal_m
   return lapsed
 end
 
--- How many members of a hash of leases have one that still stands, by their scores.
+-- How many members of a hash of leases have one that still stands, by their scores. '-' is nobody's: see settle.
 local function standing(leases, scored, now)
-  local number, members = 0, {}
-  for i, text in ipairs(call('HGETALL', leases)) do
-    if i % 2 == 1 then members[#members + 1] = text end
+  local number, members, fields = 0, {}, call('HGETALL', leases)
+  for i = 1, #fields, 2 do
+    if fields[i + 1] ~= '-' then members[#members + 1] = fields[i] end
   end
   for first = 1, #members, 1000 do
     for _, score in ipairs(call('ZMSCORE', scored, unpack(members, first, math.min(first + 999, #members)))) do
@@ -102,10 +102,11 @@ local function room(most, limit, now)
   return math.max(0, math.min(limit, tonumber(most) - both))
 end
 
--- Claim as ARGV says: limit, lease_ms, request, journal_ms, worker, and how many leases may stand, '' for any. `find` gives the members to be leased; `tell` reads
--- what is told of them (so that a key of a foreign type fails before anything is written), and returns it for each.
--- Completes the reply, but for the head; returns the members, with the scores that end their leases, and whether they
--- are newly leased. nil where nothing may be claimed, and the reply is complete.
+-- Claim as ARGV says: limit, lease_ms, request, journal_ms, worker, and how many leases may stand, '' for any number.
+-- `find` gives the members to be leased; `tell` reads what is told of them (so that a key of a foreign type fails before
+-- anything is written), and returns it for each. Completes the reply, but for the head; returns the members, with the
+-- scores that end their leases, and whether they are newly leased. nil where nothing may be claimed, and the reply is
+-- complete.
 local function claim(journal, leases, now, reply, find, tell)
   local epoch, request, worker, scores = reply[3], tonumber(ARGV[3]), ARGV[5], {}
   if epoch == '' then return nil end

@@ -1,7 +1,7 @@
 -- PURPOSE  Lease up to `limit` due members, or repeat the reply to a request whose reply was lost.
 -- KEYS     the constant list (JOURNAL is the calling process' own), HELD and JOBS of the jobs
--- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker, how many leases of
---          both kinds may stand in the shard, see Note [Limits] | ''
+-- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
+--          how many leases of both kinds may stand in the shard (Note [Limits]) | ''
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due | '', then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': nobody's lease ran out; else the holder whose did,
 --          or '1' or '-' where he is not known any more)

@@ -1,7 +1,7 @@
 -- PURPOSE  Lease up to `limit` jobs whose turn it is, or repeat the reply to a request whose reply was lost.
 -- KEYS     the constant list of jobs (TAKEN is the calling process' own), LEASE of the points
--- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker, how many leases of
---          both kinds may stand in the shard, see Note [Limits] | ''
+-- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
+--          how many leases of both kinds may stand in the shard (Note [Limits]) | ''
 -- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', then per job:
 --          member, payload | '', lapsed ('0'; else an earlier lease ran out: of this holder, '1' or '-' where that is
 --          not known any more), reclaims
