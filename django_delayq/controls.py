@@ -56,7 +56,7 @@ def _change(queue: str, task: str, by: str, **values: Any) -> Control:
         kind, name = (Kind.QUEUE, queue) if queue else (Kind.TASK, task)
         rows = Control.objects.using(using).select_for_update()
         row = rows.filter(kind=kind, name=name).first() or Control(kind=kind, name=name)
-        for field, value in {**values, "changed_by": by, "changed_at": utcnow()}.items():
+        for field, value in {**values, "changed_by": by[:200], "changed_at": utcnow()}.items():
             setattr(row, field, value)
         row.full_clean(exclude=["changed_at"])
         row.save(using=using)

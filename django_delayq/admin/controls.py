@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import conf, registry
+from .. import conf, controls, registry
 from ..fields import utcnow
 from ..models import Control
 from . import display
@@ -82,12 +82,11 @@ class ControlAdmin(BaseAdmin):
     @admin.action(description=gettext_lazy("Resume, and lift the limit"), permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Control]) -> None:
         """Let the chosen ones go on."""
-        count = 0
-        for row in queryset:
-            row.paused, row.until, row.most, row.reason = False, None, None, ""
-            row.changed_at, row.changed_by = utcnow(), request.user.get_username()[:200]
-            row.save()
+        by, rows = request.user.get_username(), list(queryset)
+        for row in rows:
+            controls.resume(**{row.kind: row.name}, by=by)
+            if row.most is not None:
+                controls.limit(row.name, None, by=by)
             self.log_change(request, row, _("nothing is held back"))
-            count += 1
-        text = ngettext("%(count)d goes on.", "%(count)d go on.", count)
-        self.message_user(request, text % {"count": count})
+        text = ngettext("%(count)d goes on.", "%(count)d go on.", len(rows))
+        self.message_user(request, text % {"count": len(rows)})

@@ -1,7 +1,7 @@
 """Failures: what failed of late, grouped by task and error, with what a person can do to all of a group. Asks first.
 
-Whoever may view runs may view it; running again and dismissing need the permission to change schedules, as "Run now"
-does. What can be done to dead jobs is for `job_failures.py` to say.
+Whoever may view runs may view it; running again and dismissing need what "Run now" does. What can be done to dead jobs
+is for `job_failures.py` to say.
 """
 
 from datetime import datetime, timedelta
@@ -101,7 +101,7 @@ class FailuresPage(BaseAdmin):
     ) -> list[dict[str, Any]]:
         """Return what a template shows of these groups, and what this person may do to them."""
         schedules, span = self._schedules, SPANS[asked.span]
-        linked, may = schedules.has_view_permission(request), schedules.has_change_permission(request)
+        linked, may = schedules.has_view_permission(request), schedules.may(request, "run_now")
         rows = shown.run_rows(self, groups, now - span.step * span.number, span.step, span.number, linked=linked)
         for group, row in zip(groups, rows, strict=True):
             row["dismissed"] = dismissed.get(group.digest)
@@ -186,9 +186,9 @@ class FailuresPage(BaseAdmin):
         """Return the way back to the page.
 
         Raises:
-            PermissionDenied: Runs may not be viewed, or schedules not be changed.
+            PermissionDenied: Runs may not be viewed, or schedules not be run.
         """
-        if not (self.has_view_permission(request) and self._schedules.has_change_permission(request)):
+        if not (self.has_view_permission(request) and self._schedules.may(request, "run_now")):
             raise PermissionDenied
         return HttpResponseRedirect(f"{self.address('failures')}{Asked.of(request).query}")
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from .. import conf
@@ -54,20 +53,20 @@ class NowPage(BaseAdmin):
             rows.append({
                 "name": run.schedule_name, "address": self.address("change", run.pk, model="run"), "task": run.task,
                 "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1,
-                "since": display.instant(since), "lasts": "–" if since is None else display.milliseconds(now - since),
-                "left": "–" if left is None else display.milliseconds(left) if left > timedelta(0) else _("over"),
-                "asked": _told(asked.get(run_key(run.pk)), now),
+                "left": _("over") if left is not None and left <= timedelta(0) else display.milliseconds(left),
                 "stop": self.address("stop", run.pk, model="run") if may_stop else "",
+                **_common(since, asked.get(run_key(run.pk)), now),
             })  # fmt: skip
         return rows
 
     def _jobs(self, request: HttpRequest, now: datetime) -> tuple[list[dict[str, Any]], str]:
         """Return a row for each job that a worker has, or what to say instead."""
-        if not conf.get_config().mirror:
+        config = conf.get_config()
+        if not config.mirror:
             return [], ""
 
         def read(broker: Broker) -> list[SeenJob]:
-            shards = listing.shards_of(broker, conf.get_config().queues)
+            shards = listing.shards_of(broker, config.queues)
             return listing.list_jobs(broker, shards, JobState.RUNNING, size=MOST_SHOWN).jobs
 
         try:
@@ -76,27 +75,28 @@ class NowPage(BaseAdmin):
             return [], failure(error)
         asked = _asked([job_key(job.result_id) for job in found if job.result_id])
         may_stop = request.user.has_perm("django_delayq.change_redisjob")
-        rows = []
-        for job in found:
-            since = known_ms(job.at_ms)
-            rows.append({
-                "name": plain(job.call.task) if job.call else "–", "queue": job.shard.queue,
+        return [
+            {
+                "name": plain(job.call.task) if job.call else "–",
+                "queue": job.shard.queue,
                 "worker": plain(job.worker),
                 "address": self.address("change", job.result_id, model="redisjob") if job.result_id else "",
-                "since": display.instant(since), "lasts": "–" if since is None else display.milliseconds(now - since),
-                "asked": _told(asked.get(job_key(job.result_id or "")), now),
                 "stop": self.address("stop", job.result_id, model="redisjob") if may_stop and job.result_id else "",
-            })  # fmt: skip
-        return rows, ""
+                **_common(known_ms(job.at_ms), asked.get(job_key(job.result_id or "")), now),
+            }
+            for job in found
+        ], ""
+
+
+def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -> dict[str, Any]:
+    """Return since when and for how long it has run, and that a stop was asked for: long ago, if it does not listen."""
+    text = "" if asked is None else _("stop asked for %(ago)s") % {"ago": display.relative(asked.asked_at, now)}
+    return {
+        "since": display.instant(since),
+        "lasts": display.milliseconds(None if since is None else now - since),
+        "asked": "" if asked is None else display.badge("warn", text, asked.asked_by),
+    }
 
 
 def _asked(keys: list[str]) -> dict[str, Cancellation]:
     return {row.key: row for row in Cancellation.objects.filter(key__in=keys)}
-
-
-def _told(request: Cancellation | None, now: datetime) -> Any:
-    """Say that a stop was asked for; where that was long ago, the task does not listen."""
-    if request is None:
-        return ""
-    text = _("stop asked for %(ago)s ago") % {"ago": display.milliseconds(now - request.asked_at)}
-    return format_html("{}", display.badge("warn", text, request.asked_by))

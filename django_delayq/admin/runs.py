@@ -107,8 +107,7 @@ class RunAdmin(FailuresPage):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _may_run(self, request: HttpRequest, run: Run) -> bool:
-        may = any(request.user.has_perm(f"django_delayq.{name}_schedule") for name in ("change", "run"))
-        return may and Schedule.objects.filter(pk=run.schedule_id).exists()
+        return self._schedules.may(request, "run_now") and Schedule.objects.filter(pk=run.schedule_id).exists()
 
     def stop_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask (GET), or have it stopped (POST)."""

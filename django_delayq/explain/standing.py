@@ -82,7 +82,7 @@ class Standing:
         elif self.state.condition == Condition.EXHAUSTED:
             yield _("It is exhausted: %(reason)s") % reason
         for row in ledger.held_back():
-            if row.is_paused() and row.name in (schedule.queue, schedule.task):
+            if row.is_paused() and row.concerns(schedule.queue, schedule.task):
                 yield _("Held back by people: %(what)s: %(how)s.") % {"what": row, "how": row.standing}
         if schedule.task not in registry.get_tasks():
             text = _("No installed app has the @task function %(task)s; workers that lack it hand it on.")

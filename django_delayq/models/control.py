@@ -80,23 +80,33 @@ class Control(PrimaryModel):
             words.append(_("%(count)d at a time") % {"count": self.most})
         return ", ".join(words)
 
+    def concerns(self, queue: str, task: str) -> bool:
+        """Say whether this is about what runs in this queue, or is of this task."""
+        return self.name == (queue if self.kind == self.Kind.QUEUE else task)
+
     def clean(self) -> None:
-        """Refuse what would hold nothing back."""
+        """Refuse what would hold nothing back; a row that is there may be about what is there no more."""
         wrong: dict[str, Any] = {}
-        if self.kind == self.Kind.TASK:
-            try:
-                get_task(self.name)
-            except UnknownTask as error:
-                wrong["name"] = str(error)
-            if self.most is not None:
-                wrong["most"] = _("Only a queue has a limit; give the task a queue of its own.")
-        elif self.name not in get_config().queues:
-            known = ", ".join(get_config().queues)
-            wrong["name"] = _("There is no queue %(name)s; there are: %(known)s.") % {"name": self.name, "known": known}
+        if not self.pk and (unknown := self._unknown()):
+            wrong["name"] = unknown
+        if self.kind == self.Kind.TASK and self.most is not None:
+            wrong["most"] = _("Only a queue has a limit; give the task a queue of its own.")
         if self.paused and self.until is not None and self.until <= utcnow():
             wrong["until"] = _("That time has passed.")
         if wrong:
             raise ValidationError(wrong)
+
+    def _unknown(self) -> Any:
+        """Say that there is no such queue or task; '' where there is."""
+        if self.kind == self.Kind.TASK:
+            try:
+                get_task(self.name)
+            except UnknownTask as error:
+                return str(error)
+            return ""
+        queues = get_config().queues
+        values = {"name": self.name, "known": ", ".join(queues)}
+        return "" if self.name in queues else _("There is no queue %(name)s; there are: %(known)s.") % values
 
     def is_paused(self, now: datetime | None = None) -> bool:
         """Say whether nothing of it starts at that time, by default now."""

@@ -65,7 +65,7 @@ def _server(server: ServerView) -> Iterator[Problem]:
 
 def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
     """What people have paused is late because they want it so."""
-    paused = {row.name for row in snapshot.held_back if row.kind == "queue" and row.is_paused()}
+    paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in dict.fromkeys(shard.queue for shard in redis.shards):
         yield from _queue(queue, redis, math.inf if queue in paused else max_lag)
     if not paused:

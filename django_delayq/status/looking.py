@@ -53,7 +53,7 @@ def look(*, seconds: float) -> Snapshot:
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
             snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
         snapshot.load = _answer(snapshot, loading, deadline, no_database)
-        snapshot.held_back = _answer(snapshot, holding, deadline, no_database) or ()
+        snapshot.held_back = _answer(snapshot, holding, deadline, no_database)
         snapshot.last_hour = _answer(snapshot, summing, deadline, None)
         _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
     return snapshot

@@ -1,15 +1,13 @@
-"""What was seen, for machines as one JSON object, for a terminal as aligned lines. Decides nothing."""
+"""What was seen, for a terminal as aligned lines. Decides nothing."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
 
-from ..counters import LAG, Counts, by_queue, outcomes, percentile
+from ..counters import Counts
 from ..ledger import Load
 from ..mirror import Drift
 from ..pruning import LastPass
-from .judge import exit_status
+from .as_json import last_hour
 from .snapshot import (
     MOST_COUNTED,
     Comparison,
@@ -27,107 +25,14 @@ from .snapshot import (
 MOST_ROWS = 16
 GOOD, BAD, PLAIN = "good", "bad", ""
 NOT_COUNTED = "not counted in time"
-KEYS = (
-    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
-    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
-    "pruned", "held_back",
-)  # fmt: skip
 LAYOUTS = {"ours": "ours", "none": "nobody's yet", "foreign": "another's"}
 
 #: The tone that it may be coloured in, and the text.
 Line = tuple[str, str]
 
 
-def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return plain JSON values, null where something is not known.
-
-    The keys are part of the public interface: they are added to, never renamed.
-    """
-    redis, database, compared = snapshot.redis, snapshot.database, snapshot.comparison
-    values: dict[str, Any] = dict.fromkeys(KEYS)
-    values["status"], values["prefix"] = exit_status(problems), snapshot.prefix
-    values["problems"] = [
-        {"code": item.code, "message": item.message, "queue": item.queue or None} for item in problems
-    ]
-    if redis is not None:
-        values["redis"] = None if redis.servers is None else list(map(asdict, redis.servers))
-        values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
-        values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
-    if compared is not None:
-        values["layout"], values["stale_edits"] = compared.layout, _least(compared.stale_edits)
-        values["drift"] = compared.drift and _drift_values(compared.drift)
-        if not compared.foreign:
-            values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
-            values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
-    if database is not None:
-        values |= _database_values(database)
-    values["held_back"] = [
-        {
-            "kind": str(row.kind), "name": row.name, "paused": row.is_paused(), "most": row.most, "reason": row.reason,
-            "until": row.until and row.until.isoformat(), "by": row.changed_by, "since": row.changed_at.isoformat(),
-        }
-        for row in snapshot.held_back
-    ]  # fmt: skip
-    values["capped"] = list(_capped(snapshot))
-    if snapshot.load is not None:
-        values["load"] = snapshot.load._asdict()
-        del values["load"]["enough"]
-    if snapshot.last_hour is not None:
-        values["last_hour"] = list(_last_hour(snapshot.last_hour))
-    return values
-
-
-def _database_values(database: DatabaseView) -> dict[str, Any]:
-    named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
-    runs = database.open_runs
-    return {
-        "schedules": {name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()},
-        "database": {"alias": database.alias, "vendor": database.vendor},
-        "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
-        "dead_durable_jobs": _least(database.dead_jobs),
-    }
-
-
-def _least(count: int | None) -> int | None:
-    return None if count is None else min(count, MOST_COUNTED)
-
-
-def _capped(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the numbers of the JSON that are the least there is, as counting stopped there."""
-    compared, database, counts = snapshot.comparison, snapshot.database, dict[str, int | None]()
-    if compared is not None:
-        counts["stale_edits"] = compared.stale_edits
-        if compared.drift is not None and compared.drift.capped:
-            yield "drift"
-    if database is not None:
-        counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
-        for name in ("parked", "failing", "refused"):
-            counts[f"schedules.{name}"] = getattr(getattr(database, name), "count", None)
-        counts["dead_durable_jobs"] = database.dead_jobs
-    for name, count in counts.items():
-        if (count or 0) > MOST_COUNTED:
-            yield name
-
-
 def _number(count: int) -> str:
     return f"more than {MOST_COUNTED:,}" if count > MOST_COUNTED else str(count)
-
-
-def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
-    """Yield what was counted of each queue and kind; waits in seconds."""
-    for (queue, kind), tally in sorted(by_queue(counts).items()):
-        lag = {f"p{share:.0f}": percentile(tally, LAG, share / 100) for share in (50, 95, 99)}
-        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "lag": lag}
-
-
-def _drift_values(drift: Drift) -> dict[str, Any]:
-    swept_at = None if drift.swept_at is None else drift.swept_at.isoformat()
-    return {"total": drift.total, **asdict(drift), "swept_at": swept_at}
-
-
-def _pruned_values(last: LastPass) -> dict[str, Any]:
-    values = {name: getattr(last, name) for name in ("rows", "left", "seconds", "behind_seconds", "finished")}
-    return {"at": last.at.isoformat(), **values}
 
 
 def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
@@ -155,7 +60,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             yield "Redis", _server(server)
     yield "Database", f"{database.alias} ({database.vendor})" if database is not None else "not known"
     yield "Prefix", f"{snapshot.prefix!r}, {LAYOUTS[compared.layout] if compared is not None else 'not known'}"
-    for row in snapshot.held_back:
+    for row in snapshot.held_back or ():
         yield "Held back", f"{row}: {row.standing}"
     yield from _compared(compared)
     if load is not None and load.executed + load.missed:
@@ -295,7 +200,7 @@ def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
 
 
 def _counted(counts: Counts) -> Iterator[list[str]]:
-    for each in _last_hour(counts):
+    for each in last_hour(counts):
         waits = ["-" if wait is None else _span(wait) for wait in each["lag"].values()]
         ended = ", ".join(f"{name} {number}" for name, number in sorted(each["outcomes"].items()))
         yield [each["queue"], each["kind"], *waits, ended]

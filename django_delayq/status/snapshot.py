@@ -183,5 +183,5 @@ class Snapshot:
     #: What was counted in the last hour.
     last_hour: Counts | None = None
     #: What people hold back: rows that are in force.
-    held_back: Sequence[Control] = ()
+    held_back: Sequence[Control] | None = None
     blind: list[Problem] = field(default_factory=list)

@@ -357,6 +357,18 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert "nothing is held back" in history
 
 
+def test_what_is_there_no_more_can_be_resumed(boss):
+    row = Control.objects.create(name="former", paused=True, most=3)
+    boss.post(LIST, {"action": "resume", "_selected_action": [row.pk]})
+    assert not ledger.held_back()
+
+
+def test_a_queue_that_is_called_like_a_task_is_another_thing():
+    held = Control(kind="task", name="mail", paused=True)
+    assert held.concerns("default", "mail")
+    assert not held.concerns("mail", "tests.app.tasks.noop")
+
+
 def test_the_form_refuses_what_there_is_not(boss):
     page = text_of(boss.post(ADD, {**TYPED, "name": "emial"}))
     assert "There is no queue emial" in page

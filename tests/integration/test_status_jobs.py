@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import status
 from django_delayq.broker import Broker
-from django_delayq.status import database_side, shown
+from django_delayq.status import as_json, database_side, shown
 from django_delayq.status.snapshot import JobsView, RedisView, Snapshot
 from tests.acceptance.support import wait_until
 from tests.integration.job_pages import claim, dead, dead_row, ready, waiting, where
@@ -57,7 +57,7 @@ def test_durable_jobs_that_are_dead_are_counted_where_they_stand(built, monkeypa
         dead_row(queue=queue)
     assert (jobs()["default"]["dead"], ask()[1]["dead_durable_jobs"]) == (1, 3)
     assert "Dead jobs  3 in the database; those in Redis are below" in text().splitlines()
-    for module in (database_side, shown):
+    for module in (database_side, as_json, shown):
         monkeypatch.setattr(module, "MOST_COUNTED", 2)
     found = ask()[1]
     assert (found["dead_durable_jobs"], found["capped"]) == (2, ["dead_durable_jobs"])

@@ -1,0 +1,108 @@
+"""What was seen, for machines as one JSON object. Decides nothing."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..counters import LAG, Counts, by_queue, outcomes, percentile
+from ..mirror import Drift
+from ..models import Control
+from ..pruning import LastPass
+from .judge import exit_status
+from .snapshot import MOST_COUNTED, DatabaseView, Problem, Snapshot
+
+KEYS = (
+    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
+    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
+    "pruned", "held_back",
+)  # fmt: skip
+
+
+def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return plain JSON values, null where something is not known.
+
+    The keys are part of the public interface: they are added to, never renamed.
+    """
+    redis, database, compared = snapshot.redis, snapshot.database, snapshot.comparison
+    values: dict[str, Any] = dict.fromkeys(KEYS)
+    values["status"], values["prefix"] = exit_status(problems), snapshot.prefix
+    values["problems"] = [
+        {"code": item.code, "message": item.message, "queue": item.queue or None} for item in problems
+    ]
+    if redis is not None:
+        values["redis"] = None if redis.servers is None else list(map(asdict, redis.servers))
+        values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
+        values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
+    if compared is not None:
+        values["layout"], values["stale_edits"] = compared.layout, _least(compared.stale_edits)
+        values["drift"] = compared.drift and _drift_values(compared.drift)
+        if not compared.foreign:
+            values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
+            values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
+    if database is not None:
+        values |= _database_values(database)
+    if snapshot.held_back is not None:
+        values["held_back"] = list(map(_held_back_values, snapshot.held_back))
+    values["capped"] = list(_capped(snapshot))
+    if snapshot.load is not None:
+        values["load"] = snapshot.load._asdict()
+        del values["load"]["enough"]
+    if snapshot.last_hour is not None:
+        values["last_hour"] = list(last_hour(snapshot.last_hour))
+    return values
+
+
+def _database_values(database: DatabaseView) -> dict[str, Any]:
+    named = {"parked": database.parked, "failing": database.failing, "refused": database.refused}
+    runs = database.open_runs
+    return {
+        "schedules": {name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()},
+        "database": {"alias": database.alias, "vendor": database.vendor},
+        "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
+        "dead_durable_jobs": _least(database.dead_jobs),
+    }
+
+
+def _least(count: int | None) -> int | None:
+    return None if count is None else min(count, MOST_COUNTED)
+
+
+def _capped(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the numbers of the JSON that are the least there is, as counting stopped there."""
+    compared, database, counts = snapshot.comparison, snapshot.database, dict[str, int | None]()
+    if compared is not None:
+        counts["stale_edits"] = compared.stale_edits
+        if compared.drift is not None and compared.drift.capped:
+            yield "drift"
+    if database is not None:
+        counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
+        for name in ("parked", "failing", "refused"):
+            counts[f"schedules.{name}"] = getattr(getattr(database, name), "count", None)
+        counts["dead_durable_jobs"] = database.dead_jobs
+    for name, count in counts.items():
+        if (count or 0) > MOST_COUNTED:
+            yield name
+
+
+def last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
+    """Yield what was counted of each queue and kind; waits in seconds."""
+    for (queue, kind), tally in sorted(by_queue(counts).items()):
+        lag = {f"p{share:.0f}": percentile(tally, LAG, share / 100) for share in (50, 95, 99)}
+        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "lag": lag}
+
+
+def _drift_values(drift: Drift) -> dict[str, Any]:
+    swept_at = None if drift.swept_at is None else drift.swept_at.isoformat()
+    return {"total": drift.total, **asdict(drift), "swept_at": swept_at}
+
+
+def _pruned_values(last: LastPass) -> dict[str, Any]:
+    values = {name: getattr(last, name) for name in ("rows", "left", "seconds", "behind_seconds", "finished")}
+    return {"at": last.at.isoformat(), **values}
+
+
+def _held_back_values(row: Control) -> dict[str, Any]:
+    return {
+        "kind": row.kind, "name": row.name, "paused": row.is_paused(), "most": row.most, "reason": row.reason,
+        "until": row.until and row.until.isoformat(), "by": row.changed_by, "since": row.changed_at.isoformat(),
+    }  # fmt: skip
