@@ -33,7 +33,7 @@ def parse_member(member: str) -> tuple[str, int] | None:
     return kind, int(number)
 
 
-def state_of(schedule: Schedule) -> ScheduleState:
+def state_of(schedule: AnySchedule) -> AnyState:
     """Return the schedule's state, a blank unsaved one where it has none yet."""
     try:
         return schedule.state

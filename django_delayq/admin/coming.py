@@ -14,8 +14,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import coming
+from ..coming import HOUR, Hour, look_into, minute_of
 from ..coming.groups import MINUTE
-from ..coming.outlook import HOUR
 from ..fields import utcnow
 from . import charts
 from .base import BaseAdmin
@@ -40,35 +40,6 @@ class Cell(NamedTuple):
     address: str
 
 
-class Hour(NamedTuple):
-    """An hour that is looked into: what was read, by what it has in common, and the minute that is looked at."""
-
-    first: datetime
-    since: datetime
-    sample: coming.Sample
-    groups: list[coming.Group]
-    minutes: list[int]
-
-    @property
-    def busiest(self) -> int:
-        """The minute in which the most runs start."""
-        return max(range(60), key=lambda minute: self.minutes[minute])
-
-    def due(self, minute: int, most: int) -> list[coming.Plan]:
-        """Return the schedules of which a run starts in this minute.
-
-        All that there are, unless most were left out: then those that were read, and up to so many whose next due
-        point it is.
-        """
-        first = self.first + minute * MINUTE
-        groups = self.groups
-        if self.sample.is_estimate:
-            known = {plan.pk for plan in self.sample.plans}
-            others = [plan for plan in coming.read_due(first, first + MINUTE, most) if plan.pk not in known]
-            groups = groups + coming.grouped(others, self.since, first + MINUTE)
-        return coming.starting_at(groups, first, self.since)
-
-
 class ComingPage(BaseAdmin):
     """A page for whoever may view schedules."""
 
@@ -81,23 +52,20 @@ class ComingPage(BaseAdmin):
         return self._map(request, now) if first is None else self.hour_page(request, look_into(first, now))
 
     def _map(self, request: HttpRequest, now: datetime) -> HttpResponse:
-        chosen = request.GET.get("span", "")
-        chosen = chosen if chosen in SPANS else "24h"
+        week = request.GET.get("span") == "7d"
+        chosen = "7d" if week else "24h"
         sample, hours = coming.read(now), SPANS[chosen][1]
-        outlook = coming.Outlook(sample.plans, hour_of(now), hours, minute_of(now))
+        outlook = coming.Outlook(sample.rows, hour_of(now), hours, minute_of(now))
         times = [timezone.localtime(outlook.steps.first + number * HOUR) for number in range(hours)]
         numbers = {queue: [scaled(each, sample) for each in column] for queue, column in outlook.by_queue().items()}
-        rows = by_day(numbers, times) if chosen == "7d" else by_queues(numbers, times)
-        highest = max((number for _, row in rows for _, number in row if number is not None), default=0)
-        heads = [f"{hour:02}" for hour in range(24)] if chosen == "7d" else [f"{time:%H}" for time in times]
         return self.page(
             request, "overview/coming.html", _("Coming up"), note=estimate_note(sample),
-            back=self.address("changelist"),
+            back=self.address("changelist"), queues=sorted(numbers), table=_table(numbers, times),
             spans=[(f"?span={name}", label, name == chosen) for name, (label, _hours) in SPANS.items()],
-            heads=heads, corner=_("day") if chosen == "7d" else _("queue"), zone=timezone.get_current_timezone_name(),
-            rows=[(name, [_cell(time, number, highest) for time, number in row]) for name, row in rows],
-            peaks=[_peak(peak, sample, "%H:%M" if chosen == "24h" else "%a %H:%M") for peak in outlook.peaks()],
-            queues=sorted(numbers), table=_table(numbers, times),
+            heads=[f"{hour:02}" for hour in range(24)] if week else [f"{time:%H}" for time in times],
+            corner=_("day") if week else _("queue"), zone=timezone.get_current_timezone_name(),
+            rows=_cells(by_day(numbers, times) if week else by_queues(numbers, times)),
+            peaks=[_peak(peak, sample, "%a %H:%M" if week else "%H:%M") for peak in outlook.peaks()],
         )  # fmt: skip
 
     def hour_page(self, request: HttpRequest, hour: Hour, **context: Any) -> HttpResponse:
@@ -114,8 +82,8 @@ class ComingPage(BaseAdmin):
                 (f"{address_of(hour.first)}&minute={number}", clock(hour, number), scaled(count, hour.sample))
                 for number, count in enumerate(hour.minutes) if count
             ],
-            named=[(plan.pk, plan.name, plan.queue, self.address("change", plan.pk, model="schedule"))
-                   for plan in due[:MOST_NAMED]],
+            named=[(row.pk, row.name, row.queue, self.address("change", row.pk, model="schedule"))
+                   for row in due[:MOST_NAMED]],
             count=number(scaled(hour.minutes[minute], hour.sample)), minute=minute, at=clock(hour, minute),
             more=max(0, len(due) - MOST_NAMED), hour=hour.first.isoformat(),
             spread=self.address("spread") if self.may_spread(request) else "", **context,
@@ -137,23 +105,11 @@ def read_hour(text: str, now: datetime) -> datetime | None:
     return hour_of(found)
 
 
-def look_into(first: datetime, now: datetime) -> Hour:
-    """Return an hour with its minutes."""
-    sample, since = coming.read(now), minute_of(now)
-    groups = coming.grouped(sample.plans, max(since, first), first + HOUR)
-    return Hour(first, since, sample, groups, coming.minutes_of(groups, first, since))
-
-
 def hour_of(instant: datetime) -> datetime:
     """Return when the hour of the clock began, in UTC."""
     local = timezone.localtime(instant)
     past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
     return local.astimezone(UTC) - past
-
-
-def minute_of(instant: datetime) -> datetime:
-    """Return when the minute began."""
-    return instant.replace(second=0, microsecond=0)
 
 
 def address_of(hour: datetime) -> str:
@@ -199,7 +155,7 @@ def estimate_note(sample: coming.Sample) -> str:
     """Return what is said where not all schedules were looked at."""
     if not sample.is_estimate:
         return ""
-    numbers = {"count": number(len(sample.plans)), "total": number(scaled(len(sample.plans), sample))}
+    numbers = {"count": number(len(sample.rows)), "total": number(scaled(len(sample.rows), sample))}
     return _("Estimated from %(count)s of about %(total)s schedules.") % numbers
 
 
@@ -234,6 +190,12 @@ def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> tuple[str, 
     at = timezone.localtime(peak.at)
     text = _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
     return text, f"{address_of(hour_of(peak.at))}&minute={at.minute}"
+
+
+def _cells(rows: Sequence[Row]) -> list[tuple[str, list[Cell]]]:
+    """Return the map, shaded by its highest number."""
+    highest = max((count for _, row in rows for _, count in row if count is not None), default=0)
+    return [(name, [_cell(time, count, highest) for time, count in row]) for name, row in rows]
 
 
 def _cell(time: datetime, count: int | None, highest: int) -> Cell:

@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from .. import coming
+from ..coming.days import Row
 from ..exceptions import InvalidRecurrence
 from ..fields import utcnow
 from ..models import Run, Schedule, Status
@@ -33,20 +34,19 @@ class MonthPage(BaseAdmin):
             raise PermissionDenied
         if schedule is None:
             raise Http404(_("There is no such schedule; it may have been deleted."))
-        now, plan, zone, error = utcnow(), coming.Plan.of(schedule), zone_of(schedule), ""
+        now, zone, error = utcnow(), zone_of(schedule), ""
         may = request.user.has_perm("django_delayq.view_run")
-        runs = _runs(pk, now - timedelta(days=coming.days.DAYS + 2)) if may else []
+        runs = _runs(pk, now - timedelta(days=coming.DAYS + 2)) if may else []
         cut_off = len(runs) > MOST_COUNTED
+        days = coming.month(runs[:MOST_COUNTED], zone, now)
         try:
-            days = coming.month(plan, runs[:MOST_COUNTED], zone, now)
+            coming.plan(days, schedule, now)
         except (InvalidRecurrence, ValueError, OverflowError) as wrong:
             error = str(wrong)
-            plan.enabled = False
-            days = coming.month(plan, runs[:MOST_COUNTED], zone, now)
         today = now.astimezone(zone).date()
         return self.page(
             request, "schedule/month.html", _("A month of “%(name)s”") % {"name": schedule.name}, error=error,
-            zone=schedule.timezone, back=self.address("change", pk), goes_on=plan.goes_on or error,
+            zone=schedule.timezone, back=self.address("change", pk), goes_on=coming.goes_on(schedule),
             counted_from=instant(runs[MOST_COUNTED - 1][0], zone) if cut_off else "", counted=number(MOST_COUNTED),
             heads=[f"{day.date:%a}" for day in _weeks(days)[1] if day],
             weeks=[[self._shown(day, pk, today, may) for day in week] for week in _weeks(days)],
@@ -72,7 +72,7 @@ def _counted(status: str, count: int) -> SafeString:
     return badge("warn" if status == Status.SKIPPED else tone_of(status), f"{number(count)} {label}")
 
 
-def _runs(pk: int, since: datetime) -> list[coming.days.Row]:
+def _runs(pk: int, since: datetime) -> list[Row]:
     """Return the newest runs since then, one more than are counted."""
     rows = Run.objects.filter(schedule_id=pk, due_at__gte=since).order_by("-due_at")
     return list(rows.values_list("due_at", "status", "points")[: MOST_COUNTED + 1])

@@ -11,10 +11,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import coming
+from .. import coming, ledger
+from ..coming import Hour, look_into
 from ..fields import utcnow
 from ..models import Schedule
-from .coming import ComingPage, Hour, address_of, clock, look_into, minute_bars, read_hour
+from .coming import ComingPage, address_of, clock, minute_bars, read_hour
 from .durations import format_duration
 from .formfields import DurationField
 
@@ -74,7 +75,7 @@ class SpreadPage(ComingPage):
         if not form.is_valid():
             return self.hour_page(request, hour, form=form)
         schedules = list(Schedule.objects.filter(pk__in=pks).select_related("state").order_by("name"))
-        before = [coming.Plan.of(schedule) for schedule in schedules]
+        before = ledger.load_schedules(pks)
         changed, refused = [], []
         for schedule in schedules:
             reason = _change(schedule, **form.cleaned_data)
@@ -85,28 +86,27 @@ class SpreadPage(ComingPage):
         if "apply" in request.POST:
             self._save(request, changed, refused, form.cleaned_data)
             return HttpResponseRedirect(back)
-        return self._ask(request, hour, before, changed, refused, back)
+        was = hour.minutes_of(before[schedule.pk] for schedule in changed)
+        return self._ask(request, hour, was, changed, refused, back)
 
     def _chosen(self, request: HttpRequest, hour: Hour, minute: int) -> list[int]:
         """Return the keys of the schedules that were chosen; of too many, enough to tell."""
         typed = [text for text in request.POST.getlist("chosen") if text.isascii() and text.isdecimal()]
         pks = {int(text) for text in typed[: MOST_AT_ONCE + 1] if len(text) < 19}
         if request.POST.get("everyone"):
-            pks |= {plan.pk for plan in hour.due(minute, MOST_AT_ONCE + 1)}
+            pks |= {row.pk for row in hour.due(minute, MOST_AT_ONCE + 1)}
         return sorted(pks)
 
     def _ask(
         self,
         request: HttpRequest,
         hour: Hour,
-        before: Sequence[coming.Plan],
+        was: Sequence[int],
         changed: Sequence[Schedule],
         refused: Sequence[tuple[str, str]],
         back: str,
     ) -> HttpResponse:
-        pks = {schedule.pk for schedule in changed}
-        was = _minutes(hour, [plan for plan in before if plan.pk in pks])
-        becomes = _minutes(hour, [coming.Plan.of(schedule) for schedule in changed])
+        becomes = hour.minutes_of(changed)
         rest = [0] * 60 if hour.sample.is_estimate else hour.minutes  # a hundred are not seen beside what is estimated
         others = [max(0, count - own) for count, own in zip(rest, was, strict=True)]
         count = len(changed)
@@ -124,7 +124,7 @@ class SpreadPage(ComingPage):
             ],
             hidden=[
                 *((name, request.POST.get(name, "")) for name in ("hour", "minute", "how", "jitter")),
-                *(("chosen", pk) for pk in sorted(pks)),
+                *(("chosen", pk) for pk in sorted(schedule.pk for schedule in changed)),
             ] if changed else [],
         )  # fmt: skip
 
@@ -156,11 +156,6 @@ class SpreadPage(ComingPage):
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
         for text in told:
             self.message_user(request, text, messages.WARNING)
-
-
-def _minutes(hour: Hour, plans: Sequence[coming.Plan]) -> list[int]:
-    groups = coming.grouped(plans, max(hour.since, hour.first), hour.first + timedelta(hours=1))
-    return coming.minutes_of(groups, hour.first, hour.since)
 
 
 def _change(schedule: Schedule, how: str, jitter: timedelta | None) -> str:

@@ -1,27 +1,12 @@
 """What is to come: due points of all schedules, counted or estimated, where they heap up, and one schedule's month."""
 
-from .days import Day, month
-from .groups import Group, Steps, grouped, per_step, starts
-from .outlook import Outlook, Peak, minutes_of, starting_at
-from .plans import MOST_READ, Plan, Sample, read, read_due
+from .days import DAYS, Day, month, plan
+from .hour import Hour, look_into, minute_of
+from .outlook import HOUR, Outlook, Peak
+from .sample import Sample, goes_on, read
 from .spreading import with_hash
 
 __all__ = [
-    "MOST_READ",
-    "Day",
-    "Group",
-    "Outlook",
-    "Peak",
-    "Plan",
-    "Sample",
-    "Steps",
-    "grouped",
-    "minutes_of",
-    "month",
-    "per_step",
-    "read",
-    "read_due",
-    "starting_at",
-    "starts",
-    "with_hash",
-]
+    "DAYS", "HOUR", "Day", "Hour", "Outlook", "Peak", "Sample", "goes_on", "look_into", "minute_of", "month", "plan",
+    "read", "with_hash",
+]  # fmt: skip

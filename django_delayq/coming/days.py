@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
+from ..chain import state_of
+from ..rows import AnySchedule
 from ..timing.point import MICROSECOND
 from .groups import Steps, per_step
-from .plans import Plan
+from .sample import goes_on, left
 
 #: So many days before today are shown, and so many after it.
 DAYS = 15
@@ -26,14 +28,10 @@ class Day:
     planned: int = 0
 
 
-def month(plan: Plan, rows: Iterable[Row], zone: tzinfo, now: datetime) -> list[Day]:
-    """Return the days around today, in order.
+def month(rows: Iterable[Row], zone: tzinfo, now: datetime) -> list[Day]:
+    """Return the days around today, in order, with what was recorded.
 
-    A skipped stretch counts on the day on which it began. Of a schedule that does not go on nothing is planned; of a
-    fixed delay what would be due if its runs took no time.
-
-    Raises:
-        InvalidRecurrence: It has no usable recurrence.
+    A skipped stretch counts on the day on which it began.
     """
     today = now.astimezone(zone).date()
     dates = [today + timedelta(days=number) for number in range(-DAYS, DAYS + 1)]
@@ -43,13 +41,24 @@ def month(plan: Plan, rows: Iterable[Row], zone: tzinfo, now: datetime) -> list[
         day = by_date.get(due_at.astimezone(zone).date())
         if day is not None:
             day.outcomes[status] += max(1, points)
-    if plan.goes_on:
-        rule, base = plan.rule_and_base(plan)
-        left = plan.left
-        for day in days[DAYS:]:
-            steps = Steps(day.first, day.end - day.first, 1, now + MICROSECOND)
-            day.planned = sum(per_step(rule, steps, base, left).values())
     return days
+
+
+def plan(days: Iterable[Day], schedule: AnySchedule, now: datetime) -> None:
+    """Fill in what is planned on these days; nothing of a schedule that does not go on.
+
+    Of a fixed delay it is what would be due if its runs took no time.
+
+    Raises:
+        InvalidRecurrence: It has no usable recurrence.
+    """
+    if not goes_on(schedule):
+        return
+    rule, base = schedule.rule_and_base(state_of(schedule))
+    for day in days:
+        if day.end > now:
+            steps = Steps(day.first, day.end - day.first, 1, now + MICROSECOND)
+            day.planned = sum(per_step(rule, steps, base, left(schedule)).values())
 
 
 def _midnight(day: date, zone: tzinfo) -> datetime:

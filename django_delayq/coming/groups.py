@@ -1,4 +1,4 @@
-"""How many due points lie in each step of a time, and when their runs start. Pure: reads no row and no clock.
+"""How many due points lie in each step of a time, and when their runs start. Reads no table and no clock.
 
 Note [Once for each definition]
 Thousands of schedules have the same handful of recurrences. Those that fall due in the same minutes are counted once:
@@ -12,10 +12,12 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from ..chain import state_of
 from ..exceptions import InvalidRecurrence
+from ..rows import AnySchedule
 from ..timing import Cron, Every, Recurrence, Windowed, wake_at
 from ..timing.point import EPOCH, MICROSECOND
-from .plans import Plan
+from .sample import left as left_of
 
 MINUTE = timedelta(minutes=1)
 #: So many points of a schedule with jitter are followed one by one; more are counted as if there was no jitter.
@@ -52,27 +54,32 @@ class Group:
     rule: Recurrence
     after: datetime | None
     left: int | None
-    plans: list[Plan] = field(default_factory=list)
+    schedules: list[AnySchedule] = field(default_factory=list)
+
+    @property
+    def moves(self) -> bool:
+        """Say whether some start later than they are due."""
+        return any(each.jitter for each in self.schedules)
 
 
-def grouped(plans: Iterable[Plan], since: datetime, end: datetime) -> list[Group]:
-    """Return the plans by what they have in common between these. See Note [Once for each definition].
+def grouped(schedules: Iterable[AnySchedule], since: datetime, end: datetime) -> list[Group]:
+    """Return schedules by what they have in common between these. See Note [Once for each definition].
 
     What has no usable recurrence is left out: it will be parked.
     """
     found: dict[Any, Group] = {}
-    for plan in plans:
+    for schedule in schedules:
         try:
-            rule, base = plan.rule_and_base(plan)
+            rule, base = schedule.rule_and_base(state_of(schedule))
         except (InvalidRecurrence, ValueError, OverflowError):
             continue
-        rule = _within(rule, since - plan.jitter, end)
-        after = base if base > since else None
-        key = (_key(rule), after, plan.left)
+        rule = _within(rule, since - schedule.jitter, end)
+        after, left = base if base > since else None, left_of(schedule)
+        key = (_key(rule), after, left)
         group = found.get(key)
         if group is None:
-            group = found[key] = Group(rule, after, plan.left)
-        group.plans.append(plan)
+            group = found[key] = Group(rule, after, left)
+        group.schedules.append(schedule)
     return list(found.values())
 
 
@@ -112,30 +119,38 @@ def per_step(rule: Recurrence, steps: Steps, after: datetime | None = None, left
     return found if left is None or left >= sum(found.values()) else _cut(found, left)
 
 
-def starts(group: Group, steps: Steps) -> Iterator[tuple[int, int, Sequence[Plan]]]:
+def starts(group: Group, steps: Steps) -> Iterator[tuple[int, int, Sequence[AnySchedule]]]:
     """Yield (step, how many runs start in it, of which schedules each): due points, each with its jitter.
 
     Of a schedule with jitter and very many points the due points are taken instead.
     """
-    plain = [plan for plan in group.plans if not plan.jitter]
-    moved = [plan for plan in group.plans if plan.jitter]
-    if moved:
-        begin, last = _begin(steps.begin - max(plan.jitter for plan in moved), group.after), steps.end - MICROSECOND
-        if begin <= last and group.rule.count_between(begin, last) > MOST_FOLLOWED:
-            plain, moved = group.plans, []
+    plain = [each for each in group.schedules if not each.jitter]
+    moved = [each for each in group.schedules if each.jitter]
+    points = _followed(group, steps, max((each.jitter for each in moved), default=timedelta(0)))
+    if points is None:
+        plain, points = group.schedules, []
     if plain:
         for number, count in per_step(group.rule, steps, group.after, group.left).items():
             yield number, count, plain
-    if moved and begin <= last:
-        points = list(_points(group.rule, begin, last))
-        if group.left is not None:
-            points = points[: max(0, group.left - group.rule.count_between(steps.since, begin - MICROSECOND))]
-        for plan in moved:
-            for point in points:
-                if point + plan.jitter >= steps.begin:
-                    start = wake_at(point, plan.jitter, plan.name)
-                    if steps.begin <= start < steps.end:
-                        yield steps.at(start), 1, (plan,)
+    for each in moved:
+        for point in points:
+            if point + each.jitter >= steps.begin:
+                start = wake_at(point, each.jitter, each.name)
+                if steps.begin <= start < steps.end:
+                    yield steps.at(start), 1, (each,)
+
+
+def _followed(group: Group, steps: Steps, jitter: timedelta) -> list[datetime] | None:
+    """Return the points whose runs may start in these steps, by so much jitter at most; None for too many."""
+    begin, last = _begin(steps.begin - jitter, group.after), steps.end - MICROSECOND
+    if not jitter or begin > last:
+        return []
+    if group.rule.count_between(begin, last) > MOST_FOLLOWED:
+        return None
+    points = list(_points(group.rule, begin, last))
+    if group.left is None:
+        return points
+    return points[: max(0, group.left - group.rule.count_between(steps.since, begin - MICROSECOND))]
 
 
 def _of_any(rule: Recurrence, steps: Steps, begin: datetime, last: datetime) -> dict[int, int]:

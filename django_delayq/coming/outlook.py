@@ -1,12 +1,12 @@
-"""What falls due in the hours to come: by queue, and the minutes in which the most runs start. Pure."""
+"""What falls due in the hours to come: by queue, and the minutes in which the most runs start."""
 
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from ..rows import AnySchedule
 from .groups import MINUTE, Group, Steps, grouped, per_step, starts
-from .plans import Plan
 
 HOUR = timedelta(hours=1)
 #: So many hours are looked into for their busiest minutes: those in which the most schedules fall due.
@@ -25,11 +25,11 @@ class Peak(NamedTuple):
 class Outlook:
     """Due points of these schedules in so many hours from `first` on; what lies before `since` does not count."""
 
-    def __init__(self, plans: Iterable[Plan], first: datetime, hours: int, since: datetime) -> None:
+    def __init__(self, schedules: Iterable[AnySchedule], first: datetime, hours: int, since: datetime) -> None:
         self.steps = Steps(first, HOUR, hours, since)
         self._counted = [
             (group, per_step(group.rule, self.steps, group.after, group.left))
-            for group in grouped(plans, since, self.steps.end)
+            for group in grouped(schedules, since, self.steps.end)
         ]
 
     def by_queue(self) -> dict[str, list[int]]:
@@ -37,7 +37,7 @@ class Outlook:
         found: dict[str, list[int]] = {}
         for group, counts in self._counted:
             if counts:
-                for queue, number in Counter(plan.queue for plan in group.plans).items():
+                for queue, number in Counter(each.queue for each in group.schedules).items():
                     column = found.setdefault(queue, [0] * self.steps.number)
                     for hour, count in counts.items():
                         column[hour] += count * number
@@ -50,17 +50,15 @@ class Outlook:
         often than once in it, or where more than HOURS_LOOKED_INTO hours have as many schedules.
         """
         best: list[Peak] = []
-        schedules: Counter[int] = Counter()
+        crowds: Counter[int] = Counter()
         for group, counts in self._counted:
             for hour in counts:
-                schedules[hour] += len(group.plans)
-        for hour, most in schedules.most_common(HOURS_LOOKED_INTO):
+                crowds[hour] += len(group.schedules)
+        for hour, most in crowds.most_common(HOURS_LOOKED_INTO):
             if len(best) == PEAKS and best[-1].runs >= most:
                 break
             first = self.steps.first + hour * HOUR
-            groups = [
-                group for group, counts in self._counted if hour in counts or any(plan.jitter for plan in group.plans)
-            ]
+            groups = [group for group, counts in self._counted if hour in counts or group.moves]
             minutes = minutes_of(groups, first, self.steps.since)
             best += [Peak(first + number * MINUTE, count) for number, count in enumerate(minutes) if count]
             best = sorted(best, key=lambda peak: (-peak.runs, peak.at))[:PEAKS]
@@ -71,13 +69,13 @@ def minutes_of(groups: Iterable[Group], hour: datetime, since: datetime) -> list
     """Return how many runs start in each minute of the hour that begins then."""
     found = [0] * 60
     for group in groups:
-        for number, count, plans in starts(group, Steps(hour, MINUTE, 60, since)):
-            found[number] += count * len(plans)
+        for number, count, schedules in starts(group, Steps(hour, MINUTE, 60, since)):
+            found[number] += count * len(schedules)
     return found
 
 
-def starting_at(groups: Iterable[Group], minute: datetime, since: datetime) -> list[Plan]:
+def starting_at(groups: Iterable[Group], minute: datetime, since: datetime) -> list[AnySchedule]:
     """Return the schedules of which a run starts in that minute, by name."""
     steps = Steps(minute, MINUTE, 1, since)
-    found = {plan.pk: plan for group in groups for _, _, plans in starts(group, steps) for plan in plans}
-    return sorted(found.values(), key=lambda plan: plan.name)
+    found = {each.pk: each for group in groups for _, _, schedules in starts(group, steps) for each in schedules}
+    return sorted(found.values(), key=lambda each: each.name)

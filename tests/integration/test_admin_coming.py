@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_delayq.admin import coming as pages
 from django_delayq.admin import month as month_page
 from django_delayq.admin import spreading
-from django_delayq.coming import plans
+from django_delayq.coming import sample
 from django_delayq.models import Condition, Run, Schedule, ScheduleState
 from tests.integration.admin_pages import HOSTILE, LIST, change_url, client_for, make, texts
 
@@ -254,9 +254,9 @@ def test_hostile_names_stay_texts_and_nothing_is_inline(boss):
 
 
 def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monkeypatch):
-    monkeypatch.setattr(plans, "MOST_READ", 30)
-    monkeypatch.setattr(plans, "DRAWN_FIRST", 40)
-    monkeypatch.setattr(plans, "DRAWN_AT_MOST", 50)
+    monkeypatch.setattr(sample, "MOST_READ", 30)
+    monkeypatch.setattr(sample, "DRAWN_FIRST", 40)
+    monkeypatch.setattr(sample, "DRAWN_AT_MOST", 50)
     crowd(200)
     page = shown(boss)
     assert "Estimated from 40 of about 200 schedules." in page
@@ -269,9 +269,9 @@ def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monk
 
 
 def test_of_a_sample_a_minute_also_names_those_that_were_not_drawn_but_are_due_then(boss, monkeypatch):
-    monkeypatch.setattr(plans, "MOST_READ", 10)
-    monkeypatch.setattr(plans, "DRAWN_FIRST", 12)
-    monkeypatch.setattr(plans, "DRAWN_AT_MOST", 12)
+    monkeypatch.setattr(sample, "MOST_READ", 10)
+    monkeypatch.setattr(sample, "DRAWN_FIRST", 12)
+    monkeypatch.setattr(sample, "DRAWN_AT_MOST", 12)
     rows = crowd(60)
     due = datetime(2026, 5, 5, tzinfo=UTC)
     for row in rows:
@@ -285,8 +285,8 @@ def test_of_a_sample_a_minute_also_names_those_that_were_not_drawn_but_are_due_t
 @pytest.mark.parametrize("query", [{}, {"span": "7d"}, {"hour": MIDNIGHT}])
 @pytest.mark.parametrize("most", [2, 2000])
 def test_it_asks_the_database_seldom(boss, monkeypatch, query, most):
-    monkeypatch.setattr(plans, "MOST_READ", most)
-    monkeypatch.setattr(plans, "DRAWN_FIRST", 3)
+    monkeypatch.setattr(sample, "MOST_READ", most)
+    monkeypatch.setattr(sample, "DRAWN_FIRST", 3)
     crowd(30)
     shown(boss, **query)
     with CaptureQueriesContext(connection) as captured:
@@ -296,7 +296,7 @@ def test_it_asks_the_database_seldom(boss, monkeypatch, query, most):
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="asks PostgreSQL how it finds rows")
 def test_a_sample_is_found_by_indexes(boss, monkeypatch):
-    monkeypatch.setattr(plans, "MOST_READ", 10)
+    monkeypatch.setattr(sample, "MOST_READ", 10)
     crowd(50)
     with CaptureQueriesContext(connection) as captured:
         shown(boss, hour=MIDNIGHT)

@@ -1,6 +1,7 @@
 """What is to come, counted without a server: known recurrences, changes of the clock, bounds, jitter, peaks."""
 
-from datetime import UTC, datetime, timedelta
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import count
 from zoneinfo import ZoneInfo
 
@@ -9,9 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_delayq import coming
-from django_delayq.coming import Outlook, Plan, Steps, grouped, minutes_of, month, per_step, starting_at, with_hash
-from django_delayq.coming.groups import MINUTE
-from django_delayq.coming.outlook import HOUR
+from django_delayq.coming import HOUR, Outlook, month, with_hash
+from django_delayq.coming import plan as plan_on
+from django_delayq.coming.days import Day, Row
+from django_delayq.coming.groups import MINUTE, Steps, grouped, per_step
+from django_delayq.coming.outlook import minutes_of, starting_at
+from django_delayq.rows import ScheduleRow, StateRow
 from django_delayq.timing import Cron, Every, Once, Windowed, wake_at
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)  # a Monday
@@ -19,19 +23,26 @@ DAY = timedelta(days=1)
 _keys = count(1)
 
 
-def plan(name: str = "", **values: object) -> Plan:
+#: What is of the state.
+OF_STATE = ("last_due_at", "last_finished_at", "run_count", "condition")
+
+
+def plan(name: str = "", **values: object) -> ScheduleRow:
     pk = next(_keys)
     kind = "every" if "every" in values else "once" if "at" in values else "cron"
+    names = [each.name for each in fields(ScheduleRow) if each.init]
     defaults: dict[str, object] = {
-        "pk": pk, "name": name or f"s{pk}", "queue": "default", "kind": kind, "cron": "", "every": None,
-        "every_from": "due", "at": None, "timezone": "UTC", "dst_gap": "run_after", "dst_overlap": "once",
-        "start_at": None, "end_at": None, "max_runs": None, "jitter": timedelta(0), "enabled": True,
-        "created_at": NOON - 30 * DAY, "effective_from": NOON - 30 * DAY,
+        **dict.fromkeys(names), "pk": pk, "name": name or f"s{pk}", "queue": "default", "kind": kind, "cron": "",
+        "every_from": "due", "timezone": "UTC", "dst_gap": "run_after", "dst_overlap": "once", "jitter": timedelta(0),
+        "enabled": True, "created_at": NOON - 30 * DAY, "effective_from": NOON - 30 * DAY,
     }  # fmt: skip
-    return Plan(**{**defaults, **values})  # type: ignore[arg-type]
+    state = StateRow(pk, **{name: values.pop(name) for name in OF_STATE if name in values})  # type: ignore[arg-type]
+    return ScheduleRow(**{**defaults, **values, "state": state})  # type: ignore[arg-type]
 
 
-def hours(*plans: Plan, first: datetime = NOON, number: int = 24, since: datetime = NOON) -> dict[str, list[int]]:
+def hours(
+    *plans: ScheduleRow, first: datetime = NOON, number: int = 24, since: datetime = NOON
+) -> dict[str, list[int]]:
     return Outlook(plans, first, number, since).by_queue()
 
 
@@ -88,7 +99,7 @@ def test_the_same_definition_is_counted_once_for_all_that_have_it() -> None:
     same = [plan(cron="0 3 * * *"), plan(cron="00 3 * * *"), plan(cron="0 3 * * *", end_at=NOON + 9 * DAY)]
     lattice = [plan(every=HOUR, created_at=NOON - DAY + timedelta(seconds=each)) for each in (0, 30, 59, 60)]
     groups = grouped([*same, plan(cron="0 3 * * *", timezone="Asia/Tokyo"), *lattice], NOON, NOON + DAY)
-    assert sorted(len(group.plans) for group in groups) == [1, 1, 3, 3]
+    assert sorted(len(group.schedules) for group in groups) == [1, 1, 3, 3]
     assert hours(*same)["default"][15] == 3
     others = [
         plan(cron=cron) for cron in ("0 3 * * 1", "0 3 1 * *", "0 3 * 5 *", "1 3 * * *", "0 4 * * *", "0 0 3 * * *")
@@ -175,23 +186,29 @@ def test_a_fixed_minute_becomes_one_by_the_name(cron: str, wanted: str | None) -
     assert with_hash(cron) == wanted
 
 
+def planned(schedule: ScheduleRow, rows: list[Row], zone: tzinfo, now: datetime) -> list[Day]:
+    days = month(rows, zone, now)
+    plan_on(days, schedule, now)
+    return days
+
+
 def test_a_month_has_what_was_recorded_and_what_is_planned_by_the_days_of_its_zone() -> None:
     tokyo = ZoneInfo("Asia/Tokyo")  # it is nine in the evening
     rows = [
         (NOON - timedelta(hours=12), "succeeded", 1), (NOON - timedelta(hours=21, minutes=1), "failed", 1),
         (NOON - 2 * DAY, "skipped", 40), (NOON - 2 * DAY, "skipped", 0), (NOON - 90 * DAY, "succeeded", 1),
     ]  # fmt: skip
-    days = month(plan(cron="0 */6 * * *", timezone="Asia/Tokyo", max_runs=10), rows, tokyo, NOON)
+    days = planned(plan(cron="0 */6 * * *", timezone="Asia/Tokyo", max_runs=10), rows, tokyo, NOON)
     assert len(days) == 2 * coming.days.DAYS + 1 and days[15].date.isoformat() == "2026-05-04"
     assert (days[15].outcomes, days[14].outcomes) == ({"succeeded": 1}, {"failed": 1})
     assert days[13].outcomes == {"skipped": 41}
     assert [day.planned for day in days[14:19]] == [0, 0, 4, 4, 2], "today has none left; then ten in all"
-    assert sum(day.planned for day in month(plan(cron="0 9 * * *", enabled=False), rows, tokyo, NOON)) == 0
+    assert sum(day.planned for day in planned(plan(cron="0 9 * * *", enabled=False), rows, tokyo, NOON)) == 0
 
 
 def test_a_day_of_a_month_is_as_long_as_the_clock_says() -> None:
     riga = ZoneInfo("Europe/Riga")
-    days = month(plan(cron="0 * * * *", timezone="Europe/Riga"), [], riga, datetime(2026, 10, 20, 9, 0, tzinfo=UTC))
+    days = planned(plan(cron="0 * * * *", timezone="Europe/Riga"), [], riga, datetime(2026, 10, 20, 9, 0, tzinfo=UTC))
     assert {day.date.day: day.planned for day in days[15:22]} == {
         20: 11,
         21: 24,
