@@ -1,5 +1,7 @@
 """What the tests of the admin share: clients with permissions, schedules, the values of a form."""
 
+import re
+from html import unescape
 from typing import Any
 
 from django.contrib.auth.models import Permission, User
@@ -50,6 +52,11 @@ def change_url(schedule: Schedule) -> str:
 
 def texts(response) -> list[str]:
     return [str(message) for message in response.context["messages"]]
+
+
+def text_of(response) -> str:
+    """Return what a page says, without its tags."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", response.content.decode())).split())
 
 
 def kill_redis(settings: Any) -> None:

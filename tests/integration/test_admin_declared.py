@@ -1,13 +1,11 @@
 """Declared schedules in the admin: what is overridden, the way back to the code, and what a deletion means."""
 
-import re
-
 import pytest
 from django.contrib.admin.models import LogEntry
 
 from django_delayq import declared
 from django_delayq.models import Declaration, Schedule
-from tests.integration.admin_pages import LIST, change_url, client_for, make, texts
+from tests.integration.admin_pages import LIST, change_url, client_for, make, text_of, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +22,7 @@ def row(code):
 def plain(response):
     """Return what a reader sees."""
     assert response.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", response.content.decode()))
+    return text_of(response)
 
 
 def override(row, **values):

@@ -1,13 +1,13 @@
 """Pauses and limits: what the scripts hold to, what a worker heeds, and who may say so."""
 
-import html
 import json
-import re
 from datetime import timedelta
+from io import StringIO
 
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 
 from django_delayq import controls, explain, ledger, status
 from django_delayq.broker import JobBroker
@@ -15,7 +15,7 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Control, Run, Schedule
 from django_delayq.worker import Worker, WorkerOptions
 from tests.app import tasks
-from tests.integration.admin_pages import client_for
+from tests.integration.admin_pages import client_for, text_of
 from tests.integration.job_shard import JobShard, new
 from tests.integration.shard import PLACE, SeededShard
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
@@ -170,6 +170,21 @@ def test_what_waits_for_a_slot_is_handed_back_when_its_queue_is_paused(broker):
     assert not any(view.leased for view in broker.views([(f"s{pk}", "default") for pk in pks()]))
 
 
+def test_what_waits_to_run_alone_is_handed_back_when_its_queue_is_paused(broker):
+    make_due(broker, schedule())
+    worker = Worker(WorkerOptions(queues=("default",), threads=1))
+    worker.round()
+    (held,) = worker.slots.take_back()
+    worker.dispatcher.isolation.add(held)
+    worker.timers.put_off(held.shard, 60)  # nothing is about to be claimed
+    controls.pause("default")
+    worker.controls._read_at = 0.0
+    worker.round()
+    assert not worker.dispatcher.isolation.waiting
+    assert not worker.slots.waiting
+    assert not broker.views([(held.member, "default")])[0].leased
+
+
 def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(broker):
     make_due(broker, schedule(queue="mail"))
     controls.pause("mail")
@@ -230,8 +245,6 @@ def test_a_limit_is_divided_among_shards(broker, settings):
 
 
 def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog):
-    from django.db import OperationalError
-
     controls.pause("mail")
     worker = Worker(WorkerOptions(queues=("mail",)))
     assert worker.controls.refresh()
@@ -281,8 +294,6 @@ def test_a_limit_outlives_a_pause_and_is_one_row():
 
 
 def command(*words):
-    from io import StringIO
-
     out = StringIO()
     call_command("delayq_control", *words, stdout=out)
     return out.getvalue()
@@ -321,10 +332,6 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
 
 
 # -- in the admin
-
-
-def text_of(response):
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", response.content.decode())).split())
 
 
 LIST, ADD = "/admin/django_delayq/control/", "/admin/django_delayq/control/add/"

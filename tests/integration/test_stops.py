@@ -1,7 +1,6 @@
 """What runs is stopped by a person, on whatever worker, and is not tried again."""
 
 import asyncio
-import html
 import re
 import threading
 import time
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 
 from django_delayq.exceptions import JobHeld, TaskCancelled
 from django_delayq.fields import utcnow
@@ -18,14 +18,13 @@ from django_delayq.kinds.timeouts import Watch
 from django_delayq.models import Cancellation, Run, Schedule
 from django_delayq.models.cancellation import KEPT, job_key, run_key
 from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.stops import Stops
 from tests.acceptance.support import wait_until
 from tests.app import tasks
-from tests.integration.admin_pages import client_for
+from tests.integration.admin_pages import client_for, text_of
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
-#: From the click to the outcome in the ledger.
-STOPPED_SECONDS = 2.0
 
 
 @contextmanager
@@ -59,19 +58,16 @@ def running():
 
 @pytest.mark.parametrize("task", ["spin", "aspin"])
 @pytest.mark.parametrize("timeout", [None, timedelta(hours=1)])
-def test_what_runs_is_stopped_within_two_seconds_and_not_tried_again(broker, task, timeout, tmp_path):
+def test_what_runs_is_stopped_and_not_tried_again(broker, task, timeout, tmp_path):
     path = {"path": str(tmp_path / "ran")} if task == "aspin" else {}
     schedule(broker, task, timeout=timeout, kwargs={"seconds": 600, **path})
     with working():
         run = running()
         assert run.cancel(by="ann")
-        asked = time.monotonic()
         wait_until(lambda: Run.objects.get().status == "failed", 20, "the end")
-        lasted = time.monotonic() - asked
     run.refresh_from_db()
     assert (run.status, run.reason, run.attempt) == ("failed", "cancelled by ann", 1)
     assert "TaskCancelled" in run.error
-    assert lasted < 10 * STOPPED_SECONDS  # 2 s are played by hand: this machine may do other work
     assert not run.cancel()
 
 
@@ -173,31 +169,26 @@ def test_requests_are_made_once_and_forgotten_after_a_day():
     assert [row.key for row in Cancellation.objects.all()] == ["run 2"]
 
 
-def test_without_the_database_what_runs_goes_on_and_is_asked_about_later(broker, monkeypatch):
-    from django.db import OperationalError
-
-    from django_delayq.worker.stops import Stops
-
+def test_without_the_database_what_runs_goes_on_and_is_asked_about_later():
     asked = []
 
     def away(keys):
         asked.append(keys)
         raise OperationalError("gone")
 
-    class Held:
+    class Running:
         stopped_by, stop_key, title = None, "run 1", "a run"
 
     stops = Stops(None, read=away)
-    stops.round([Held()])
-    stops.round([Held()])
+    stops.round([Running()])
+    stops.round([Running()])
     assert len(asked) == 1
+    stops._backoff.until = 0.0
+    stops.round([Running()])
+    assert len(asked) == 2
 
 
 # -- in the admin
-
-
-def text_of(response):
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", response.content.decode())).split())
 
 
 def make_running():
