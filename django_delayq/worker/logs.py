@@ -28,7 +28,7 @@ class LineFormatter(_Formatter):
         moment = datetime.fromtimestamp(record.created, UTC)
         mark = "" if self._process is None else f"[{self._process}] "
         text = mark + plain(_BREAK.sub(" ", redact_text(record.getMessage())))
-        line = f"{moment:%Y-%m-%d %H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {text}"
+        line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {text}"
         below = redact_text(self.formatException(record.exc_info)) if record.exc_info else ""
         return line + ("\n" + plain(below, keep="\n") if below else "")
 
