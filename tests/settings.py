@@ -35,6 +35,11 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
+# Another admin's looks: unfold, jazzmin or grappelli, which need more than the strict policy allows.
+THEME = os.environ.get("DELAYQ_TEST_THEME", "")
+if THEME:
+    INSTALLED_APPS.insert(0, THEME)
+    MIDDLEWARE.remove("tests.browser.policy.strict")
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

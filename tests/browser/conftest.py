@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+#: Played once for each theme, see `.ci/run`.
+collect_ignore = [] if os.environ.get("DELAYQ_TEST_THEME") else ["test_themes.py", "test_wagtail.py"]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 #: Where the screenshots of all pages are left, to be looked at.
 PICTURES = Path(os.environ.get("DELAYQ_TEST_PICTURES", ""))

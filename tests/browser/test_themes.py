@@ -1,0 +1,53 @@
+"""The admin under DELAYQ_TEST_THEME: every page opens, its tools work, and nothing sticks out."""
+
+import pytest
+from django.conf import settings
+from django.urls import reverse
+
+from django_delayq.models import Origin, Run, Schedule
+from tests.browser.conftest import PICTURES
+from tests.browser.test_admin import TOO_WIDE, page_of, site  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_every_page_opens(chromium, live_server, site, size):  # noqa: F811
+    wrong = []
+    with page_of(chromium, live_server, size, "light") as (page, _said):
+        page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
+        for name, address in site.items():
+            reply = page.goto(live_server.url + address)
+            assert reply.status == 200, name
+            if PICTURES.name:
+                PICTURES.mkdir(parents=True, exist_ok=True)
+                page.screenshot(path=PICTURES / f"{settings.THEME}-{name.replace(' ', '-')}-{size}.png", full_page=True)
+            across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            if across > 0 and size == "wide":
+                wrong.append(f"{name}: {across} px too wide: {page.evaluate(TOO_WIDE)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_tools_do_what_they_say_and_save_nothing(chromium, live_server, site):  # noqa: F811
+    schedule = Schedule.objects.get(name="failing")
+    with page_of(chromium, live_server, "wide", "light") as (page, _said):
+        page.goto(live_server.url + reverse("admin:django_delayq_schedule_change", args=[schedule.pk]))
+        page.fill("#id_name", "typed, not saved")
+        page.get_by_text("Run now…").first.click()
+        page.wait_for_url("**/run-now/")
+        page.locator("[name=apply]").first.click()
+        page.wait_for_url("**/change/")
+    schedule.refresh_from_db()
+    assert schedule.name == "failing"
+    assert Run.objects.filter(schedule_id=schedule.pk, origin=Origin.MANUAL).count() == 1
+
+
+def test_the_form_saves_and_the_list_acts(chromium, live_server, site):  # noqa: F811
+    schedule = Schedule.objects.get(name="failing")
+    with page_of(chromium, live_server, "wide", "light") as (page, _said):
+        page.goto(live_server.url + reverse("admin:django_delayq_schedule_change", args=[schedule.pk]))
+        page.fill("#id_description", "by hand")
+        page.locator("[name=_save]").first.click()
+        page.wait_for_url("**/schedule/")
+    schedule.refresh_from_db()
+    assert schedule.description == "by hand"
