@@ -8,6 +8,7 @@ mere `*` (croniter). Either is written by numbers in place of a leading `*`. Bot
 `8-14` and Tuesday is `TUE#2`. What none of these says, such as every Friday the 13th, has no expression of ours.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
@@ -49,25 +50,27 @@ def joined(fields: Sequence[str], *, both: bool) -> str:
         InvalidRecurrence: A field is none of our dialect.
     """
     *others, day, month, weekday = fields
-    before = compile_cron(" ".join((*others, "?" if day == "?" else day, month, weekday)), "x").rule
-    special = bool(before.nth or before.nearest or before.before_last)
-    if before.days == _ALL_DAYS or day in ("*", "?"):
+    rule = compile_cron(" ".join(fields), "x").rule
+    if (rule.days == _ALL_DAYS and (both or "*" in weekday)) or day == "?":
         day = "*"
-    elif before.weekdays == _ALL_WEEKDAYS or weekday in ("*", "?"):
+    if (rule.weekdays == _ALL_WEEKDAYS and (both or "*" in day)) or weekday == "?":
         weekday = "*"
+    if "*" in (day, weekday):
+        pass
     elif not both:
         day, weekday = _without_star(SPECS[3], day), _without_star(SPECS[5], weekday)
     elif not day.startswith("*") and not weekday.startswith("*"):
-        day, weekday = _both(before, day, weekday, special=special)
+        day, weekday = _both(rule, day, weekday)
     return " ".join((*others, day, month, weekday))
 
 
-def _both(rule: DayRule, day: str, weekday: str, *, special: bool) -> tuple[str, str]:
+def _both(rule: DayRule, day: str, weekday: str) -> tuple[str, str]:
     if rule.days & 2:
         return f"*/31,{day}", weekday
     if rule.weekdays & 1:
         return day, f"*/7,{weekday}"
     weeks = [week for week in range(5) if _WEEKS[week] & rule.days == _WEEKS[week]]
+    special = rule.nth or rule.nearest or rule.before_last
     if not special and sum(_WEEKS[week] for week in weeks) == rule.days:
         days = [number for number in range(7) if rule.weekdays >> number & 1]
         return "*", ",".join(f"{number}#{week + 1}" for number in days for week in weeks)
@@ -93,16 +96,21 @@ def from_croniter(text: str) -> str:
         fields = [fields[5], *fields[:5]]
     if len(fields) not in (5, 6):
         raise Refused(f"{text!r} is no cron expression of five or six fields.")
-    fields[-1] = _last_weekdays(fields[-1])
-    fields[-3] = fields[-3].upper()
+    fields[-1] = _weekdays(fields[-1])
     rule = compile_cron(" ".join(fields), "x").rule
-    return joined(fields, both=bool(rule.nth or rule.nearest))
+    # There 5#2 and 15W hold for both sides of its "either", so that the other day field adds nothing.
+    if rule.nth and not rule.nearest:
+        fields[-3] = "*"
+    elif rule.nearest and not rule.nth:
+        fields[-1] = "*"
+    return joined(fields, both=bool(rule.nth))
 
 
-def _last_weekdays(text: str) -> str:
-    """croniter and crontab write L5 for our 5L."""
+def _weekdays(text: str) -> str:
+    """Return a field in our spelling: L5 is 5L here, and SAT-SUN ends with 7."""
     items = text.upper().split(",")
-    return ",".join(f"{item[1:]}L" if item[:1] == "L" and item[1:].isalnum() else item for item in items)
+    items = [f"{item[1:]}L" if item[:1] == "L" and item[1:].isalnum() else item for item in items]
+    return ",".join(re.sub("-(SUN|0)$", "-7", item) for item in items)
 
 
 def from_crontab_package(text: str) -> str:
@@ -120,7 +128,7 @@ def from_crontab_package(text: str) -> str:
         raise Refused(f"{text!r} has a year, which a schedule has not: bound it with its start and end.")
     if len(fields) not in (5, 6):
         raise Refused(f"{text!r} is no cron expression of five to seven fields.")
-    fields[-1] = _last_weekdays(fields[-1])
+    fields[-1] = _weekdays(fields[-1])
     return joined(fields, both=True)
 
 
