@@ -19,8 +19,8 @@ from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, lo
 DIFFERS = (
     "misfire_grace_time: here a point may always be late by the grace, by default 60 s or half the gap; "
     "catch_up_window has the rest.",
-    "A time that does not exist runs right after (dst_gap), one that comes twice the first time (dst_overlap); "
-    "APScheduler skips the former and may run the latter twice.",
+    "A fixed time that does not exist runs at the end of the gap here (dst_gap), 02:30 at 03:00; APScheduler's an hour "
+    "after itself, at 03:30. One that comes twice runs both times there, once here (dst_overlap).",
 )
 _PLACES = {"second": 0, "minute": 1, "hour": 2, "day": 3, "month": 4, "day_of_week": 5}
 _NAMES = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")

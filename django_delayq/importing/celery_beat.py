@@ -13,7 +13,8 @@ DIFFERS = (
     "Celery starts a task although the last one is still busy: so does overlap 'allow', which is set here.",
     "While no worker is there, beat goes on enqueueing, and all of it runs afterwards; here the newest one (missed).",
     "Beat runs at once what it missed while it was down; so does missed 'latest' here.",
-    "A fixed time that comes twice runs once here (dst_overlap), and one that does not exist right after (dst_gap).",
+    "A fixed time that does not exist runs at the end of the gap here (dst_gap), 02:30 at 03:00; Celery's an hour "
+    "after itself, at 03:30. One that comes twice runs once in both.",
 )
 #: Celery's own, which a result backend of Celery needs and nothing else.
 CLEANUP = "celery.backend_cleanup"

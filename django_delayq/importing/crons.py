@@ -22,6 +22,7 @@ from .entry import Refused
 
 #: So many days ahead changes of the clock are looked for; each year has two.
 DAYS_AHEAD = 370
+_ONE_TO_ITSELF = re.compile(r"\b(\w+)-\1\b", re.IGNORECASE)
 _ALL_DAYS, _ALL_WEEKDAYS = (1 << 32) - 2, (1 << 7) - 1
 _WEEKS = [sum(1 << day for day in range(7 * week + 1, min(7 * week + 7, 31) + 1)) for week in range(5)]
 
@@ -96,6 +97,10 @@ def from_croniter(text: str) -> str:
         fields = [fields[5], *fields[:5]]
     if len(fields) not in (5, 6):
         raise Refused(f"{text!r} is no cron expression of five or six fields.")
+    if same := _ONE_TO_ITSELF.search(text):
+        raise Refused(
+            f"{same[0]!r} is every value to croniter, and {same[1]} alone here: write which of both is meant."
+        )
     fields[-1] = _weekdays(fields[-1])
     rule = compile_cron(" ".join(fields), "x").rule
     # There 5#2 and 15W hold for both sides of its "either", so that the other day field adds nothing.

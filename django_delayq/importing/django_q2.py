@@ -23,7 +23,8 @@ DIFFERS = (
     "With Q_CLUSTER's catch_up (its default) it makes up for every missed time, at most max_catch_up of them here; "
     "for cron it makes up for one, as missed 'latest'.",
     "It looks every 30 s, so that a task starts up to so much late; here within milliseconds.",
-    "A fixed time that comes twice runs once here (dst_overlap), and one that does not exist right after (dst_gap).",
+    "A time of a cron expression that comes twice runs both times there, once here (dst_overlap). A daily or longer "
+    "one whose time does not exist on some day runs an hour earlier there from then on; here it keeps its time.",
 )
 _EVERY = {"H": timedelta(hours=1), "BW": timedelta(weeks=2)}
 _MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}

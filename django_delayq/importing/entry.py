@@ -68,6 +68,8 @@ def load(source: str, what: str) -> Any:
     parts = source.replace(":", ".").split(".")
     if not source:
         raise UnreadableSource(f"Give the dotted path to {what}, or to a function that returns one.")
+    if not all(part.isidentifier() for part in parts):
+        raise UnreadableSource(f"{source!r} is no dotted path to {what}.")
     for end in range(len(parts), 0, -1):
         module = ".".join(parts[:end])
         try:
@@ -76,8 +78,6 @@ def load(source: str, what: str) -> Any:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise UnreadableSource(f"{module} cannot be imported: {error}") from error
             continue
-        except ValueError as error:
-            raise UnreadableSource(f"{source!r} is no dotted path to {what}.") from error
         for name in parts[end:]:
             if not hasattr(found, name):
                 raise UnreadableSource(f"{module} has no {'.'.join(parts[end:])!r}. Give the dotted path to {what}.")

@@ -12,8 +12,9 @@ from .entry import Entry, Options, Refused, UnreadableSource, guarded, load, sec
 
 DIFFERS = (
     "Huey enqueues a task although the last one is still busy: so does overlap 'allow', which is set here.",
-    "It asks once a minute, makes up for nothing, and runs a minute that comes twice both times; here missed 'latest' "
-    "runs the newest point, and a fixed time runs once (dst_overlap).",
+    "It asks once a minute and makes up for nothing; here the newest missed point runs (missed), 'skip' runs none.",
+    "In local time, a fixed time that does not exist does not run there, at the end of the gap here (dst_gap); one "
+    "that comes twice runs both times there, once here (dst_overlap).",
     "A function that is a periodic task there is called without arguments; so it is here.",
 )
 

@@ -80,6 +80,7 @@ def take_over(entries: Iterable[Entry], choices: Choices) -> Iterator[Step]:
     Raises:
         DatabaseError: The database does not answer; what was written stays.
     """
+    registry.get_tasks()  # whose modules are those that others register periodic tasks in
     using, seen = ledger.database(), set()
     for entry in entries:
         name = choices.prefix + entry.name

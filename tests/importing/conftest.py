@@ -1,22 +1,20 @@
-"""Schedules of the real packages. Where they are not installed, none of this is collected: CI has a row for them."""
+"""Schedules of the real packages. Played with `--ds=tests.importing.settings` only, see `.ci/run`."""
 
 import io
 import json
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from django_delayq.models import Schedule
 
 collect_ignore_glob = ["test_*.py"]
-if apps.is_installed("django_celery_beat"):
-    collect_ignore_glob = ["test_rq_*.py"]
-elif find_spec("rq_scheduler"):
-    collect_ignore_glob = ["test_[!r]*.py"]
+if settings.SETTINGS_MODULE == "tests.importing.settings":
+    collect_ignore_glob = ["test_rq_*.py"] if apps.is_installed("django_celery_beat") else ["test_[!r]*.py"]
 
 #: What the tests ask after: a Monday, weeks away from a change of the clocks.
 START = datetime(2027, 1, 4, 9, 30, tzinfo=UTC)

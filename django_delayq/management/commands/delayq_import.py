@@ -11,11 +11,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import importing, ledger
+from django_delayq import importing, ledger, registry
 from django_delayq.declared.values import RECURRENCE, shown, to_json
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.plain import iso, plain
+from django_delayq.redaction import redact_arguments, redact_text
 
 #: What an action is called, before and after it is done.
 WORDS = {"create": ("would be created", "created"), "update": ("would be updated", "updated")}
@@ -81,7 +82,7 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(answer))
         else:
             for line in _table(steps, differs, written=options["write"]):
-                self.stdout.write(plain(line))
+                self.stdout.write(plain(redact_text(line)))
         if refused := sum(step.action == "refuse" for step in steps):
             raise CommandError(f"{refused} of {len(steps)} entries refused: see the reasons above.")
 
@@ -137,12 +138,17 @@ def _when(step: importing.Step) -> tuple[str, str]:
 
 
 def _as_json(step: importing.Step) -> dict[str, Any]:
+    schedule = None if step.values is None else to_json(step.values)
+    if schedule is not None:
+        parameters = registry.parameters_of(schedule["task"])
+        told = redact_arguments(schedule["args"], schedule["kwargs"], parameters)
+        schedule["args"], schedule["kwargs"] = told
     return {
         "name": step.name,
         "action": step.action,
-        "reason": step.reason,
+        "reason": redact_text(step.reason),
         "notes": step.notes,
-        "calls": step.entry.command or step.entry.task,
+        "calls": redact_text(step.entry.command or step.entry.task),
         "next": iso(step.next_at) if step.next_at else None,
-        "schedule": None if step.values is None else to_json(step.values),
+        "schedule": schedule,
     }
