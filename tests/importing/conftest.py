@@ -33,7 +33,7 @@ def imported(*command: str, **options: Any) -> dict[str, Any]:
         call_command("delayq_import", *command, json=True, stdout=out, **options)
     except CommandError:
         whole = False
-    told = json.loads(out.getvalue())
+    told = json.loads(out.getvalue().splitlines()[-1])
     return {"": whole, **{entry["name"]: entry for entry in told["entries"]}}
 
 

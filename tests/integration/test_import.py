@@ -40,7 +40,7 @@ def run(*command, **options):
 def entries(*command, **options):
     """Return the entries of an import by name."""
     out, _error = run("delayq_import", *command, json=True, **options)
-    return {entry["name"]: entry for entry in json.loads(out)["entries"]}
+    return {entry["name"]: entry for entry in json.loads(out.splitlines()[-1])["entries"]}
 
 
 def actions(*command, **options):
@@ -134,6 +134,18 @@ def test_a_schedule_of_the_same_name_that_was_made_here_is_left_alone(table):
     assert actions(*command, **options, prefix="cron: ") == {"cron: /usr/bin/ping-everybody": "create"}
     assert actions(*command, **options, overwrite=True) == {"/usr/bin/ping-everybody": "update"}
     assert set(Schedule.objects.values_list("cron", flat=True)) == {"30 9 * * 1-5"}
+
+
+def test_all_of_an_origin_are_switched_on_as_the_documentation_says(table):
+    run("delayq_import", "crontab", str(table), *MAPS[:1], write=True, disabled=True)
+    Schedule.objects.create(name="mine", task=NOOP, kind="every", every=timedelta(hours=1), enabled=False)
+    page = (Path(__file__).parents[2] / "docs/coming-over/README.md").read_text("utf-8")
+    (line,) = (line for line in page.splitlines() if "Schedule.objects.filter(" in line)
+    exec(line.strip().removeprefix("> ").removesuffix('"'), {"Schedule": Schedule})  # noqa: S102 - our own page
+    assert set(Schedule.objects.values_list("name", "enabled", "pause_reason")) == {
+        ("/usr/bin/ping-everybody", True, ""), ("mine", False, ""),
+    }  # fmt: skip
+    assert actions("crontab", str(table), *MAPS[:1], only=["*ping*"]) == {"/usr/bin/ping-everybody": "same"}
 
 
 # -- crontab

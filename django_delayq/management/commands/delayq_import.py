@@ -67,7 +67,11 @@ class Command(BaseCommand):
             default=None,
             help="The crontab has a column for the user, as /etc/crontab.",
         )
-        parser.add_argument("--json", action="store_true", help="Say it as one JSON object.")
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help="Say it as one JSON object in a line, and each second before that how far it is.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Read, show and write; fail at the end where something was refused."""
