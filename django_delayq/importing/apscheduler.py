@@ -1,0 +1,163 @@
+"""APScheduler 3: the jobs of a scheduler object, and of its stores.
+
+Note [Pickled stores]
+Its stores hold pickles, which nothing here opens: APScheduler's own store does, as at each start of that scheduler.
+It is asked job by job, because asked for all it deletes those whose function cannot be imported; and the scheduler is
+never started, because that writes the jobs of the code into the store. Other stores than those of SQLAlchemy, Django
+and memory are refused.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from .celery_beat import in_future
+from .crons import joined, spelled
+from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, load, seconds, zone_name
+
+DIFFERS = (
+    "misfire_grace_time: here a point may always be late by the grace, by default 60 s or half the gap; "
+    "catch_up_window has the rest.",
+    "A fixed time that does not exist runs at the end of the gap here (dst_gap), 02:30 at 03:00; APScheduler's an hour "
+    "after itself, at 03:30. One that comes twice runs both times there, once here (dst_overlap).",
+)
+_PLACES = {"second": 0, "minute": 1, "hour": 2, "day": 3, "month": 4, "day_of_week": 5}
+_NAMES = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
+
+
+def read(source: str, options: Options) -> Iterator[Entry]:
+    """See `Origin`."""
+    scheduler = load(source, "an APScheduler scheduler")
+    if not hasattr(scheduler, "_pending_jobs"):
+        raise UnreadableSource(f"{source} is no scheduler of APScheduler 3, but a {type(scheduler).__name__}.")
+    jobs = list(_pending(scheduler))
+    for alias, store in scheduler._jobstores.items():
+        jobs += _stored(alias, store)
+    for job_id, job in jobs:
+        if isinstance(job, str):
+            yield Entry(job_id, refused=job)
+            continue
+        name = job_id if job.name in ("", None) or len(job_id) != 32 else f"{job.name} {job_id[:8]}"
+        path = str(job.func_ref or "").replace(":", ".")
+        yield guarded(name, path, partial(_entry, name, path, job))
+
+
+def _pending(scheduler: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the jobs of the code of a scheduler that was not started, with what they would be added with."""
+    for job, _alias, _replace in scheduler._pending_jobs:
+        defaults = dict(scheduler._job_defaults)
+        for name, value in defaults.items():
+            if not hasattr(job, name):
+                setattr(job, name, value)
+        yield job.id, job
+
+
+def _stored(alias: str, store: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each job of a store, or the reason why it cannot be read. See Note [Pickled stores]."""
+    if not hasattr(store, "_reconstitute_job"):
+        yield from ((job.id, job) for job in store.get_all_jobs())
+        return
+    for job_id, state in _states(alias, store):
+        try:
+            yield job_id, store._reconstitute_job(state)
+        except Exception as error:  # of somebody else's pickle
+            yield job_id, f"APScheduler itself cannot restore it: {type(error).__name__}: {error}"
+
+
+def _states(alias: str, store: Any) -> list[tuple[str, Any]]:
+    if hasattr(store, "jobs_t"):
+        table = store.jobs_t
+        with store.engine.connect() as connection:
+            return [(row.id, row.job_state) for row in connection.execute(table.select().order_by(table.c.id))]
+    if type(store).__name__ == "DjangoJobStore":
+        from .tables import model
+
+        rows = model("django_apscheduler", "DjangoJob")._default_manager.order_by("pk")
+        return list(rows.values_list("id", "job_state"))
+    raise UnreadableSource(
+        f"The job store {alias!r} ({type(store).__name__}) is not read here: give a function that returns a scheduler "
+        "with these jobs in memory."
+    )
+
+
+def _entry(name: str, path: str, job: Any) -> Entry:
+    grace, coalesce = getattr(job, "misfire_grace_time", 1), getattr(job, "coalesce", True)
+    values: dict[str, Any] = {
+        "overlap": "skip" if getattr(job, "max_instances", 1) == 1 else "allow",
+        "missed": "latest" if coalesce else "all",
+        "catch_up_window": None if grace is None else seconds(grace),
+    }
+    if hasattr(job, "next_run_time") and job.next_run_time is None:
+        values["enabled"] = False
+    if not path:
+        raise Refused("It calls a function that has no name, such as a lambda.")
+    when, phase, notes = _when(job.trigger)
+    return Entry(name, path, job.args or (), job.kwargs or {}, {**values, **when}, phase, tuple(notes))
+
+
+def _when(trigger: Any) -> tuple[dict[str, Any], Any, list[str]]:
+    kind = type(trigger).__name__
+    if kind == "DateTrigger":
+        return {"kind": "once", "at": in_future(aware(trigger.run_date))}, None, []
+    notes = []
+    values: dict[str, Any] = {}
+    if jitter := getattr(trigger, "jitter", None):
+        values["jitter"] = timedelta(seconds=float(jitter))
+        notes.append("jitter is the same at each run of a point here, drawn from the schedule's name, and never early")
+    for name, column in (("start_date", "start_at"), ("end_date", "end_at")):
+        if bound := getattr(trigger, name, None):
+            values[column] = bound
+    if kind == "IntervalTrigger":
+        start = values.pop("start_at")
+        return {**values, "kind": "every", "every": trigger.interval}, start, notes
+    if kind != "CronTrigger":
+        raise Refused(f"A trigger of the class {kind} is not known here.")
+    return {**values, "kind": "cron", "cron": _cron(trigger), "timezone": zone_name(trigger.timezone)}, None, notes
+
+
+def _cron(trigger: Any) -> str:
+    fields = {field.name: field for field in trigger.fields}
+    for name in ("year", "week"):
+        if str(fields[name]) != "*":
+            raise Refused(f"It names a {name} ({fields[name]}), which a cron expression has not.")
+    words = [_field(fields[name]) for name in _PLACES]
+    place = list(_PLACES).index("day")
+    positions = [str(one) for one in fields["day"].expressions if " " in str(one)]
+    if positions:
+        if len(positions) < len(fields["day"].expressions) or words[5] != "*":
+            raise Refused(f"Its day {fields['day']} beside other days has no cron expression here.")
+        words[place], words[5] = "*", ",".join(map(_position, positions))
+    if words[0] == "0":
+        words.pop(0)
+    return joined(words, both=True)
+
+
+def _position(text: str) -> str:
+    which, weekday = text.split()
+    return f"{weekday.upper()}#{'L' if which == 'last' else which[0]}"
+
+
+def _field(field: Any) -> str:
+    """Return one field in our dialect. There Monday is 0, and a step counts to the end of the month."""
+    items = []
+    for expression in field.expressions:
+        text = str(expression)
+        if text == "last":
+            items.append("L")
+        elif field.name == "day_of_week":
+            items.append(_weekdays(expression))
+        elif " " in text:
+            return "*"
+        else:
+            items.append(text)
+    return ",".join(items)
+
+
+def _weekdays(expression: Any) -> str:
+    step = expression.step or 1
+    first = getattr(expression, "first", 0)
+    last = getattr(expression, "last", None)
+    last = (first if hasattr(expression, "last") and not expression.step else 6) if last is None else last
+    numbers = [(number + 1) % 7 for number in range(first, last + 1, step)]
+    return "*" if len(numbers) == 7 else spelled(5, numbers)

@@ -1,0 +1,171 @@
+"""From other cron dialects to ours: sets of numbers to text, and the rule for the two day fields.
+
+Note [Two day fields]
+Where day of month and day of week are both restricted, our dialect takes either, unless one of them begins with `*`:
+then both must match. Others always take both (Celery, Huey, APScheduler, rq-scheduler), or either wherever none is a
+mere `*` (croniter). Either is written by numbers in place of a leading `*`. Both is written by a field that begins with
+`*` and adds nothing: `*/31` is day 1, `*/7` is Sunday. Where neither is in its field, weeks of the month are left:
+`8-14` and Tuesday is `TUE#2`. What none of these says, such as every Friday the 13th, has no expression of ours.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from ..exceptions import InvalidRecurrence
+from ..preview import clock_changes
+from ..timing import Cron
+from ..timing.dialect import MACROS, compile_cron
+from ..timing.fields import DayRule
+from ..timing.grammar import SPECS, FieldSpec, read_field
+from .entry import Refused
+
+#: So many days ahead changes of the clock are looked for; each year has two.
+DAYS_AHEAD = 370
+_ONE_TO_ITSELF = re.compile(r"\b(\w+)-\1\b", re.IGNORECASE)
+_ALL_DAYS, _ALL_WEEKDAYS = (1 << 32) - 2, (1 << 7) - 1
+_WEEKS = [sum(1 << day for day in range(7 * week + 1, min(7 * week + 7, 31) + 1)) for week in range(5)]
+
+
+def spelled(place: int, numbers: Collection[int], text: object = "") -> str:
+    """Return a field of an expression for these numbers: the text itself where it says the same in our dialect.
+
+    `place` is that of the field in an expression with seconds.
+    """
+    spec = SPECS[place]
+    mask = sum(1 << number for number in {number % 7 if place == 5 else number for number in numbers})
+    if isinstance(text, str) and text:
+        try:
+            if read_field(spec, text.upper(), "", DayRule(both=False)) == mask:
+                return text
+        except InvalidRecurrence:
+            pass
+    return _ranges(spec, mask)
+
+
+def joined(fields: Sequence[str], *, both: bool) -> str:
+    """Return an expression of five or six fields, whose day fields mean what they meant. See Note [Two day fields].
+
+    Raises:
+        Refused: Our dialect has no expression for it.
+        InvalidRecurrence: A field is none of our dialect.
+    """
+    *others, day, month, weekday = fields
+    rule = compile_cron(" ".join(fields), "x").rule
+    if (rule.days == _ALL_DAYS and (both or "*" in weekday)) or day == "?":
+        day = "*"
+    if (rule.weekdays == _ALL_WEEKDAYS and (both or "*" in day)) or weekday == "?":
+        weekday = "*"
+    if "*" in (day, weekday):
+        pass
+    elif not both:
+        day, weekday = _without_star(SPECS[3], day), _without_star(SPECS[5], weekday)
+    elif not day.startswith("*") and not weekday.startswith("*"):
+        day, weekday = _both(rule, day, weekday)
+    return " ".join((*others, day, month, weekday))
+
+
+def _both(rule: DayRule, day: str, weekday: str) -> tuple[str, str]:
+    if rule.days & 2:
+        return f"*/31,{day}", weekday
+    if rule.weekdays & 1:
+        return day, f"*/7,{weekday}"
+    weeks = [week for week in range(5) if _WEEKS[week] & rule.days == _WEEKS[week]]
+    special = rule.nth or rule.nearest or rule.before_last
+    if not special and sum(_WEEKS[week] for week in weeks) == rule.days:
+        days = [number for number in range(7) if rule.weekdays >> number & 1]
+        return "*", ",".join(f"{number}#{week + 1}" for number in days for week in weeks)
+    raise Refused(
+        f"It runs where day of month {day!r} and day of week {weekday!r} both match, which no cron expression says "
+        "here: with neither day 1 nor Sunday among them, either matches. Leave the day of week out, and let the task "
+        "return on other days."
+    )
+
+
+def from_croniter(text: str) -> str:
+    """Return an expression of croniter's dialect: seconds come last, and either day field matches.
+
+    Raises:
+        Refused, InvalidRecurrence: Our dialect has no expression for it.
+    """
+    fields = text.split()
+    if len(fields) == 1 and fields[0].upper() in MACROS:
+        return text.strip()
+    if len(fields) == 7 and fields[6] == "*":
+        fields.pop()
+    if len(fields) == 6:
+        fields = [fields[5], *fields[:5]]
+    if len(fields) not in (5, 6):
+        raise Refused(f"{text!r} is no cron expression of five or six fields.")
+    if same := _ONE_TO_ITSELF.search(text):
+        raise Refused(
+            f"{same[0]!r} is every value to croniter, and {same[1]} alone here: write which of both is meant."
+        )
+    fields[-1] = _weekdays(fields[-1])
+    rule = compile_cron(" ".join(fields), "x").rule
+    # There 5#2 and 15W hold for both sides of its "either", so that the other day field adds nothing.
+    if rule.nth and not rule.nearest:
+        fields[-3] = "*"
+    elif rule.nearest and not rule.nth:
+        fields[-1] = "*"
+    return joined(fields, both=bool(rule.nth))
+
+
+def _weekdays(text: str) -> str:
+    """Return a field in our spelling: L5 is 5L here, and SAT-SUN ends with 7."""
+    items = text.upper().split(",")
+    items = [f"{item[1:]}L" if item[:1] == "L" and item[1:].isalnum() else item for item in items]
+    return ",".join(re.sub("-(SUN|0)$", "-7", item) for item in items)
+
+
+def from_crontab_package(text: str) -> str:
+    """Return an expression of the package `crontab`, which rq-scheduler asks: both day fields must match.
+
+    Raises:
+        Refused, InvalidRecurrence: Our dialect has no expression for it.
+    """
+    if text.strip().upper() in MACROS:
+        return text.strip()
+    fields = text.split()
+    if len(fields) == 7 and fields[6] == "*":
+        fields.pop()
+    elif len(fields) == 6 and fields.pop() != "*":  # there the sixth is a year
+        raise Refused(f"{text!r} has a year, which a schedule has not: bound it with its start and end.")
+    if len(fields) not in (5, 6):
+        raise Refused(f"{text!r} is no cron expression of five to seven fields.")
+    fields[-1] = _weekdays(fields[-1])
+    return joined(fields, both=True)
+
+
+def clock_note(expression: str, zone: str, now: datetime) -> tuple[str, ...]:
+    """Return what the next changes of the clock do to an expression here, with a name for each; mostly nothing."""
+    cron = Cron(expression, zone)
+    if not cron.fields.fixed or zone == "UTC":
+        return ()
+    notes, point = [], now
+    for _number in range(DAYS_AHEAD):
+        following = cron.next_after(point)
+        if following is None or (following - now).days > DAYS_AHEAD:
+            break
+        day = following.astimezone(cron._zone).date()
+        notes += [f"on {day} {note}" for note in clock_changes(cron, point, following)]
+        point = following
+    return (f"clocks change: {'; '.join(notes)} (dst_gap, dst_overlap)",) if notes else ()
+
+
+def _without_star(spec: FieldSpec, text: str) -> str:
+    """Return the same field with no item that begins with `*`."""
+    return ",".join(f"{spec.low}-{spec.high}{item[1:]}" if item[:1] == "*" else item for item in text.split(","))
+
+
+def _ranges(spec: FieldSpec, mask: int) -> str:
+    runs: list[list[int]] = []
+    for number in range(spec.low, spec.high + 1):
+        if mask >> number & 1:
+            if runs and runs[-1][1] == number - 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+    if runs == [[spec.low, spec.high]]:
+        return "*"
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

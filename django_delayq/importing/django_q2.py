@@ -1,0 +1,122 @@
+"""django-q2: its table of schedules, by its own model.
+
+Note [Calendar steps]
+django-q2 moves `next_run` by a day, a week, or a month of its UTC date, and corrects the hour of the zone: that is a
+cron expression, unless a month may be too short. Then the day moves to the 28th and stays there, which is refused.
+"""
+
+import ast
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from .celery_beat import in_future
+from .crons import from_croniter
+from .entry import Entry, Options, Refused, aware, guarded, seconds
+from .tables import model
+
+DIFFERS = (
+    "django-q2 starts a task although the last one is still busy: so does overlap 'allow', which is set here.",
+    "With Q_CLUSTER's catch_up (its default) it makes up for every missed time, at most max_catch_up of them here; "
+    "for cron it makes up for one, as missed 'latest'.",
+    "It looks every 30 s, so that a task starts up to so much late; here within milliseconds.",
+    "A time of a cron expression that comes twice runs both times there, once here (dst_overlap). A daily or longer "
+    "one whose time does not exist on some day runs an hour earlier there from then on; here it keeps its time.",
+)
+_EVERY = {"H": timedelta(hours=1), "BW": timedelta(weeks=2)}
+_MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
+
+
+def read(source: str, options: Options) -> Iterator[Entry]:
+    """See `Origin`."""
+    rows = model("django_q", "Schedule")._default_manager.order_by("pk")
+    conf = import_module("django_q.conf").Conf
+    for row in rows.iterator(500):
+        name = row.name or f"{row.func} #{row.pk}"
+        yield guarded(name, row.func, partial(_entry, row, name, conf, options))
+
+
+def _entry(row: Any, name: str, conf: Any, options: Options) -> Entry:
+    if row.repeats == 0:
+        return Entry(name, row.func, skipped="It has run as often as it was to.")
+    zone = options.timezone or str(conf.TIME_ZONE or "UTC")
+    values: dict[str, Any] = {"overlap": "allow", "missed": "all" if conf.CATCH_UP else "latest"}
+    args, kwargs, notes = _arguments(row)
+    q_options = kwargs.pop("q_options", {})
+    if timeout := q_options.pop("timeout", None):
+        values["timeout"] = seconds(timeout)
+    if row.hook or q_options:
+        notes.append(f"left out: {', '.join(sorted({*q_options, *(['hook'] if row.hook else [])}))}")
+    if row.cluster:
+        values["queue"] = row.cluster
+    if row.intended_date_kwarg:
+        notes.append(f"{row.intended_date_kwarg} is not passed: a task with takes_context=True has context.due_at")
+    if row.repeats > 0 and row.schedule_type != "O":
+        values["max_runs"] = row.repeats
+    when, phase = _when(row, zone)
+    values |= when
+    if when.get("timezone") and row.schedule_type == "C":
+        values["missed"] = "latest"
+    if row.schedule_type == "BW" and zone != "UTC":
+        notes.append("two weeks are an interval here: when the clocks change, its hour changes too")
+    return Entry(name, row.func, args, kwargs, values, phase, tuple(notes))
+
+
+def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
+    """Return the recurrence and a point of it. See Note [Calendar steps]."""
+    kind = row.schedule_type
+    if kind == "C":
+        return {"kind": "cron", "cron": from_croniter(row.cron or ""), "timezone": zone}, None
+    if row.next_run is None:
+        raise Refused("It has no next run.")
+    following = aware(row.next_run)
+    if kind == "O":
+        return {"kind": "once", "at": in_future(following)}, None
+    if kind == "I":
+        return {"kind": "every", "every": timedelta(minutes=row.minutes or 1)}, following
+    if kind in _EVERY:
+        return {"kind": "every", "every": _EVERY[kind]}, following
+    local = following.astimezone(ZoneInfo(zone))
+    time = f"{local.second} {local.minute} {local.hour}" if local.second else f"{local.minute} {local.hour}"
+    if kind == "D":
+        return {"kind": "cron", "cron": f"{time} * * *", "timezone": zone}, None
+    if kind == "W":
+        return {"kind": "cron", "cron": f"{time} * * {local.isoweekday() % 7}", "timezone": zone}, None
+    if kind not in _MONTHS:
+        raise Refused(f"Schedules of the type {kind!r} are not known here.")
+    if max(local.day, following.day) > 28:
+        raise Refused(
+            f"Its day is the {local.day}.: where a month is shorter, django-q2 moves it to the last day, and leaves it "
+            "there. Make a schedule by hand: day L is the last one of every month."
+        )
+    step = _MONTHS[kind]
+    months = ",".join(str(month) for month in sorted((local.month - 1 + step * n) % 12 + 1 for n in range(12 // step)))
+    return {"kind": "cron", "cron": f"{time} {local.day} {'*' if step == 1 else months} *", "timezone": zone}, None
+
+
+def _arguments(row: Any) -> tuple[list[Any], dict[str, Any], list[str]]:
+    """Return its arguments, which are text, as django-q2 reads them: literals only.
+
+    Raises:
+        Refused: They are something else; django-q2 would call the task without the keywords.
+    """
+    kwargs: Any = {}
+    if row.kwargs:
+        try:
+            kwargs = ast.literal_eval(row.kwargs)
+        except (SyntaxError, ValueError):
+            try:
+                call: Any = ast.parse(f"f({row.kwargs})", mode="eval").body
+                kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+            except (SyntaxError, ValueError):
+                raise Refused(f"Its keyword arguments cannot be read: {row.kwargs!r}.") from None
+    try:
+        args = ast.literal_eval(row.args) if row.args else ()
+    except (SyntaxError, ValueError):
+        raise Refused(f"Its arguments cannot be read: {row.args!r}.") from None
+    if not isinstance(kwargs, dict):
+        raise Refused(f"Its keyword arguments are no dict: {row.kwargs!r}.")
+    return list(args) if isinstance(args, tuple) else [args], kwargs, []

@@ -1,0 +1,42 @@
+"""What `delayq_export` wrote."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+from django.core.exceptions import ValidationError
+
+from ..declared.values import FIELDS, from_json
+from .entry import Entry, Options, Refused, guarded, read_text
+from .export import VERSION
+
+DIFFERS: tuple[str, ...] = ()
+
+
+def read(source: str, options: Options) -> Iterator[Entry]:
+    """See `Origin`."""
+    for number, line in enumerate(read_text(source).splitlines(), 1):
+        if line.strip():
+            yield guarded(f"line {number}", "", partial(_entry, line))
+
+
+def _entry(line: str) -> Entry:
+    try:
+        told = json.loads(line)
+    except ValueError as error:
+        raise Refused(f"This line is no JSON: {error}") from None
+    if not isinstance(told, dict) or not isinstance(told.get("name"), str) or not isinstance(told.get("task"), str):
+        raise Refused('This line is no schedule: an object with "version", "name" and "task".')
+    name, task, version = told["name"], told["task"], told.pop("version", None)
+    if version != VERSION:
+        return Entry(name, task, refused=f"It is of version {version!r} of this format; known is {VERSION}.")
+    if unknown := sorted(told.keys() - FIELDS.keys()):
+        return Entry(name, task, refused=f"This version knows no {', '.join(unknown)}: upgrade first.")
+    try:
+        values = from_json(told)
+    except (ValidationError, TypeError, ValueError) as error:
+        return Entry(name, task, refused=f"A value is none of its field: {error}")
+    args, kwargs = values.pop("args"), values.pop("kwargs")
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        return Entry(name, task, refused="args must be a list, and kwargs an object.")
+    return Entry(name, task, args, kwargs, values)

@@ -1,0 +1,249 @@
+"""From an entry to a schedule: what is to be done, and doing it. Writes schedules, each in a transaction of its own.
+
+Note [Whose schedule]
+The last line of the description of a schedule that was taken over names its origin and a fingerprint of all else that
+was written. Where the fingerprint is still that of the schedule, nobody has edited it, and it follows its origin; else
+it stays as it is. The switch is people's from the start: one is switched on when the former scheduler is off.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from .. import conf, ledger, registry
+from ..declared.sync import said
+from ..declared.values import FIELDS, SWITCH, UNITS, Values, differing, shown, to_json, values_for, values_of
+from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
+from ..fields import utcnow
+from ..models import Schedule
+from ..validators import storable_json
+from .crons import clock_note
+from .entry import Entry, Refused
+
+#: What runs `manage.py COMMAND`, and what others call to do it.
+COMMAND_TASK = "django_delayq.tasks.management_command"
+CALL_COMMAND = ("django.core.management.call_command", "django.core.management:call_command")
+_MARK = re.compile(r"(?:^|\n+)Imported from (?P<origin>[\w-]+) \((?P<print>[0-9a-f]{12})\)\.\s*\Z")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What somebody chose. `maps` are patterns of what is called there, each with a task: the first that fits."""
+
+    origin: str
+    maps: Sequence[tuple[str, str]] = ()
+    only: Sequence[str] = ()
+    prefix: str = ""
+    overwrite: bool = False
+    disabled: bool = False
+    write: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """What is done with an entry: `create`, `update`, `same`, `keep` (people have edited it), `skip` or `refuse`.
+
+    `values` are those of the schedule as the origin has it, without what is kept; None where there are none.
+    """
+
+    entry: Entry
+    action: str
+    name: str
+    reason: str = ""
+    notes: list[str] = field(default_factory=list)
+    schedule: Schedule | None = None
+    values: Values | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def next_at(self) -> datetime | None:
+        """Return the next due point from now on, None where nothing is due."""
+        if self.schedule is None or self.action == "refuse":
+            return None
+        try:
+            return self.schedule.recurrence.next_after(utcnow())
+        except InvalidRecurrence:
+            return None
+
+
+def take_over(entries: Iterable[Entry], choices: Choices) -> Iterator[Step]:
+    """Yield what is done with each entry, in their order; done where `choices.write` says so, each on its own.
+
+    Raises:
+        DatabaseError: The database does not answer; what was written stays.
+    """
+    registry.get_tasks()  # whose modules are those that others register periodic tasks in
+    using, seen = ledger.database(), set()
+    for entry in entries:
+        name = choices.prefix + entry.name
+        if choices.only and not any(fnmatchcase(entry.name, pattern) for pattern in choices.only):
+            continue
+        if name in seen:
+            yield Step(entry, "refuse", name, f"There is another entry of the name {name!r}: rename one of them.")
+            continue
+        seen.add(name)
+        yield _Planner(entry, name, choices, using).done()
+
+
+@dataclass
+class _Planner:
+    """One entry on its way."""
+
+    entry: Entry
+    name: str
+    choices: Choices
+    using: str
+
+    def done(self) -> Step:
+        """Return the step, carried out where that is wanted."""
+        if self.entry.skipped or self.entry.refused:
+            action = "skip" if self.entry.skipped else "refuse"
+            return Step(self.entry, action, self.name, self.entry.skipped or self.entry.refused)
+        try:
+            wanted = self._wanted()
+            if not self.choices.write:
+                return self._planned(wanted, lock=False)
+            with transaction.atomic(using=self.using):
+                step = self._planned(wanted, lock=True)
+                if step.changes and step.schedule is not None:
+                    new = step.schedule._state.adding
+                    step.schedule.save(using=self.using, **({} if new else {"update_fields": list(step.changes)}))
+                return step
+        except (Refused, UnknownTask, InvalidArguments, InvalidRecurrence) as error:
+            return Step(self.entry, "refuse", self.name, str(error))
+        except ValidationError as error:
+            return Step(self.entry, "refuse", self.name, said(error))
+        except IntegrityError:
+            return Step(self.entry, "refuse", self.name, "Somebody else wrote it meanwhile. Run this again.")
+
+    def _call(self) -> tuple[str, list[Any], dict[str, Any]]:
+        """Return the task and its arguments."""
+        entry = self.entry
+        args, kwargs = list(entry.args), dict(entry.kwargs)
+        storable_json([args, kwargs])
+        args, kwargs = json.loads(json.dumps([args, kwargs]))
+        for pattern, task in self.choices.maps:
+            if fnmatchcase(entry.command or entry.task, pattern):
+                registry.get_task(task)
+                return (task, [], {}) if entry.command else (task, args, kwargs)
+        if entry.no_task:
+            raise Refused(entry.no_task)
+        path = COMMAND_TASK if entry.task in CALL_COMMAND else entry.task
+        if path not in registry.get_tasks():
+            raise Refused(_missing(path))
+        return path, args, kwargs
+
+    def _wanted(self) -> dict[str, Any]:
+        """Return the values of the schedule as the origin has it, without the line that says so."""
+        task, args, kwargs = self._call()
+        blank = values_of(Schedule())
+        wanted = {**blank, **self.entry.values, "name": self.name, "task": task, "args": args, "kwargs": kwargs}
+        if wanted["queue"] not in conf.get_config().queues:
+            wanted["queue"] = blank["queue"]
+        if self.choices.disabled and wanted["enabled"]:
+            wanted |= {"enabled": False, "pause_reason": f"Enable it when {self.choices.origin} is off."}
+        return wanted
+
+    def _planned(self, wanted: dict[str, Any], *, lock: bool) -> Step:
+        rows = Schedule._base_manager.using(self.using)
+        schedule = (rows.select_for_update() if lock else rows).filter(name=self.name).first()
+        if schedule is None:
+            if self.entry.phase is not None:
+                start = wanted["start_at"]
+                wanted["start_at"] = self.entry.phase if start is None else max(self.entry.phase, start)
+            step = Step(self.entry, "create", self.name, notes=self._notes(wanted), schedule=Schedule(), values=wanted)
+            self._set(step, wanted)
+            return step
+        current = _unmarked(schedule)
+        if self.entry.phase is not None and not self.choices.overwrite:
+            wanted["start_at"] = current["start_at"]
+        differs = [unit for unit in differing(current, wanted) if unit is not SWITCH or self.choices.overwrite]
+        step = Step(self.entry, "same", self.name, schedule=schedule, values=wanted, notes=self._notes(wanted))
+        if not differs:
+            return step
+        told = ", ".join(f"{unit.name} {shown(unit, current)} → {shown(unit, wanted)}" for unit in differs)
+        origin, fingerprint = _mark(schedule.description)
+        if not self.choices.overwrite and fingerprint != _fingerprint(current):
+            if origin is None:
+                raise Refused(
+                    f"A schedule {self.name!r} is there that was not imported ({told}). Rename one of them, give "
+                    "--prefix, or --overwrite."
+                )
+            step.action, step.reason = "keep", f"edited here since; --overwrite takes {told}"
+            return step
+        step.action, step.reason = "update", told
+        self._set(step, values_for([unit for unit in UNITS if unit in differs], wanted))
+        return step
+
+    def _set(self, step: Step, values: Mapping[str, Any]) -> None:
+        """Put values into the schedule in memory, with the line that says whose they are; see that they can be saved.
+
+        Raises:
+            ValidationError: Nobody could save it by hand either.
+        """
+        assert step.schedule is not None  # noqa: S101 - for mypy
+        step.changes = dict(values)
+        for name, value in values.items():
+            setattr(step.schedule, name, value)
+        text = _unmarked(step.schedule)
+        mark = f"Imported from {self.choices.origin} ({_fingerprint(text)})."
+        step.schedule.description = f"{text['description']}\n\n{mark}".strip()
+        step.changes["description"] = step.schedule.description
+        step.schedule.full_clean(validate_unique=False)
+
+    def _notes(self, wanted: Values) -> list[str]:
+        """Return what differs in meaning, of this entry and in this project."""
+        notes = list(self.entry.notes)
+        queue = self.entry.values.get("queue", wanted["queue"])
+        if queue != wanted["queue"]:
+            notes.append(f"queue {queue!r} is none of DELAYQ['QUEUES']: {wanted['queue']!r} takes its place")
+        if wanted["kind"] == "cron":
+            notes += clock_note(wanted["cron"], wanted["timezone"], utcnow())
+        return notes
+
+
+def _missing(path: str) -> str:
+    """Say what to add for a task that no installed app offers."""
+    if path == COMMAND_TASK:
+        return f"It runs a management command, for which the task {COMMAND_TASK} is missing here."
+    module, _, function = path.rpartition(".")
+    return (
+        f"No installed app has a @task function {path!r}. Put @task above {function or path} in "
+        f"{module or 'a tasks module'}, a module that DELAYQ['TASK_MODULES'] names in an installed app, or say which "
+        f"task it is: --map '{path}=app.tasks.name'."
+    )
+
+
+def _mark(description: str) -> tuple[str | None, str]:
+    """Return from where a schedule was imported, None where it was not, and the fingerprint of what was written."""
+    found = _MARK.search(description)
+    return (found["origin"], found["print"]) if found else (None, "")
+
+
+def without_mark(description: str) -> str:
+    """Return a description without the line that an import adds."""
+    return _MARK.sub("", description)
+
+
+def _unmarked(schedule: Schedule) -> dict[str, Any]:
+    return {**values_of(schedule), "description": without_mark(schedule.description)}
+
+
+def _fingerprint(values: Values) -> str:
+    """Return a short hash of everything but the switch. A field with its default does not count: a later version may
+    have more of them.
+    """
+    told = {
+        name: value
+        for name, value in to_json(values).items()
+        if name not in SWITCH.fields and (callable(FIELDS[name].default) or values[name] != FIELDS[name].get_default())
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]

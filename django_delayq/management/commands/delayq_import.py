@@ -1,0 +1,158 @@
+"""`manage.py delayq_import`: schedules of another scheduler become ours. No logic of its own."""
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from django_delayq import importing, ledger, registry
+from django_delayq.declared.values import RECURRENCE, shown, to_json
+from django_delayq.exceptions import DelayQError
+from django_delayq.management.progress import Progress
+from django_delayq.plain import iso, plain
+from django_delayq.redaction import redact_arguments, redact_text
+
+#: What an action is called, before and after it is done.
+WORDS = {"create": ("would be created", "created"), "update": ("would be updated", "updated")}
+OTHERS = {"same": "unchanged", "keep": "kept as edited here", "skip": "not needed", "refuse": "refused"}
+
+
+def _mapping(text: str) -> tuple[str, str]:
+    pattern, equals, task = text.rpartition("=")
+    if not equals or not pattern or not task.replace(".", "_").isidentifier():
+        raise ArgumentTypeError(f"{text!r} is no PATTERN=app.tasks.name.")
+    return pattern, task
+
+
+class Command(BaseCommand):
+    """Writes only with `--write`, only schedules of ours, and nothing twice. Needs no Redis."""
+
+    help = "Take over schedules from another scheduler; without --write, only show what would be written."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        """Return the parser, with a line for each origin."""
+        lines = [f"  {name:<24}{source or 'no SOURCE: its tables'}" for name, (_module, source) in ORIGINS.items()]
+        epilog = "ORIGIN and SOURCE:\n" + "\n".join(lines)
+        parser = super().create_parser(prog_name, subcommand, epilog=epilog, **kwargs)
+        parser.formatter_class = partial(RawDescriptionHelpFormatter, width=110)
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("origin", choices=list(ORIGINS), metavar="ORIGIN", help="Where from, see below.")
+        parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help="What to read there, see below.")
+        group = parser.add_mutually_exclusive_group()
+        group.add_argument("--dry-run", action="store_true", help="Write nothing: the default.")
+        group.add_argument("--write", action="store_true", help="Create and update schedules.")
+        parser.add_argument("--disabled", action="store_true", help="Create them switched off.")
+        parser.add_argument("--overwrite", action="store_true", help="Also what people have edited, or made, here.")
+        parser.add_argument(
+            "--map", action="append", type=_mapping, default=[], metavar="PATTERN=TASK",
+            help="What is called there by a name or command that fits the pattern (* and ?) is this task.",
+        )  # fmt: skip
+        parser.add_argument(
+            "--only", action="append", default=[], metavar="PATTERN", help="Only entries whose name fits, any of them."
+        )
+        parser.add_argument("--prefix", default="", help="What the names of the schedules begin with.")
+        parser.add_argument("--timezone", metavar="ZONE", help="The zone of entries that name none.")
+        parser.add_argument(
+            "--system",
+            action="store_true",
+            default=None,
+            help="The crontab has a column for the user, as /etc/crontab.",
+        )
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help="Say it as one JSON object in a line, and each second before that how far it is.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Read, show and write; fail at the end where something was refused."""
+        try:
+            ledger.check_tables()
+            steps, differs = self._take_over(options)
+        except (DelayQError, ImproperlyConfigured, DatabaseError, ImportError) as error:
+            raise CommandError(str(error)) from error
+        if options["json"]:
+            told = [_as_json(step) for step in steps]
+            answer = {"origin": options["origin"], "written": options["write"], "differs": differs, "entries": told}
+            self.stdout.write(json.dumps(answer))
+        else:
+            for line in _table(steps, differs, written=options["write"]):
+                self.stdout.write(plain(redact_text(line)))
+        if refused := sum(step.action == "refuse" for step in steps):
+            raise CommandError(f"{refused} of {len(steps)} entries refused: see the reasons above.")
+
+    def _take_over(self, options: dict[str, Any]) -> tuple[list[importing.Step], tuple[str, ...]]:
+        origin = importing.origin(options["origin"])
+        choices = importing.Choices(
+            options["origin"],
+            **{name: options[name] for name in ("only", "prefix", "overwrite", "disabled", "write")},
+            maps=options["map"],
+        )
+        entries = origin.read(options["source"], importing.Options(options["timezone"], options["system"]))
+        with Progress(self.stdout, "entries", as_json=options["json"]) as progress:
+            steps = []
+            for step in importing.take_over(entries, choices):
+                steps.append(step)
+                progress.at(len(steps))
+        return steps, origin.DIFFERS
+
+
+ORIGINS = importing.ORIGINS
+
+
+def _table(steps: list[importing.Step], differs: tuple[str, ...], *, written: bool) -> Iterator[str]:
+    """Yield a line for each entry, below it what differs, and a summary."""
+    rows = [(step.action, step.name, *_when(step)) for step in steps]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for step, row in zip(steps, rows, strict=True):
+        *cells, last = row
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last]).rstrip()
+        for note in ([step.reason] if step.reason else []) + step.notes:
+            yield f"        {note}"
+    if any(step.values is not None for step in steps):
+        yield from (["", "What differs for all of them:"] if differs else [])
+        yield from (f"  - {line}" for line in differs)
+    counts = Counter(step.action for step in steps)
+    words = {**{action: pair[written] for action, pair in WORDS.items()}, **OTHERS}
+    told = [f"{counts[action]} {word}" for action, word in words.items() if counts[action]]
+    yield f"{len(steps)} entries: {', '.join(told) or 'nothing to do'}." + ("" if written else " Nothing was written.")
+
+
+def _when(step: importing.Step) -> tuple[str, str]:
+    """Return the recurrence in a few words, and the rest of the line."""
+    values = step.values or step.entry.values
+    if "kind" not in values:
+        return "", step.entry.command or step.entry.task
+    when = shown(RECURRENCE, {"cron": "", "every": None, "at": None, **values})
+    when += f" {values['timezone']}" if values["kind"] == "cron" else ""
+    if step.values is None:
+        return when, step.entry.command or step.entry.task
+    off = "" if step.values["enabled"] else "  off"
+    following = f"  next {step.next_at:%Y-%m-%d %H:%M:%S}Z" if step.next_at else ""
+    return when, f"{step.values['task']}{off}{following}"
+
+
+def _as_json(step: importing.Step) -> dict[str, Any]:
+    schedule = None if step.values is None else to_json(step.values)
+    if schedule is not None:
+        parameters = registry.parameters_of(schedule["task"])
+        told = redact_arguments(schedule["args"], schedule["kwargs"], parameters)
+        schedule["args"], schedule["kwargs"] = told
+    return {
+        "name": step.name,
+        "action": step.action,
+        "reason": redact_text(step.reason),
+        "notes": step.notes,
+        "calls": redact_text(step.entry.command or step.entry.task),
+        "next": iso(step.next_at) if step.next_at else None,
+        "schedule": schedule,
+    }

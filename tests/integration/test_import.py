@@ -1,0 +1,404 @@
+"""`delayq_import` and `delayq_export`: what needs no other scheduler."""
+
+import io
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq.importing import ORIGINS, crontab, origin, plan
+from django_delayq.models import Schedule
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+ADD, NOOP = "tests.app.tasks.add", "tests.app.tasks.noop"
+SCHEDULES = {}
+LINES = """
+MAILTO=root
+CRON_TZ=Europe/Riga
+30 9 * * 1-5 /usr/bin/ping-everybody
+@hourly /usr/bin/other
+"""
+MAPS = ["--map=*ping*=tests.app.tasks.noop", "--map=/usr/bin/other=tests.app.tasks.add"]
+
+
+def run(*command, **options):
+    """Return what the command wrote, and what it failed with."""
+    out, error = io.StringIO(), ""
+    try:
+        call_command(*command, stdout=out, stderr=io.StringIO(), **options)
+    except CommandError as failed:
+        error = str(failed)
+    return out.getvalue(), error
+
+
+def entries(*command, **options):
+    """Return the entries of an import by name."""
+    out, _error = run("delayq_import", *command, json=True, **options)
+    return {entry["name"]: entry for entry in json.loads(out.splitlines()[-1])["entries"]}
+
+
+def actions(*command, **options):
+    return {name: entry["action"] for name, entry in entries(*command, **options).items()}
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "crontab"
+    path.write_text(LINES)
+    return path
+
+
+@pytest.fixture
+def beat(monkeypatch):
+    """Celery's beat_schedule, as a dict at a dotted path."""
+    monkeypatch.setitem(globals(), "SCHEDULES", {})
+    return lambda **told: SCHEDULES.update(told) or f"{__name__}.SCHEDULES"
+
+
+# -- what is written when
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(table):
+    out, error = run("delayq_import", "crontab", str(table), *MAPS[:1])
+    assert not Schedule.objects.exists()
+    assert error == "1 of 2 entries refused: see the reasons above."
+    lines = out.splitlines()
+    assert lines[0].startswith(
+        "create  /usr/bin/ping-everybody  cron '30 9 * * 1-5' Europe/Riga  tests.app.tasks.noop  next "
+    )
+    assert "        CRON_TZ is followed, as cronie does; Debian's cron ignores it" in lines
+    assert any("mailed to root" in line for line in lines)
+    assert any(line.startswith("refuse  /usr/bin/other") and "@hourly" in line for line in lines)
+    assert any("--map '/usr/bin/other=app.tasks.name'" in line for line in lines)
+    assert "What differs for all of them:" in lines
+    assert lines[-1] == "2 entries: 1 would be created, 1 refused. Nothing was written."
+
+
+def test_written_once_and_unchanged_after_that(table):
+    out, error = run("delayq_import", "crontab", str(table), *MAPS, write=True)
+    assert out.splitlines()[-1] == "2 entries: 1 created, 1 refused." and "1 of 2" in error  # add() needs an argument
+    made = Schedule.objects.get()
+    assert (made.cron, made.timezone, made.overlap, made.enabled) == ("30 9 * * 1-5", "Europe/Riga", "allow", True)
+    assert made.description.startswith("Imported from crontab (")
+    before = Schedule.objects.values().get()
+    assert actions("crontab", str(table), *MAPS[:1], write=True, only=["*ping*"]) == {made.name: "same"}
+    assert Schedule.objects.values().get() == before
+
+
+def test_what_changes_there_changes_here_until_somebody_edits_it(table):
+    command = ("crontab", str(table), *MAPS[:1])
+    options = {"write": True, "only": ["*ping*"]}
+    run("delayq_import", *command, **options)
+    table.write_text(LINES.replace("30 9", "45 9"))
+    assert list(actions(*command, only=["*ping*"]).values()) == ["update"]
+    assert Schedule.objects.get().cron == "30 9 * * 1-5"
+    assert "recurrence cron '30 9 * * 1-5' → cron '45 9 * * 1-5'" in run("delayq_import", *command, **options)[0]
+    made = Schedule.objects.get()
+    assert made.cron == "45 9 * * 1-5"
+    made.max_attempts = 3
+    made.save()
+    (entry,) = entries(*command, **options).values()
+    assert entry["action"] == "keep" and "--overwrite takes max_attempts 3 → 1" in entry["reason"]
+    assert run("delayq_import", *command, **options)[1] == ""  # no failure
+    assert list(actions(*command, **options, overwrite=True).values()) == ["update"]
+    made.refresh_from_db()
+    assert made.max_attempts == 1
+    assert list(actions(*command, **options).values()) == ["same"]
+
+
+def test_the_switch_is_people_s(table):
+    command, options = ("crontab", str(table), *MAPS[:1]), {"write": True, "only": ["*ping*"]}
+    run("delayq_import", *command, **options, disabled=True)
+    made = Schedule.objects.get()
+    assert (made.enabled, made.pause_reason) == (False, "Enable it when crontab is off.")
+    assert list(actions(*command, **options).values()) == ["same"]
+    made.resume()
+    table.write_text(LINES.replace("30 9", "45 9"))
+    assert list(actions(*command, **options, disabled=True).values()) == ["update"]
+    made.refresh_from_db()
+    assert (made.cron, made.enabled) == ("45 9 * * 1-5", True)
+
+
+def test_a_schedule_of_the_same_name_that_was_made_here_is_left_alone(table):
+    Schedule.objects.create(name="/usr/bin/ping-everybody", task=NOOP, kind="cron", cron="0 0 * * *")
+    command, options = ("crontab", str(table), *MAPS[:1]), {"write": True, "only": ["*ping*"]}
+    (entry,) = entries(*command, **options).values()
+    assert entry["action"] == "refuse" and "--prefix" in entry["reason"]
+    assert Schedule.objects.get().cron == "0 0 * * *"
+    assert actions(*command, **options, prefix="cron: ") == {"cron: /usr/bin/ping-everybody": "create"}
+    assert actions(*command, **options, overwrite=True) == {"/usr/bin/ping-everybody": "update"}
+    assert set(Schedule.objects.values_list("cron", flat=True)) == {"30 9 * * 1-5"}
+
+
+def test_all_of_an_origin_are_switched_on_as_the_documentation_says(table):
+    run("delayq_import", "crontab", str(table), *MAPS[:1], write=True, disabled=True)
+    Schedule.objects.create(name="mine", task=NOOP, kind="every", every=timedelta(hours=1), enabled=False)
+    page = (Path(__file__).parents[2] / "docs/coming-over/README.md").read_text("utf-8")
+    (line,) = (line for line in page.splitlines() if "Schedule.objects.filter(" in line)
+    exec(line.strip().removeprefix("> ").removesuffix('"'), {"Schedule": Schedule})  # noqa: S102 - our own page
+    assert set(Schedule.objects.values_list("name", "enabled", "pause_reason")) == {
+        ("/usr/bin/ping-everybody", True, ""), ("mine", False, ""),
+    }  # fmt: skip
+    assert actions("crontab", str(table), *MAPS[:1], only=["*ping*"]) == {"/usr/bin/ping-everybody": "same"}
+
+
+# -- crontab
+
+
+def command_task(monkeypatch, path):
+    """Have another task run management commands."""
+    for module in (plan, crontab):
+        monkeypatch.setattr(module, "COMMAND_TASK", path)
+
+
+def test_management_commands_need_no_map(tmp_path, monkeypatch):
+    path = tmp_path / "t"
+    path.write_text(
+        "0 1 * * * cd /srv && python manage.py clearsessions >> log 2>&1\n"
+        "0 2 * * * flock -n /tmp/l ./manage.py clearsessions\n"
+        "0 3 * * * python manage.py add 2\n"
+        "0 3 * * * python manage.py two words here\n"
+    )
+    command_task(monkeypatch, "tests.app.tasks.missing")
+    assert "missing here" in entries("crontab", str(path), timezone="UTC")["clearsessions"]["reason"]
+    command_task(monkeypatch, "tests.app.tasks.add")
+    found = entries("crontab", str(path), timezone="UTC", write=True)
+    assert {name: entry["action"] for name, entry in found.items()} == {
+        "clearsessions": "create", "clearsessions (2)": "create", "add 2": "create", "two words here": "refuse",
+    }  # fmt: skip
+    assert found["clearsessions"]["notes"] == ["left out: cd /srv, >> log 2>&1"]
+    made = Schedule.objects.in_bulk(field_name="name")
+    assert (made["add 2"].task, made["add 2"].args) == (ADD, ["add", "2"])
+    assert (made["clearsessions"].overlap, made["clearsessions (2)"].overlap) == ("allow", "skip")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("@reboot x", "@reboot"),
+        ("@never x", "no macro"),
+        ("0 0 * * *", "no entry"),
+        ("0~30 * * * * x", "random"),
+        ("0 0 * * * mail%hello", "input by %"),
+        ("61 * * * * x", "minute field"),
+        ("0 0 31 2 * x", "never comes"),
+        ("*/90 * * * * x", "larger than its range"),
+        ("0 0 * * 7-1 x", "reversed"),
+    ],
+)
+def test_what_cannot_be_taken_from_a_crontab_says_why(tmp_path, line, why):
+    path = tmp_path / "t"
+    path.write_text(f"# nothing\n\n{line}\n5 5 * * * good\n")
+    found = entries("crontab", str(path), "--map=*=tests.app.tasks.noop", write=True)
+    good = found.pop("good")
+    assert good["action"] == "create"
+    (bad,) = found.values()
+    assert bad["action"] == "refuse" and why in bad["reason"]
+
+
+def test_the_system_form_has_a_user(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("17 *\t* * *\troot    cd / && run-parts --report /etc/cron.hourly\n")
+    (name,) = entries("crontab", str(path), "--map=*=tests.app.tasks.noop", system=True)
+    assert name == "cd / && run-parts --report /etc/cron.hourly"
+
+
+def test_a_zone_that_nothing_names_is_the_project_s_and_said(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("0 9 * * * x\n")
+    maps = "--map=x=tests.app.tasks.noop"
+    assert any("--timezone" in note for note in entries("crontab", str(path), maps)["x"]["notes"])
+    found = entries("crontab", str(path), maps, timezone="Europe/Riga")["x"]
+    assert not any("--timezone" in note for note in found["notes"])
+    assert found["schedule"]["timezone"] == "Europe/Riga"
+    assert "time zone" in entries("crontab", str(path), maps, timezone="Europe/Rigo")["x"]["reason"]
+
+
+def test_what_the_clocks_do_to_it_is_said(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("30 3 * * * x\n30 9 * * * y\n")
+    found = entries("crontab", str(path), "--map=?=tests.app.tasks.noop", timezone="Europe/Riga")
+    assert "does not exist" in found["x"]["notes"][0] and "comes twice" in found["x"]["notes"][0]
+    assert not found["y"]["notes"]
+
+
+def test_secrets_are_hidden(tmp_path, beat):
+    path = tmp_path / "t"
+    path.write_text("0 9 * * * curl -H 'Authorization: Bearer abcdefgh' x\n")
+    assert "abcdefgh" not in run("delayq_import", "crontab", str(path))[0]
+    source = beat(s={"task": "tests.app.tasks.urgent", "schedule": 60, "kwargs": {"token": "abcdefgh"}})
+    out = run("delayq_import", "celery", source, json=True, write=True)[0]
+    assert "abcdefgh" not in out and '"token": "********"' in out
+    assert Schedule.objects.get().kwargs == {"token": "abcdefgh"}
+
+
+def test_texts_of_others_do_not_move_the_cursor(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("0 9 * * * x \x1b[2J\n")
+    assert "\x1b" not in run("delayq_import", "crontab", str(path))[0]
+
+
+# -- Celery's values, without Celery
+
+
+def test_numbers_and_timedeltas_of_a_beat_schedule_come_over(beat):
+    source = beat(
+        number={"task": ADD, "schedule": 30.0, "args": (16, 16)},
+        delta={"task": ADD, "schedule": timedelta(hours=2), "kwargs": {"a": 1}, "options": {"queue": "mail"}},
+        expiring={"task": NOOP, "schedule": 60, "options": {"expires": 15.0, "priority": 3}},
+        until={"task": NOOP, "schedule": 60, "options": {"expires": datetime(2099, 1, 1, tzinfo=UTC)}},
+        relative={"task": NOOP, "schedule": timedelta(days=1), "relative": True},
+        elsewhere={"task": NOOP, "schedule": 60, "options": {"queue": "gpu"}},
+    )
+    found = entries("celery", source, write=True)
+    assert {entry["action"] for entry in found.values()} == {"create"}
+    made = Schedule.objects.in_bulk(field_name="name")
+    assert (made["number"].every, made["number"].args) == (timedelta(seconds=30), [16, 16])
+    assert (made["delta"].queue, made["delta"].kwargs) == ("mail", {"a": 1})
+    assert (made["expiring"].grace, made["expiring"].missed) == (timedelta(seconds=15), "skip")
+    assert made["until"].end_at == datetime(2099, 1, 1, tzinfo=UTC)
+    assert (made["relative"].cron, made["relative"].timezone) == ("0 0 * * *", "UTC")
+    assert made["elsewhere"].queue == "default" and "'gpu'" in found["elsewhere"]["notes"][-1]
+
+
+def test_an_object_that_looks_like_celery_s_crontab_takes_both_days(beat):
+    told = {"minute": {0}, "hour": {9}, "day_of_month": set(range(8, 15)), "month_of_year": {1}, "day_of_week": {2}}
+    source = beat(s={"task": NOOP, "schedule": SimpleNamespace(**told)})
+    assert entries("celery", source, timezone="Europe/Riga")["s"]["schedule"]["cron"] == "0 9 * 1 2#2"
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"task": "shop.gone.task", "schedule": 5}, "Put @task above task in shop.gone"),
+        ({"task": "gone", "schedule": 5}, "No installed app has a @task function"),
+        ({"task": ADD, "schedule": 5}, "missing a required argument"),
+        ({"task": ADD, "schedule": 5, "args": (object(),)}, "not plain JSON"),
+        ({"task": ADD, "schedule": 5, "kwargs": {"a": datetime(2027, 1, 1, tzinfo=UTC)}}, "not plain JSON"),
+        ({"task": NOOP, "schedule": 0}, "is none"),
+        ({"task": NOOP, "schedule": object()}, "not known here"),
+        ({"task": NOOP, "schedule": SimpleNamespace(event="sunset", lat=1)}, "sun"),
+        ({"task": NOOP}, "'schedule'"),
+        ("text", "is a dict"),
+    ],
+)
+def test_what_cannot_be_taken_over_says_why_and_holds_up_nothing(beat, told, why):
+    found = entries("celery", beat(bad=told, good={"task": NOOP, "schedule": 60}), write=True)
+    assert (found["bad"]["action"], found["good"]["action"]) == ("refuse", "create")
+    assert why in found["bad"]["reason"]
+
+
+def test_a_function_that_calls_management_commands_is_ours(beat, monkeypatch):
+    command_task(monkeypatch, ADD)
+    source = beat(s={"task": "django.core.management.call_command", "schedule": 60, "args": ("clearsessions",)})
+    assert entries("celery", source)["s"]["schedule"]["task"] == ADD
+
+
+# -- between projects
+
+
+def test_what_is_exported_is_imported_as_it_was_and_once(tmp_path):
+    Schedule.objects.create(
+        name="a", task=ADD, args=[1], kwargs={"b": 2}, kind="cron", cron="H 9 * * 1-5", timezone="Europe/Riga",
+        start_at=datetime(2027, 1, 1, tzinfo=UTC), jitter=timedelta(seconds=90), description="why\n\nthat is",
+        keep="last", keep_last=5, grace=timedelta(minutes=2), enabled=False, pause_reason="holidays",
+    )  # fmt: skip
+    Schedule.objects.create(
+        name="b", task=NOOP, kind="every", every=timedelta(hours=1), queue="mail", every_from="finish"
+    )
+    Schedule.objects.create(name="c", task=NOOP, kind="once", at=datetime(2099, 1, 1, tzinfo=UTC))
+    out, error = run("delayq_export")
+    path = tmp_path / "lines"
+    path.write_text(out)
+    told = [json.loads(line) for line in out.splitlines()]
+    assert [one["name"] for one in told] == ["a", "b", "c"] and {one["version"] for one in told} == {1}
+    assert told[0]["jitter"] == "P0DT00H01M30S" or told[0]["jitter"]
+    assert set(actions("json", str(path), write=True).values()) == {"same"}
+    Schedule.objects.all().delete()
+    assert set(actions("json", str(path), write=True).values()) == {"create"}
+    assert run("delayq_export")[0] == out and error == ""
+    assert set(actions("json", str(path), write=True).values()) == {"same"}
+    made = Schedule.objects.get(name="a")
+    assert (made.enabled, made.pause_reason, made.jitter) == (False, "holidays", timedelta(seconds=90))
+    assert made.description.startswith("why\n\nthat is\n\nImported from json (")
+    assert json.loads(run("delayq_export", "b")[0])["name"] == "b"
+    assert run("delayq_export", "none")[1] == "There is no schedule 'none'."
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "no JSON"),
+        ("[]", "no schedule"),
+        ('{"version": 1, "name": "s"}', "no schedule"),
+        ('{"version": 2, "name": "s", "task": "t"}', "of version 2"),
+        ('{"version": 1, "name": "s", "task": "t", "colour": 1}', "knows no colour"),
+        ('{"version": 1, "name": "s", "task": "t", "args": {}}', "args must be"),
+        ('{"version": 1, "name": "s", "task": "t", "every": "soon"}', "none of its field"),
+        ('{"version": 1, "name": "s", "task": "tests.app.tasks.noop"}', "kind"),
+        ('{"version": 1, "name": "s", "task": "tests.app.tasks.noop", "kind": "cron", "cron": 5}', "cron"),
+    ],
+)
+def test_a_line_that_is_no_schedule_says_why(tmp_path, line, why):
+    path = tmp_path / "lines"
+    path.write_text(line)
+    (entry,) = entries("json", str(path), write=True).values()
+    assert entry["action"] == "refuse" and why in entry["reason"]
+
+
+def test_two_entries_of_one_name_are_one_and_a_refusal(tmp_path):
+    line = json.dumps({"version": 1, "name": "s", "task": NOOP, "kind": "cron", "cron": "0 0 * * *"})
+    path = tmp_path / "lines"
+    path.write_text(f"{line}\n{line}\n")
+    out, error = run("delayq_import", "json", str(path), write=True)
+    assert "another entry of the name 's'" in out and "1 of 2" in error
+    assert Schedule.objects.count() == 1
+
+
+# -- sources
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("crontab", "/nowhere"), "cannot be read"),
+        (("celery",), "Give the dotted path"),
+        (("celery", "nowhere.app"), "There is no module 'nowhere'"),
+        (("celery", "tests.app.nowhere"), "has no 'nowhere'"),
+        (("celery", "tests.app.tasks.CALLS"), "is no Celery app"),
+        (("celery", "..x"), "is no dotted path"),
+        (("huey", "tests.app.tasks.CALLS"), "is no Huey"),
+        (("procrastinate", "tests.app.tasks.CALLS"), "is no procrastinate"),
+        (("apscheduler", "tests.app.tasks.CALLS"), "is no scheduler"),
+        (("rq-scheduler", "tests.app.tasks.CALLS"), "is no rq_scheduler"),
+        (("django-celery-beat",), "leave 'django_celery_beat' in INSTALLED_APPS"),
+        (("django-q2",), "leave 'django_q' in INSTALLED_APPS"),
+        (("django-tasks-scheduler",), "leave 'scheduler' in INSTALLED_APPS"),
+        (("crontab", "x", "--map=x"), "is no PATTERN"),
+        (("nothing",), "invalid choice"),
+    ],
+)
+def test_a_source_that_is_none_says_what_to_give(command, why):
+    _out, error = run("delayq_import", *command)
+    assert why in error
+
+
+@pytest.mark.parametrize("name", ORIGINS)
+def test_each_origin_has_a_page_and_the_page_has_what_differs(name):
+    page = Path(__file__).parents[2] / "docs" / "coming-over" / f"{name}.md"
+    text = " ".join(page.read_text("utf-8").split())
+    for line in origin(name).DIFFERS:
+        assert line in text, line
+
+
+def test_a_schedule_that_is_written_runs_its_task(beat):
+    entries("celery", beat(s={"task": ADD, "schedule": 3600, "args": (1,)}), write=True)
+    made = Schedule.objects.get()
+    assert tasks.add.call(*made.args) == 2 and os.environ
+    assert len(made.preview(3)) == 3
