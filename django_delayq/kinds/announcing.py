@@ -16,6 +16,7 @@ from ..redaction import redact_text
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_finished, run_skipped
 from ..timing import to_ms
+from .execution import log_failed
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -77,7 +78,11 @@ def log_run(outcome: Outcome) -> None:
         return
     event = run_event(run) | outcome.trace
     message = f"{event['event']:<9} {event['schedule']}".replace("%", "%%").replace("\n", " ")
-    logger.log(level, f"{message}  %s", _line(event), exc_info=outcome.error, extra={"delayq": event, **labels_of(run)})
+    extra = {"delayq": event, **labels_of(run)}
+    if outcome.error is None:
+        logger.log(level, f"{message}  %s", _line(event), extra=extra)
+    else:
+        log_failed(level, f"{message}  %s", (_line(event),), outcome.error, run.error, extra)
 
 
 def idempotency_key(run: RunRow) -> str:

@@ -21,7 +21,7 @@ from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
 from .base import EXECUTING, Held
-from .execution import Told, backoff_ms, hung, perform_task, take, tell
+from .execution import Told, backoff_ms, hung, log_failed, perform_task, take, tell
 from .timeouts import Timeouts
 
 #: Until a job's text is read.
@@ -207,9 +207,8 @@ def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool
 
 def _log_retry(held: HeldJob, delay_ms: int, told: Told) -> None:
     event = {"event": "retrying", **held.labels, "reason": told.title, "traceback": told.text}
-    text = "%s failed, the next attempt is in %.1f s: %s"
-    extra = {"delayq": event, **held.labels}
-    logger.warning(text, held.title, delay_ms / 1000, told.title, exc_info=told.error, extra=extra)
+    text, args = "%s failed, the next attempt is in %.1f s: %s", (held.title, delay_ms / 1000, told.title)
+    log_failed(logging.WARNING, text, args, told.error, told.text, {"delayq": event, **held.labels})
 
 
 def _note_lost(held: HeldJob) -> None:

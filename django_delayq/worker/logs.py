@@ -40,11 +40,8 @@ class _Formatter(logging.Formatter):
         self._process = process
 
     def _below(self, record: logging.LogRecord) -> str:
-        """Return the traceback, '' where there is none. An outcome tells its own without the secrets of its call."""
-        told = getattr(record, "delayq", {}).get("traceback")
-        if record.exc_info and told is None:
-            return redact_text(self.formatException(record.exc_info))
-        return str(told or "") if record.exc_info else ""
+        """Return the traceback, '' where there is none."""
+        return redact_text(record.exc_text or self.formatException(record.exc_info)) if record.exc_info else ""
 
 
 class LineFormatter(_Formatter):
