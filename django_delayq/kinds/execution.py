@@ -224,6 +224,8 @@ def log_failed(
 
     Whoever formats the exception itself, as Sentry does, has its message as the task worded it.
     """
+    if not logger.isEnabledFor(level):
+        return
     info = type(error), error, error.__traceback__
     record = logger.makeRecord(logger.name, level, __file__, 0, message, args, info, extra=extra)
     record.exc_text = text.rstrip("\n")
