@@ -48,12 +48,12 @@ class LineFormatter(_Formatter):
     """`2026-11-21 10:00:00.012 INFO  message`, in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, with a traceback below where there is one."""
+        """Return the line, with a traceback below where there is one; that of an outcome stands in the ledger."""
         moment = datetime.fromtimestamp(record.created, UTC)
         mark = "" if self._process is None else f"[{self._process}] "
         text = mark + plain(_BREAK.sub(" ", redact_text(record.getMessage())))
         line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {text}"
-        below = self._below(record)
+        below = "" if hasattr(record, "delayq") else self._below(record)
         return line + ("\n" + plain(below, keep="\n") if below else "")
 
 

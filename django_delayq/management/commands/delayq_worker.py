@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import time
 from argparse import ArgumentParser
@@ -37,6 +38,7 @@ MOST = {
     "max_memory_per_process": None,
     "metrics": 65535,
 }
+HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 #: What Django's reloader takes as a wish to be started again.
 RELOAD = 3
 
@@ -244,6 +246,8 @@ def _listening(options: WorkerOptions) -> Iterator[None]:
 def _check_together(options: dict[str, Any]) -> None:
     if options["metrics"] is not None and not metrics.is_there():
         raise CommandError(f"--metrics: {metrics.MISSING}")
+    if not HOST.fullmatch(options["metrics_host"]):
+        raise CommandError(f"--metrics-host must be an address or a name, not {options['metrics_host']!r}.")
     if options["burst"] and options["reload"]:
         raise CommandError("--burst ends by itself and --reload never does: use one of them.")
     if options["processes"] is not None and options["reload"]:
