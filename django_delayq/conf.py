@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
@@ -23,7 +24,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_noop
 
-from .redaction import redact_text
+from .redaction import HIDDEN, looks_secret, redact_text
 from .spelling import did_you_mean
 
 logger = logging.getLogger("django_delayq")
@@ -58,7 +59,8 @@ class _Rule(NamedTuple):
     def check(self, name: str, value: object) -> None:
         """Refuse a value that is not as it must be."""
         if not self.holds(value):
-            raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {redact_text(repr(value))}.")
+            shown = HIDDEN if looks_secret(name) else redact_text(repr(value))
+            raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {shown}.")
 
 
 def _number(low: float, high: float, *, whole: bool = False) -> _Rule:
@@ -91,6 +93,11 @@ def _setting(default: Value, rule: _Rule) -> Value:
 
 
 _BOOLEAN = _Rule("True or False", lambda value: isinstance(value, bool))
+_TRACES = _Rule(
+    'False, or True with the packages of: pip install "django-delayq[otel]"',
+    lambda value: isinstance(value, bool) and (not value or find_spec("opentelemetry") is not None),
+)
+_TOKEN = _text(re.compile(r"|\S{16,}"), "a text of at least 16 characters without spaces, or empty")
 _DAYS = _number(1, 36500, whole=True)
 _ALIAS = _text(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)")
 _OUTCOMES = ("succeeded", "failed", "skipped", "lost")
@@ -131,6 +138,9 @@ class Config:
     history_days: int | Mapping[str, int | None] | None = _setting(None, _HISTORY)
     sync_after_migrate: bool = _setting(False, _BOOLEAN)
     accept_jobs_without_queue: bool = _setting(True, _BOOLEAN)
+    #: Whoever has it may read the metrics of the web view; empty: nobody.
+    metrics_token: str = field(default="", repr=False, metadata={"rule": _TOKEN})
+    traces: bool = _setting(False, _TRACES)
 
     def days_kept(self, outcome: str) -> int | None:
         """Return for how many days runs of this outcome are kept; None for ever."""

@@ -25,11 +25,14 @@ MOST_TASKS = 2_000
 
 #: "points" or "jobs", the queue, the path of the task.
 Key = tuple[str, str, str]
-#: Of one key: an outcome -> how often; `lag:<bound>`, `ran:<bound>` -> how many waited, ran for so long at most.
+#: Of one key: an outcome -> how often; `lag:<bound>`, `ran:<bound>` -> how many waited, ran for so long at most;
+#: `lag:us`, `ran:us` -> for how many µs together.
 Tally = dict[str, int]
 
 #: What a histogram's buckets are called: with their bounds, so that other bounds can stand beside them one day.
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
+#: And what their sums are called; who has counted before there were sums has none.
+LAG_SUM, RAN_SUM = "lag:us", "ran:us"
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
@@ -47,9 +50,11 @@ class Counts(dict[Key, Tally]):
         if lag is not None:
             bucket = LAG[bisect_left(_BOUNDS, lag)]
             tally[bucket] = tally.get(bucket, 0) + 1
+            tally[LAG_SUM] = tally.get(LAG_SUM, 0) + int(lag * 1e6)
         if ran is not None:
             bucket = RAN[bisect_left(_BOUNDS, ran)]
             tally[bucket] = tally.get(bucket, 0) + 1
+            tally[RAN_SUM] = tally.get(RAN_SUM, 0) + int(ran * 1e6)
 
     def _new(self, key: Key) -> Tally:
         return self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})

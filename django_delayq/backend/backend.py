@@ -13,7 +13,7 @@ from typing import Any
 
 from django.core import checks
 
-from .. import conf, registry
+from .. import conf, registry, tracing
 from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..exceptions import BrokerError, JobHeld, UnknownTask
 from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running
@@ -95,6 +95,14 @@ class DelayQBackend(BaseTaskBackend):
         Raises:
             InvalidTask, InvalidArguments, BrokerUnavailable: See `enqueue`.
         """
+        if not tracing.is_on():
+            return self._enqueue(calls)
+        with tracing.enqueueing() as tell:
+            results = self._enqueue(calls)
+            tell(results)
+        return results
+
+    def _enqueue(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         items = self._preparer.prepare(calls)
         self._stores[0].enqueue(items, type(self))
         return [result for result, _ in items]

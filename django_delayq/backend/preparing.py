@@ -9,11 +9,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from .. import conf, registry
+from .. import conf, registry, tracing
 from ..broker import NewJob
 from ..compat import AnyTask, InvalidTask, TaskResultStatus
 from ..fields import utcnow
-from ..jobs import Call, CallLine, encode, key_hash, new_members, result_id
+from ..jobs import Call, CallLine, encode, key_hash, new_members, result_id, with_trace
 from ..jobs.ids import with_head
 from ..jobs.results import JobResult, instant
 from ..jobs.task import retries_of, unique_key_of
@@ -49,7 +49,7 @@ class Preparer:
         """
         items: list[Enqueued] = []
         known: dict[int, Prepared] = {}
-        now_ms = int(time.time() * 1000)
+        now_ms, carried = int(time.time() * 1000), tracing.carrier()
         enqueued_at = instant(now_ms)
         all_calls = list(calls)
         for member, (task, args, kwargs) in zip(new_members(len(all_calls)), all_calls, strict=True):
@@ -72,7 +72,8 @@ class Preparer:
                 errors=[],
                 worker_ids=[],
             )
-            payload = encode(queue, name, line.encode(result.args, result.kwargs, now_ms))
+            text = with_trace(line.encode(result.args, result.kwargs, now_ms), carried)
+            payload = encode(queue, name, text)
             items.append((result, (queue, NewJob(name, call.run_after or 0, call.priority, call.unique, payload))))
         return items
 

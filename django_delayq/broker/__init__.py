@@ -12,6 +12,8 @@ from .keys import member_shard as member_shard
 from .pruning import PruningNotes as PruningNotes
 from .scripts import claimed_ms as claimed_ms
 from .scripts import held_by as held_by
+from .traces import note_trace as note_trace
+from .traces import read_trace as read_trace
 from .types import Claim as Claim
 from .types import Definition as Definition
 from .types import Entry as Entry

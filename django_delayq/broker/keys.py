@@ -83,6 +83,11 @@ def pruning_key(prefix: str, shard: Shard, what: str) -> str:
     return f"{{{prefix}:{shard}}}:pruning:{what}"
 
 
+def trace_key(prefix: str, shard: Shard, member: str) -> str:
+    """STRING, expires: in which trace a schedule was saved last, or a run ordered."""
+    return f"{{{prefix}:{shard}}}:trace:{member}"
+
+
 def wake_channel(prefix: str) -> str:
     """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared."""
     return f"{prefix}:wake"
@@ -105,6 +110,6 @@ def prefix_keys(prefix: str) -> dict[str, str]:
 def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
     parts = "|".join(part for part in TYPES if part not in OF_A_WORKER)
-    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning", "build"))
+    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning", "build", "trace"))
     named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
     return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None

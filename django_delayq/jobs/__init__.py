@@ -16,6 +16,8 @@ from .record import (
     encode,
     encode_state,
     sign_anew,
+    trace_of,
+    with_trace,
 )
 from .results import as_called, as_result
 from .task import DelayQTask
@@ -24,5 +26,5 @@ __all__ = [
     "IN_DATABASE", "MAX_QUEUE", "Call", "CallLine", "DelayQTask", "JobContext", "Options", "Retries", "State",
     "as_called", "as_result", "attempts_of", "bare", "decode", "decode_lines", "decode_state", "encode", "encode_state",
     "is_member", "key_hash", "new_members", "note_cancelled", "note_failed", "note_lost", "note_running", "parse_id",
-    "result_id", "revived", "sign_anew",
+    "result_id", "revived", "sign_anew", "trace_of", "with_trace",
 ]  # fmt: skip

@@ -2,6 +2,10 @@
 
 The second line never changes, so that it is encoded once. All instants are ms since the epoch.
 
+Note [Traced]
+In which trace a job was enqueued (`tracing.py`) stands in the call's line as first `args`, before the real ones, for
+the reason of Note [Signed for a queue]: workers of any version read the same call, and sign the line anew as it is.
+
 Note [Signed for a queue]
 Whoever can write to Redis shall not choose which workers execute a job. So the text that is signed begins with the
 prefix and the queue that it is for. They stand in the call's line as a first `backend`, before the real one: where JSON
@@ -18,7 +22,7 @@ as they were, and are read as they were.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
@@ -37,6 +41,8 @@ TOO_LARGE = f"{ResultTooLarge.__module__}.{ResultTooLarge.__qualname__}"
 
 #: How a line begins that says for which queue it is. See Note [Signed for a queue].
 _MARK = '{"backend":"'
+#: How a line begins that says in which trace it was enqueued. See Note [Traced].
+_TRACED = '{"args":{'
 #: How a line begins that tells of earlier attempts. See Note [Past].
 _PAST = '{"value":{"times":'
 #: What stands in every line of a state, in this order.
@@ -169,6 +175,22 @@ def sign_anew(queue: str, member: str, payload: str) -> str:
 def bare(line: str) -> str:
     """Return the line of a call without what it says of its queue."""
     return "{" + line.partition(",")[2] if line.startswith(_MARK) else line
+
+
+def with_trace(line: str, carried: Mapping[str, str]) -> str:
+    """Return the line of a call with what is carried of a trace. See Note [Traced]."""
+    return f'{{"args":{_dumps(carried)},{line[1:]}' if carried else line
+
+
+def trace_of(line: str) -> dict[str, str]:
+    """Return what the line of a call carries of a trace; empty where there is nothing that can be read."""
+    if not line.startswith(_TRACED):
+        return {}
+    try:
+        found, _ = _first_value(line, len(_TRACED) - 1)
+    except (ValueError, RecursionError):
+        return {}
+    return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
 @lru_cache(maxsize=1024)

@@ -15,6 +15,8 @@ from ..plain import iso
 from ..redaction import redact_text
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_finished, run_skipped
+from ..timing import to_ms
+from .execution import log_failed
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -35,7 +37,7 @@ def announce(outcome: Outcome, counted: Counts) -> None:
     if run.status == Status.QUEUED:
         return
     _count(run, counted)
-    log_run(run)
+    log_run(outcome)
     if run.status == Status.SKIPPED:
         send(run_skipped, run, outcome.schedule)
     elif run.status not in OPEN:
@@ -65,13 +67,33 @@ def send(signal: Signal, run: RunRow, schedule: ScheduleRow) -> None:
         signal.send_robust(sender=Schedule, run=ledger.as_run(run), schedule=ledger.as_schedule(schedule))
 
 
-def log_run(run: RunRow) -> None:
-    """Log what became of a due point."""
+def log_run(outcome: Outcome) -> None:
+    """Log what became of a due point, with the exception where it failed.
+
+    The message is the same for all points of a schedule that end alike: so tools group them.
+    """
+    run = outcome.run
     level = LEVELS.get(run.status, logging.INFO)
     if not logger.isEnabledFor(level):
         return
-    event = run_event(run)
-    logger.log(level, _line(event), extra={"delayq": event})
+    event = run_event(run) | outcome.trace
+    message = f"{event['event']:<9} {event['schedule']}".replace("%", "%%").replace("\n", " ")
+    extra = {"delayq": event, **labels_of(run)}
+    if outcome.error is None:
+        logger.log(level, f"{message}  %s", _line(event), extra=extra)
+    else:
+        log_failed(level, f"{message}  %s", (_line(event),), outcome.error, run.error, extra)
+
+
+def idempotency_key(run: RunRow) -> str:
+    """Return the text that is the same for every execution of a due point, and for no other point."""
+    return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
+
+
+def labels_of(run: RunRow) -> dict[str, str | int]:
+    """See `Held.labels`."""
+    labels = {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": idempotency_key(run)}
+    return {**labels, "attempt": run.attempt}
 
 
 def run_event(run: RunRow) -> dict[str, Any]:
@@ -104,7 +126,7 @@ def run_event(run: RunRow) -> dict[str, Any]:
 
 
 def _line(event: dict[str, Any]) -> str:
-    parts = [f"{event['event']:<9} {event['schedule']}", f"due {event['due_at'][:19].replace('T', ' ')}"]
+    parts = [f"due {event['due_at'][:19].replace('T', ' ')}"]
     if "last_due_at" in event:
         parts.append(f"to {event['last_due_at'][:19].replace('T', ' ')}")
     if "points" in event:

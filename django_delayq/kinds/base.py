@@ -9,8 +9,10 @@ name more in `Claimed.also`, by which the claim of the first kind says that the 
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from django.db import Error
 from django.db.models import Model
@@ -18,6 +20,9 @@ from django.db.models import Model
 from ..broker import Shard
 from ..compat import AnyTask
 from ..counters import Counts
+
+if TYPE_CHECKING:
+    from .execution import Told
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +57,9 @@ class Held:
     stopped_by: str | None = None
     #: How an `async def` task is interrupted: by its event loop.
     interrupt: Callable[[], object] | None = None
+    #: What ended its last attempt, where that failed; and the span of that attempt, where there are traces.
+    failure: "Told | None" = None
+    span: Any = None
     _unconcluded: list[None] = field(default_factory=lambda: [None])
 
     def conclude(self) -> bool:
@@ -80,6 +88,23 @@ class Held:
         """What people call it."""
         return self.member
 
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """What names its execution beside the lines of a log, and in a trace: task, queue, attempt, and which it is."""
+        return {}
+
+    @property
+    def waited(self) -> tuple[datetime | None, float | None]:
+        """When it was due, and for how many seconds it has waited since; None where that says nothing."""
+        return None, None
+
+    def carried(self) -> tuple[dict[str, str], bool]:
+        """Return in which trace it was asked for, and whether it is a part of that trace: `tracing.py`."""
+        return {}, False
+
+
+#: What the present context executes.
+EXECUTING: ContextVar[Held | None] = ContextVar("delayq_executing", default=None)
 
 H = TypeVar("H", bound=Held)
 

@@ -217,6 +217,21 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
     return Told(path, title, text[-MAX_ERROR_CHARS:], error)
 
 
+def log_failed(
+    level: int, message: str, args: tuple[Any, ...], error: BaseException, text: str, extra: dict[str, Any]
+) -> None:
+    """Log what ended a call with the exception, and with this text of it, without secrets, for all formatters.
+
+    Whoever formats the exception itself, as Sentry does, has its message as the task worded it.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    info = type(error), error, error.__traceback__
+    record = logger.makeRecord(logger.name, level, __file__, 0, message, args, info, extra=extra)
+    record.exc_text = text.rstrip("\n")
+    logger.handle(record)
+
+
 def _title(error: BaseException, timeout: float | None) -> str:
     if issubclass(type(error), TaskCancelled) and not error.args:
         return "TaskCancelled: stopped by somebody"

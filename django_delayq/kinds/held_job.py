@@ -8,20 +8,20 @@ where that failed, inside the exception's handler; a return value that is no JSO
 import logging
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..broker import JobEntry, JobSettlement, held_by
 from ..compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ..exceptions import ResultTooLarge, TaskCancelled, TaskTimeout
-from ..jobs import Call, JobContext, Retries, State, as_result, encode, note_failed, note_lost, result_id
+from ..jobs import Call, JobContext, Retries, State, as_result, encode, note_failed, note_lost, result_id, trace_of
 from ..jobs.results import instant
 from ..jobs.task import as_enqueued
 from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
-from .base import Held
-from .execution import backoff_ms, hung, perform_task, take, tell
+from .base import EXECUTING, Held
+from .execution import Told, backoff_ms, hung, log_failed, perform_task, take, tell
 from .timeouts import Timeouts
 
 #: Until a job's text is read.
@@ -66,6 +66,28 @@ class HeldJob(Held):
     def title(self) -> str:
         """What people call it."""
         return f"job {self.result_id}"
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """See `Held.labels`."""
+        labels = {"task": self.read.task, "queue": self.shard.queue, "job": self.result_id}
+        return {**labels, "attempt": len(self.state.workers)}
+
+    @property
+    def waited(self) -> tuple[datetime | None, float | None]:
+        """See `Held.waited`."""
+        return instant(self.read.run_after or self.read.enqueued), self.lag
+
+    @property
+    def lag(self) -> float | None:
+        """For how many seconds it waited for its first attempt; None where that is not the last one."""
+        if self.state.attempted is None or len(self.state.workers) != 1 or self.state.earlier:
+            return None
+        return max(0, self.state.attempted - (self.read.run_after or self.read.enqueued)) / 1000
+
+    def carried(self) -> tuple[dict[str, str], bool]:
+        """See `Held.carried`."""
+        return trace_of(self.line), True
 
     @property
     def stop_key(self) -> str:
@@ -160,24 +182,33 @@ def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool
     """Say what becomes of a job whose attempt failed: another one after a delay, or its end among the dead."""
     call, state = held.read, held.state
     attempts, backoff, timeout = held.retries
-    told = tell(error, call, timeout=timeout or None, trace=trace)
+    told = held.failure = tell(error, call, timeout=timeout or None, trace=trace)
     if final:
         _note_lost(held)
     state.errors.append((told.path, told.text))
     if not final and held.stopped_by is None and len(state.workers) < (attempts or 1):
         note_failed(state, int(time.time() * 1000))
         delay_ms = backoff_ms(timedelta(seconds=backoff or 0), len(state.workers))
-        logger.warning("%s failed, the next attempt is in %.1f s: %s", held.title, delay_ms / 1000, told.title)
+        _log_retry(held, delay_ms, told)
         held.settle("retry", delay_ms, _text(held))
         return
     state.status, state.finished = "FAILED", int(time.time() * 1000)
     result = result or as_result(held.task, held.result_id, call, state)  # type: ignore[arg-type]
     result.errors[:] = [TaskError(exception_class_path=known, traceback=shown) for known, shown in state.errors]
+    token = EXECUTING.set(held)  # whose labels the line of Django's receiver has, whatever the thread
     try:
-        raise told.error  # Django's receiver logs the exception that is being handled
+        raise told.error  # that receiver logs the exception that is being handled
     except BaseException:
         _finish(held, result, TaskResultStatus.FAILED)
+    finally:
+        EXECUTING.reset(token)
     held.settle("dead", 0, _text(held))
+
+
+def _log_retry(held: HeldJob, delay_ms: int, told: Told) -> None:
+    event = {"event": "retrying", **held.labels, "reason": told.title, "traceback": told.text}
+    text, args = "%s failed, the next attempt is in %.1f s: %s", (held.title, delay_ms / 1000, told.title)
+    log_failed(logging.WARNING, text, args, told.error, told.text, {"delayq": event, **held.labels})
 
 
 def _note_lost(held: HeldJob) -> None:

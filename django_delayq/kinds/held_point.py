@@ -18,20 +18,20 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from .. import chain, handover
-from ..broker import Entry, Settlement
+from .. import chain, handover, tracing
+from ..broker import Entry, Settlement, read_trace, web
 from ..compat import AnyTask, TaskResult, TaskResultStatus
 from ..context import RunContext
-from ..exceptions import HandoverFailed, HandoverRefused, InvalidArguments, TaskTimeout
+from ..exceptions import BrokerError, HandoverFailed, HandoverRefused, InvalidArguments, TaskTimeout
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome, as_schedule, keep_former
-from ..models import Status
+from ..models import Origin, Status
 from ..models.cancellation import run_key
 from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
 from ..timing import Skip, from_ms, to_ms
-from .announcing import send
+from .announcing import idempotency_key, labels_of, send
 from .base import AGAIN_MS, Held, Verdicts
 from .execution import Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
@@ -75,6 +75,27 @@ class HeldPoint(Held):
     def title(self) -> str:
         """What people call it."""
         return self.member if not self.outcome else f"{self.outcome.run.schedule_name} due {self.outcome.run.due_at}"
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """See `Held.labels`."""
+        return labels_of(self.outcome.run)
+
+    @property
+    def waited(self) -> tuple[datetime | None, float | None]:
+        """See `Held.waited`."""
+        run = self.outcome.run
+        return run.due_at, None if run.lag is None or run.attempt > 1 else run.lag.total_seconds()
+
+    def carried(self) -> tuple[dict[str, str], bool]:
+        """See `Held.carried`; of what Redis does not tell now there is no trace."""
+        run = self.outcome.run
+        ordered = run.origin != Origin.DUE
+        member = chain.run_member_of(run.pk) if ordered else chain.member_of(run.schedule_id)
+        try:
+            return web.ask(partial(read_trace, member=member, queue=self.shard.queue)), ordered
+        except BrokerError:
+            return {}, False
 
     @property
     def in_chain(self) -> bool:
@@ -151,11 +172,6 @@ REASON_HUNG = "timeout"
 REASON_CANCELLED = "cancelled"
 
 
-def idempotency_key(run: RunRow) -> str:
-    """Return the text that is the same for every execution of a due point, and for no other point."""
-    return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
-
-
 class PointCalls:
     """What a slot does with a point, for `Points`."""
 
@@ -167,6 +183,8 @@ class PointCalls:
         assert task is not None  # noqa: S101 - it is executed
         run.started_at = datetime.now(UTC)
         run.worker = held.worker
+        if held.span is not None:
+            held.outcome.trace = tracing.ids(held.span)
         send(run_started, run, schedule)
         run.attempt += 1
         try:
@@ -187,8 +205,9 @@ class PointCalls:
             run.status, run.error = Status.SUCCEEDED, ""
             run.reason = REASON_HANDED_OVER if schedule.backend else ""
         else:
-            told = _told(error, schedule)
+            told = held.failure = _told(error, schedule)
             run.error, run.reason = told.text, told.title
+            held.outcome.error = told.error
             held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
         return True
@@ -197,7 +216,8 @@ class PointCalls:
         """See `Kind.give_up`: failed or retrying, without the task."""
         run, schedule = held.outcome.run, held.outcome.schedule
         error = TaskTimeout()
-        run.error, run.reason = _told(error, schedule, hung(held, where)).text, REASON_HUNG
+        held.failure = _told(error, schedule, hung(held, where))
+        run.error, run.reason, held.outcome.error = held.failure.text, REASON_HUNG, error
         held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
 

@@ -185,10 +185,7 @@ def _count(job: HeldJob, counted: Counts) -> None:
     if not job.executed:
         counted.add(key, "lost")
         return
-    lag = None
-    if state.attempted is not None and len(state.workers) == 1 and not state.earlier:
-        lag = max(0, state.attempted - (call.run_after or call.enqueued)) / 1000
-    counted.add(key, OUTCOMES.get(state.status, "retried"), lag=lag, ran=job.seconds)
+    counted.add(key, OUTCOMES.get(state.status, "retried"), lag=job.lag, ran=job.seconds)
 
 
 #: Of a job that has ended, by its state's status.

@@ -1,6 +1,6 @@
 """What is to be written into the ledger, and what became of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -36,6 +36,9 @@ class Outcome:
     next_point: datetime | None = None
     repeated: bool = False
     owner: "Outcome | None" = None
+    #: For whoever tells of it: what ended the execution, and the ids of its trace.
+    error: BaseException | None = field(default=None, repr=False)
+    trace: dict[str, str] = field(default_factory=dict)
 
 
 def version_of(run: RunRow) -> Version:

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from django.db import DatabaseError, transaction
 
-from .. import chain, conf, failpoints, ledger
-from ..broker import Broker, EntryView, NewJob, web
+from .. import chain, conf, failpoints, ledger, tracing
+from ..broker import Broker, EntryView, NewJob, note_trace, web
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import Run, Schedule
 from .durable import put_jobs
@@ -29,8 +29,15 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
     Their states learn their next points within the transaction, whether Redis is there or not.
     """
     if pks and len(pks) <= MOST_AT_ONCE and conf.mirrors():
-        read_wanted(pks)
-        _after_commit("An edit", lambda broker: sync(broker, pks), using)
+        wanted, carried = read_wanted(pks), tracing.carrier()
+        members = [(item.member, item.queue) for item in wanted] if carried else []
+
+        def write(broker: Broker) -> None:
+            with suppress(BrokerError):  # what matters is told by the next one
+                note_trace(broker, members, carried)
+            sync(broker, pks)
+
+        _after_commit("An edit", write, using)
 
 
 def sweep_after_commit(count: int, *, using: str) -> None:
@@ -41,8 +48,17 @@ def sweep_after_commit(count: int, *, using: str) -> None:
 
 def enqueue_after_commit(runs: Sequence[Run], *, using: str) -> None:
     """Put ordered runs into Redis once the current transaction is committed. Never raises because of Redis."""
-    if runs:
-        _after_commit("An order", lambda broker: enqueue_runs(broker, runs), using)
+    if not runs:
+        return
+    carried = tracing.carrier()
+    members = [(chain.run_member_of(run.pk), run.queue) for run in runs] if carried else []
+
+    def write(broker: Broker) -> None:
+        with suppress(BrokerError):
+            note_trace(broker, members, carried)  # first: it may start at once
+        enqueue_runs(broker, runs)
+
+    _after_commit("An order", write, using)
 
 
 def put_after_commit(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], object], *, using: str) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from ..worker.exit_codes import OK, RECYCLE
-from ..worker.options import LEAVING, WORKING
+from ..worker.options import LEAVING, PORT, WORKING
 from .channel import VARIABLE
 from .process import held_back
 
@@ -25,6 +25,8 @@ class Child:
         #: What it has said so far.
         self.spoke = self.working = self.leaving = False
         self.stopping = self.killed = self.hung_up = False
+        #: Where it tells its metrics; None where it does not.
+        self.metrics_port: int | None = None
         self.renew = False  # it is to be replaced although it works
         #: When it has to be gone; None while it may stay.
         self.deadline: float | None = None
@@ -59,6 +61,9 @@ class Child:
         self.hung_up = not received
         *words, self._rest = (self._rest + received).split(b"\n")
         self.working = self.working or WORKING.encode() in words
+        for word in words:
+            if word.startswith(PORT.encode()):
+                self.metrics_port = int(word.removeprefix(PORT.encode()))
         self.leaving = self.leaving or LEAVING.encode() in words
 
     @property

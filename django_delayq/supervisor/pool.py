@@ -46,6 +46,11 @@ class Pool:
         """True once nobody lives, and nobody is to be started."""
         return not self.children and (self.stopping or len(self._over) == len(self._backoffs))
 
+    @property
+    def metrics_ports(self) -> dict[int, int]:
+        """Where each process tells its metrics, by its number: where there are two, the one that is to stay."""
+        return {child.number: child.metrics_port for child in self.children if child.metrics_port is not None}
+
     def _at(self, number: int) -> list[Child]:
         """Return who has this number, and then who is to succeed it; not who only drains."""
         return [child for child in self.children if child.number == number and not child.stopping]

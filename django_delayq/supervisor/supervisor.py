@@ -8,6 +8,7 @@ import logging
 import os
 import selectors
 import time
+from collections.abc import Callable
 
 from .. import conf
 from ..worker.exit_codes import OK, UNFINISHED
@@ -35,10 +36,12 @@ class Supervisor:
     other workers have what it had. Killing it then costs nothing that is not lost already, and frees its place.
     """
 
-    def __init__(self, processes: int, *, burst: bool) -> None:
+    def __init__(self, processes: int, *, burst: bool, moved: Callable[[Pool], None] = lambda pool: None) -> None:
+        """`moved` is called each time the loop comes by."""
         config = conf.get_config()
         self._processes = processes
         self.pool = Pool(processes, command_line(), drain_seconds=config.drain_seconds, burst=burst)
+        self._moved = moved
         self._signals = SupervisorSignals()
         self._selector = selectors.DefaultSelector()
         self._silence_seconds = max(2 * config.lease_seconds, BUSY_SECONDS)
@@ -52,6 +55,7 @@ class Supervisor:
             logger.info("Supervisor of %d processes, pid %d.", self._processes, os.getpid())
             self._selector.register(self._signals, selectors.EVENT_READ)
             while True:
+                self._moved(self.pool)
                 self._obey()
                 for child in self.pool.start_missing():
                     self._selector.register(child, selectors.EVENT_READ, child)

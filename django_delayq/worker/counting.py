@@ -29,6 +29,8 @@ class Counting:
         """`timers` know the server's clock, which says what minute it is."""
         self._minutes, self._timers = MinuteCounts(broker), timers
         self._counted: list[Counts] = [kind.counted for kind in kinds]
+        #: All that was brought since this process began. It only grows; read by other threads.
+        self.brought = Counts()
         self._at = 0.0  # not before this monotonic second
 
     @property
@@ -55,5 +57,6 @@ class Counting:
     def _bring(self, queue: str, counted: Counts) -> None:
         taken = [(key, tally) for key, tally in counted.items() if key[1] == queue]
         self._minutes.add(queue, int(self._timers.server_ms() // 60_000), taken)
+        self.brought.merge(taken)
         for key, _ in taken:
             del counted[key]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from .. import tracing
 from ..exceptions import BrokerError
 from ..grouping import grouped
 from ..kinds import Held
@@ -79,6 +80,7 @@ class LeaseKeeper:
     def __contains__(self, held: Held) -> bool:
         return held in self._held
 
+    @tracing.quiet()
     def _run(self) -> None:
         while not self._stop.wait(self.lease_seconds / 3):
             self.round()

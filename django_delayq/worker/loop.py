@@ -17,9 +17,11 @@ from typing import Any
 
 from django.db import connections
 
+from .. import tracing
 from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
+from . import spans
 from .claims import Claims
 from .controls import Controls
 from .counting import Counting
@@ -69,7 +71,7 @@ class Worker:
         )
         #: What it works on: the first kind's claims tell what is due of the others.
         self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
-        self.slots = slots(options.threads, Contexts().execute, self.inbox.put)
+        self.slots = slots(options.threads, Contexts(traces=self.config.traces).execute, self.inbox.put)
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
         self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
@@ -90,8 +92,8 @@ class Worker:
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
-        self.stopping = False
-        self.aborted = False
+        self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
+        self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
         self.leaving = ""  # why this process is to be recycled
         self.failure: Exception | None = None
@@ -121,6 +123,7 @@ class Worker:
             told["memory_mb"] = round(resident_mb())
         return told
 
+    @tracing.quiet()
     def run(self) -> int:
         """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""
         try:
@@ -169,6 +172,7 @@ class Worker:
 
     def _wait(self, seconds: float) -> None:
         """Take all that is reported and told by now; wait for the first of it."""
+        self.moved_at = time.monotonic()
         if seconds > 0 and self.slots.holding_back:
             seconds = min(seconds, PATIENCE_SECONDS)
         try:
@@ -189,6 +193,7 @@ class Worker:
             if not held.executed:  # its lease was over, or it could not be executed
                 self.keeper.discard([held])
             if held.hung:
+                spans.finish(held)
                 self.leaving = self.leaving or f"{held.title} hangs in it"
 
     @property

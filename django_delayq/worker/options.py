@@ -11,6 +11,13 @@ from typing import Final
 WORKING: Final = "working"
 #: Said by a worker that is to be recycled, so that its successor can start before it has ended.
 LEAVING: Final = "leaving"
+#: Begins what a worker says of its port for metrics.
+PORT: Final = "port:"
+
+
+def listening(port: int) -> str:
+    """Return the word by which a worker says on which port of the loopback interface it tells its metrics."""
+    return f"{PORT}{port}"
 
 
 def worker_name() -> str:
@@ -24,6 +31,7 @@ class WorkerOptions:
 
     `max_runs_per_process` and `max_memory_per_process_mb` (MiB) have the process recycled (`recycling.py`). `tell` is
     there under a supervisor only: it hears WORKING and LEAVING as they become true, never blocks, never raises.
+    `metrics_port`: listen there, under a supervisor on another one (`metrics/server.py`).
     """
 
     queues: tuple[str, ...]
@@ -33,6 +41,8 @@ class WorkerOptions:
     max_runs_per_process: int | None = None
     max_memory_per_process_mb: int | None = None
     name: str = field(default_factory=worker_name)
+    metrics_port: int | None = None
+    metrics_host: str = ""
     tell: Callable[[str], None] | None = field(default=None, repr=False)
 
     @property

@@ -31,7 +31,8 @@ from django.db import close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..compat import task_backends
-from ..kinds import Held
+from ..kinds import EXECUTING, Held
+from . import spans
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -273,17 +274,26 @@ def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
 class Contexts:
     """Of one worker; made before its first execution, in the locale that all are to find."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, traces: bool = False) -> None:
         self._locale = locale.setlocale(locale.LC_ALL)
+        self._call = spans.execute if traces else _execute
 
     def execute(self, held: Held) -> bool:
         """Execute an entry in a context of its own. See Note [A context of its own] and `kinds/execution.py`."""
         close_old_connections()
         try:
-            return copy_context().run(held.kind.execute, held)
+            return copy_context().run(self._begin, held)
         finally:
             tidy_connections()
             if locale.setlocale(locale.LC_ALL) != self._locale:
                 logger.warning("A task has changed the locale of the whole process; it is put back.")
                 with suppress(locale.Error):
                     locale.setlocale(locale.LC_ALL, self._locale)
+
+    def _begin(self, held: Held) -> bool:
+        EXECUTING.set(held)
+        return self._call(held)
+
+
+def _execute(held: Held) -> bool:
+    return held.kind.execute(held)

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import DatabaseError, Error, connections
 
-from .. import bulk_actions, ledger, minutes, mirror, pruning
+from .. import bulk_actions, ledger, minutes, mirror, pruning, tracing
 from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
 from .trouble import Backoff, forget_frames, repair
@@ -51,6 +51,8 @@ class Upkeep:
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
+        #: How many rebuilds of a flushed index were brought to their end here; of those that are shared one worker's.
+        self.rebuilds = 0
         self._examined: str | None = None  # the run ids of the servers that were found fit
         self._backoff = Backoff()
 
@@ -93,7 +95,7 @@ class Upkeep:
         self._examined = probe.examine(self.broker, self._said)
         ledger.check_tables()
         mirror.check_layout(self.broker)
-        mirror.rebuild(self.broker, self.shards)
+        self._build()
         JobBroker(self.broker).counts(self.shards)  # raises where a key of jobs is damaged
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
@@ -141,6 +143,7 @@ class Upkeep:
 
     # -- the sweeping thread
 
+    @tracing.quiet()
     def _run(self) -> None:
         self._due["delta"] = time.monotonic() + DELTA_SECONDS
         while not self._stop.wait(max(0.0, self._backoff.until - time.monotonic())):
@@ -182,12 +185,12 @@ class Upkeep:
         if self._rebuild.is_set():
             mirror.check_layout(self.broker)
             self._rebuild.clear()
-            mirror.rebuild(self.broker, self.shards)
+            self._build()
             self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
             self._wake()
         elif self._help.is_set():
             self._help.clear()
-            mirror.rebuild(self.broker, self.shards)
+            self._build()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
         if look:
@@ -206,6 +209,9 @@ class Upkeep:
             self._tell_overload()
             self._roll_up(self._beat_ms)
             self._prune()
+
+    def _build(self) -> None:
+        self.rebuilds += mirror.rebuild(self.broker, self.shards)
 
     def _roll_up(self, now_ms: int) -> None:
         """Counts hold up nothing else: what cannot be moved now is moved in a later turn, or gone after two days."""
@@ -268,6 +274,7 @@ class Upkeep:
 
     # -- the listening thread
 
+    @tracing.quiet()
     def _listen(self) -> None:
         backoff = Backoff()
         while not self._stop.is_set():

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import os
 import threading
 import time
@@ -205,3 +206,9 @@ async def ablock(path: str, seconds: float) -> None:
 async def abroken() -> None:
     """Fail with a TimeoutError of its own."""
     raise TimeoutError("the bank did not answer")
+
+
+@task
+def speak(text: str) -> None:
+    """Log something by a logger of one's own."""
+    logging.getLogger("shop").warning(text)

@@ -302,7 +302,7 @@ def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_anot
     places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
     more = [(keys.result_key, "j1"), (keys.counts_key, 7), (keys.counts_key, "minutes"), (keys.counts_key, "turn")]
     more += [(keys.pruning_key, "turn"), (keys.pruning_key, "last")]
-    more += [(keys.build_key, "x:runs")]
+    more += [(keys.build_key, "x:runs"), (keys.trace_key, "s1")]
     names = [
         {*keys.all_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
         for place in places

@@ -16,7 +16,8 @@ def test_an_outcome_a_wait_and_a_duration_are_counted_beside_each_other() -> Non
     counts.add(KEY, "succeeded", lag=0.0015, ran=0.25)
     counts.add(KEY, "succeeded", lag=0.002, ran=99_999.0)
     counts.add(KEY, "skipped:missed", 7)
-    assert counts == {KEY: {"succeeded": 2, "lag:2": 2, "ran:250": 1, "ran:more": 1, "skipped:missed": 7}}
+    buckets = {"lag:2": 2, "lag:us": 3_500, "ran:250": 1, "ran:more": 1, "ran:us": 99_999_250_000}
+    assert counts == {KEY: {"succeeded": 2, "skipped:missed": 7, **buckets}}
     assert outcomes(counts[KEY]) == {"succeeded": 2, "skipped:missed": 7}
 
 
@@ -26,7 +27,8 @@ def test_what_others_have_counted_is_added() -> None:
     other.add(KEY, "succeeded", lag=1, ran=1)
     other.add(("jobs", "mail", "x"), "lost")
     one.merge(other.items())
-    assert one == {KEY: {"succeeded": 2, "lag:1000": 2, "ran:1000": 1}, ("jobs", "mail", "x"): {"lost": 1}}
+    sums = {"lag:us": 2_000_000, "ran:us": 1_000_000}
+    assert one == {KEY: {"succeeded": 2, "lag:1000": 2, "ran:1000": 1, **sums}, ("jobs", "mail", "x"): {"lost": 1}}
     assert other[KEY]["succeeded"] == 1, "the other one stays as it was"
 
 

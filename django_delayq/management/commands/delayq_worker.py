@@ -2,26 +2,31 @@
 
 import logging
 import os
+import re
 import sys
 import time
 from argparse import ArgumentParser
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 from django.utils import autoreload
 
-from django_delayq import conf, registry
+from django_delayq import conf, metrics, registry
+from django_delayq.compat import task
 from django_delayq.exceptions import DelayQError
+from django_delayq.metrics import server
 from django_delayq.supervisor.channel import Channel
+from django_delayq.supervisor.pool import Pool
 from django_delayq.supervisor.process import END_SECONDS, Start, become_fresh, end_at_once, end_within
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
 from django_delayq.worker import Worker, WorkerOptions
 from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
 from django_delayq.worker.log_queue import LogQueue
-from django_delayq.worker.logs import JsonFormatter, LineFormatter
+from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter
 from django_delayq.worker.recycling import resident_mb
 
 #: The options that are numbers from 1, with the largest where there is one.
@@ -31,7 +36,9 @@ MOST = {
     "max_runs": None,
     "max_runs_per_process": None,
     "max_memory_per_process": None,
+    "metrics": 65535,
 }
+HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 #: What Django's reloader takes as a wish to be started again.
 RELOAD = 3
 
@@ -59,6 +66,8 @@ class Command(BaseCommand):
             "--max-memory-per-process", type=int, metavar="MIB", help="Replace a process that holds more memory."
         )
         parser.add_argument("--reload", action="store_true", help="Restart when the code changes. For development.")
+        parser.add_argument("--metrics", type=int, metavar="PORT", help="Tell metrics and health there, by HTTP.")
+        parser.add_argument("--metrics-host", default="127.0.0.1", help="Where --metrics listens (default 127.0.0.1).")
         parser.add_argument("--json-logs", action="store_true", help="Log one JSON object per line.")
 
     def check(self, *args: Any, **kwargs: Any) -> None:
@@ -75,7 +84,7 @@ class Command(BaseCommand):
             return
         try:
             if options["processes"] is not None and channel is None:
-                exit_status = self._supervise(options["processes"], burst=options["burst"])
+                exit_status = self._supervise(worker_options, options["processes"])
             else:
                 exit_status = self._run(worker_options, channel)
         except BaseException:
@@ -85,14 +94,14 @@ class Command(BaseCommand):
         if exit_status:
             sys.exit(exit_status)
 
-    def _supervise(self, processes: int, *, burst: bool) -> int:
+    def _supervise(self, worker_options: WorkerOptions, processes: int) -> int:
         if not self._called_from_command_line:
             raise CommandError(
                 "--processes starts the command line of this program once more for each process. "
                 "Start manage.py delayq_worker itself, not call_command()."
             )
-        supervisor = Supervisor(processes, burst=burst)
-        with LogQueue():
+        with LogQueue(), _metrics_together(worker_options) as moved:
+            supervisor = Supervisor(processes, burst=worker_options.burst, moved=moved)
             exit_status = supervisor.run()
         if supervisor.pool.failure:
             raise CommandError(supervisor.pool.failure)
@@ -148,12 +157,14 @@ class Command(BaseCommand):
 
     def _work(self, worker: Worker) -> int:
         try:
-            return worker.run()
+            with _metrics(worker):
+                return worker.run()
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
     def _log(self, options: dict[str, Any], channel: Channel | None) -> None:
         """Log to standard output, unless the project has configured our loggers itself."""
+        logging.getLogger(task.__module__.rpartition(".")[0]).addFilter(TASK_FILTER)
         ours = logging.getLogger("django_delayq")
         if ours.handlers:
             return
@@ -191,11 +202,52 @@ def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerO
         max_runs=options["max_runs"],
         max_runs_per_process=options["max_runs_per_process"],
         max_memory_per_process_mb=options["max_memory_per_process"],
+        metrics_port=options["metrics"],
+        metrics_host=options["metrics_host"],
         tell=None if channel is None else channel.tell,
     )
 
 
+@contextmanager
+def _metrics(worker: Worker) -> Iterator[None]:
+    if worker.options.metrics_port is None:
+        yield
+        return
+    with ExitStack() as stack:
+        with _listening(worker.options):
+            stack.enter_context(server.served(worker))
+        yield
+
+
+@contextmanager
+def _metrics_together(options: WorkerOptions) -> Iterator[Callable[[Pool], None]]:
+    """Yield what the supervisor calls each time its loop comes by."""
+    if options.metrics_port is None:
+        yield lambda pool: None
+        return
+    from django_delayq.supervisor.together import Together
+
+    together = Together()
+    with ExitStack() as stack:
+        with _listening(options):
+            stack.enter_context(server.Server(options.metrics_host, options.metrics_port, together.pages))
+        yield together.note
+
+
+@contextmanager
+def _listening(options: WorkerOptions) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = f"{options.metrics_host}:{options.metrics_port}"
+        raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
+
+
 def _check_together(options: dict[str, Any]) -> None:
+    if options["metrics"] is not None and not metrics.is_there():
+        raise CommandError(f"--metrics: {metrics.MISSING}")
+    if not HOST.fullmatch(options["metrics_host"]):
+        raise CommandError(f"--metrics-host must be an address or a name, not {options['metrics_host']!r}.")
     if options["burst"] and options["reload"]:
         raise CommandError("--burst ends by itself and --reload never does: use one of them.")
     if options["processes"] is not None and options["reload"]:

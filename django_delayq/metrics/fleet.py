@@ -1,0 +1,120 @@
+"""How everything stands, in Redis and the database, as gauges. See `metrics`, Note [Counters and gauges].
+
+What does not answer is left out, and `delayq_up` says so.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+from django.db import Error
+
+from .. import conf, ledger, minutes
+from ..broker.web import ask
+from ..counters import LAG, RAN, Counts, by_queue, outcomes, percentile
+from ..exceptions import BrokerError
+from ..fields import utcnow
+from ..status import Snapshot, judge
+from ..status.database_side import compare
+from ..status.redis_side import read_redis
+from ..status.snapshot import MOST_COUNTED, RedisView
+from .text import Gauges, text_of
+
+Answer = TypeVar("Answer")
+
+HOUR = timedelta(hours=1)
+SHARES = (0.5, 0.95, 0.99)
+
+
+def told_of_all() -> bytes:
+    """Return the gauges as text. Costs what *At a glance* costs; asks as a web request may."""
+    config, gauges = conf.get_config(), Gauges()
+    snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
+    snapshot.redis = _asked(partial(ask, partial(read_redis, server=True)))
+    snapshot.comparison = _asked(partial(ask, partial(compare, most=MOST_COUNTED)))
+    snapshot.load = _asked(ledger.read_load)
+    snapshot.last_hour = _asked(lambda: minutes.read_counts(utcnow() - HOUR))
+    snapshot.held_back = _asked(ledger.held_back)
+    for service, answer in (("redis", snapshot.redis), ("database", snapshot.load)):
+        gauges.put("up", "Whether this service answers.", answer is not None, service=service)
+    if snapshot.redis is not None:
+        _put_queues(gauges, snapshot.redis)
+    if snapshot.comparison is not None and snapshot.comparison.drift is not None:
+        said = "How far Redis differs from the database, in entries."
+        gauges.put("drift_entries", said, snapshot.comparison.drift.total)
+    _put_dead(gauges, snapshot.redis)
+    if snapshot.load is not None:
+        said = "Whether more falls due than the workers can do."
+        gauges.put("overloaded", said, snapshot.load.overloaded)
+        said = "Due points of the last 5 minutes that were skipped because they came too late."
+        gauges.put("recently_missed", said, snapshot.load.missed)
+    for code in sorted({problem.code for problem in judge(snapshot)}):
+        gauges.put("problem", "1 for each problem that delayq_status names, by its word.", 1, code=code)
+    if snapshot.last_hour is not None:
+        _put_hour(gauges, snapshot.last_hour)
+    return text_of(gauges.values())
+
+
+def _asked(question: Callable[[], Answer]) -> Answer | None:
+    try:
+        return question()
+    except (BrokerError, Error):
+        return None
+
+
+def _put_queues(gauges: Gauges, redis: RedisView) -> None:
+    live = [worker for worker in redis.workers if worker.live]
+    gauges.put("workers", "Workers whose heartbeat is young enough.", len(live))
+    for queue in conf.get_config().queues:
+        shards = [shard for shard in redis.shards if shard.queue == queue]
+        jobs = [each for each in redis.jobs if each.queue == queue]
+        points = {
+            "depth": sum(shard.due for shard in shards),
+            "oldest": max((shard.oldest_due or 0.0 for shard in shards), default=0.0),
+            "leases": sum(shard.leased for shard in shards),
+        }
+        of_jobs = {
+            "depth": sum(each.ready for each in jobs),
+            "oldest": max((each.oldest_ready or 0.0 for each in jobs), default=0.0),
+            "leases": sum(each.running for each in jobs),
+        }
+        for kind, now in (("points", points), ("jobs", of_jobs)):
+            labels = {"kind": kind, "queue": queue}
+            gauges.put("queue_depth", "What is due and waits for a worker.", now["depth"], **labels)
+            said = "For how long the first of what is due has waited for a worker."
+            gauges.put("queue_oldest_seconds", said, now["oldest"], **labels)
+            gauges.put("queue_leases", "What workers have claimed and not given back.", now["leases"], **labels)
+        said = "What waits for its time: the schedules' next points, and jobs."
+        gauges.put("queue_scheduled", said, sum(shard.members for shard in shards), kind="points", queue=queue)
+        gauges.put("queue_scheduled", said, sum(each.waiting for each in jobs), kind="jobs", queue=queue)
+        serving = sum(queue in worker.queues for worker in live)
+        gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
+        missing = sum(shard.epoch != "built" for shard in shards)
+        gauges.put("shards_not_built", "Shards whose index was flushed and is not rebuilt yet.", missing, queue=queue)
+
+
+def _put_dead(gauges: Gauges, redis: RedisView | None) -> None:
+    """Durable jobs are dead in the database, others in Redis."""
+    said = "Jobs whose last attempt failed, kept to be looked at."
+    for queue in conf.get_config().queues:
+        for jobs in redis.jobs if redis is not None else ():
+            if jobs.queue == queue:
+                gauges.put("dead_jobs", said, jobs.dead, queue=queue, store="redis")
+        durable = _asked(partial(ledger.count_dead, (queue,), MOST_COUNTED))
+        gauges.put("dead_jobs", said, durable, queue=queue, store="database")
+
+
+def _put_hour(gauges: Gauges, counts: Counts) -> None:
+    for (kind, queue, task), tally in sorted(counts.items()):
+        for name, number in outcomes(tally).items():
+            outcome, _, reason = name.partition(":")
+            labels = {"kind": kind, "queue": queue, "task": task, "outcome": outcome, "reason": reason}
+            gauges.put("last_hour_outcomes", "What became of due points and jobs in the last hour.", number, **labels)
+    for (queue, kind), tally in sorted(by_queue(counts).items()):
+        for share in SHARES:
+            labels = {"kind": kind, "queue": queue, "quantile": str(share)}
+            said = "For how long due points and jobs waited in the last hour, up to twice as long as they did."
+            gauges.put("last_hour_lag_seconds", said, percentile(tally, LAG, share), **labels)
+            said = "How long attempts took in the last hour, up to twice as long as they did."
+            gauges.put("last_hour_duration_seconds", said, percentile(tally, RAN, share), **labels)

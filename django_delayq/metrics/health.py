@@ -1,0 +1,37 @@
+"""Whether Redis and the database answer: for probes. Says nothing of what is in them."""
+
+import time
+
+from django.db import Error, connections
+
+from .. import conf, ledger
+from ..broker.web import ask
+from ..exceptions import BrokerError
+from ..worker import Worker
+
+#: A loop that has not come by for so long stands still, however short the leases are. It sleeps 5 s at most.
+STILL_SECONDS = 30.0
+
+
+def unready() -> list[str]:
+    """Return which of the two do not answer; none of them where this process could work."""
+    missing = []
+    try:
+        ask(lambda broker: broker.now_ms())
+    except BrokerError:
+        missing.append("redis")
+    try:
+        with connections[ledger.database()].cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except Error:
+        missing.append("database")
+    return missing
+
+
+def moves(worker: Worker) -> bool:
+    """Say whether a worker's loop has come by of late. One that waits for Redis or the database before it begins, does.
+
+    What makes it wait for longer than two leases has lost all that it held: a restart costs nothing more.
+    """
+    still = max(2 * conf.get_config().lease_seconds, STILL_SECONDS)
+    return not worker.moved_at or time.monotonic() - worker.moved_at < still

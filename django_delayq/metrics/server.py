@@ -1,0 +1,130 @@
+"""A worker's port, and the one of a supervisor for all its workers: a small HTTP server in a thread of its own.
+
+Note [One port for all processes]
+Under a supervisor each worker listens on a port of the loopback interface that the kernel chooses, and says which on
+its channel. The supervisor, which has the port that the command names, asks all of them and tells what they say, each
+with the label `process`, its number. So Prometheus sees counters that begin anew where a process was replaced, and
+nothing else: a sum over `process` stays what it is. A process that only drains is not asked any more.
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+from django.db import connections
+
+from .. import tracing
+from ..worker import Worker
+from ..worker.options import listening
+from . import health
+
+logger = logging.getLogger("django_delayq.worker")
+
+PLAIN = "text/plain; charset=utf-8"
+#: Whoever sends or reads nothing for so long is let go.
+TIMEOUT_SECONDS = 10.0
+LOOPBACK = "127.0.0.1"
+
+
+class Page(NamedTuple):
+    """What a path answers."""
+
+    status: int
+    body: bytes
+    content_type: str = PLAIN
+
+
+Pages = Mapping[str, Callable[[], Page]]
+
+
+def said(missing: list[str]) -> Page:
+    """Return the page of a probe: 200, or 503 with what is missing."""
+    return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
+
+
+def pages_of(worker: Worker) -> Pages:
+    """Return what a worker tells. Needs `prometheus_client`."""
+    from .fleet import told_of_all
+    from .process import told_by
+    from .text import CONTENT_TYPE_LATEST
+
+    return {
+        "/metrics": lambda: Page(200, told_by(worker), CONTENT_TYPE_LATEST),
+        "/fleet": lambda: Page(200, told_of_all(), CONTENT_TYPE_LATEST),
+        "/healthz": lambda: said([] if health.moves(worker) else ["loop"]),
+        "/readyz": lambda: said(health.unready()),
+    }
+
+
+@contextmanager
+def served(worker: Worker) -> Iterator[None]:
+    """Listen while a worker works, where it is to. See Note [One port for all processes].
+
+    Raises:
+        OSError: The port is taken, or the host is none of this machine.
+    """
+    options = worker.options
+    if options.metrics_port is None:
+        yield
+    elif options.tell is None:
+        with Server(options.metrics_host, options.metrics_port, pages_of(worker)):
+            yield
+    else:
+        with Server(LOOPBACK, 0, pages_of(worker)) as server:
+            options.tell(listening(server.port))
+            yield
+
+
+class Server:
+    """A context: listens from its construction on, answers within."""
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = TIMEOUT_SECONDS
+
+            def do_GET(self) -> None:
+                _answer(self, pages)
+
+            do_HEAD = do_GET
+
+            def log_message(self, text: str, *args: object) -> None:
+                logger.debug(text, *args)
+
+        class Listener(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            daemon_threads = True
+
+        self._http = Listener((host, port), Handler)
+        self.port: int = self._http.server_address[1]
+        self._thread = threading.Thread(target=self._http.serve_forever, name="delayq-metrics", daemon=True)
+        os.register_at_fork(after_in_child=self._http.socket.close)  # a task's child keeps no port
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@tracing.quiet()
+def _answer(request: BaseHTTPRequestHandler, pages: Pages) -> None:
+    try:
+        page = pages.get(request.path.partition("?")[0], lambda: Page(404, f"{' '.join(pages)}\n".encode()))()
+    except Exception:
+        logger.exception("%s could not be told.", request.path)
+        page = Page(500, b"")
+    finally:
+        connections.close_all()
+    request.send_response(page.status)
+    request.send_header("Content-Type", page.content_type)
+    request.send_header("Content-Length", str(len(page.body)))
+    request.end_headers()
+    if request.command == "GET":
+        request.wfile.write(page.body)
