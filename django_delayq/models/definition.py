@@ -11,6 +11,7 @@ from .. import conf, handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..timing import Recurrence
+from ..timing.zone import get_zone
 from ..validators import validate_json
 
 if TYPE_CHECKING:
@@ -133,7 +134,11 @@ def _one_off(schedule: "Schedule") -> list[Problem]:
     saved = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("at", flat=True).first()
     if saved == at:  # a finished one-off can still be edited
         return []
-    return [("at", f"{at:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
+    try:
+        typed = at.astimezone(get_zone(schedule.timezone))  # the clock that it was typed by
+    except InvalidRecurrence as error:
+        return [(error.field, str(error))]
+    return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
 
 
 def _timeout_and_queue(schedule: "Schedule") -> Iterator[Problem]:

@@ -43,7 +43,7 @@ BAD = [
     ("empty zone", {"timezone": ""}, "timezone", []),
     ("minute out of range", {"cron": "61 * * * *"}, "cron", ["minute", "61", "59"]),
     ("too few fields", {"cron": "* * *"}, "cron", ["5"]),
-    ("no cron at all", {"cron": "every day"}, "cron", ["2 fields", "EVERY DAY"]),
+    ("no cron at all", {"cron": "every day"}, "cron", ["2 fields", "'every day'"]),
     ("a date that never comes", {"cron": "0 0 31 2 *"}, "cron", ["never"]),
     ("cron of 300 characters", {"cron": "0 0 * * " + "1," * 146 + "1"}, "cron", ["255"]),
     ("interval of zero", {**EVERY, "every": 0 * SECOND}, "every", ["0", "at least 1 s"]),
