@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.core.exceptions import ValidationError
 from django.utils.timezone import is_naive
+from django.utils.translation import gettext as _
 
 from .. import conf, handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
@@ -13,6 +14,7 @@ from ..fields import utcnow
 from ..timing import Recurrence
 from ..timing.zone import get_zone
 from ..validators import validate_json
+from ..words import offer
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -98,7 +100,7 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
     except InvalidRecurrence as error:
-        return [(error.field, str(error))]
+        return [(error.field, f"{error}{_offer(schedule.cron) if error.field == 'cron' else ''}")]
     if schedule.kind == schedule.Kind.ONCE:
         return _one_off(schedule)
     first = rule.next_after(max(schedule.created_at, schedule.start_at or schedule.created_at))
@@ -110,6 +112,11 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     if second is not None and schedule.jitter >= second - first:
         return [("jitter", f"Jitter must be shorter than the gap between two due points, here {second - first}.")]
     return []
+
+
+def _offer(typed: str) -> str:
+    found = offer(typed)
+    return "" if found is None else " " + _("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
 
 
 def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
