@@ -9,6 +9,8 @@ from django.utils.timezone import is_naive
 from django.utils.translation import gettext as _
 
 from .. import conf, handover, registry
+from ..annotations import misfits
+from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..timing import Recurrence
@@ -179,7 +181,19 @@ def _call(schedule: "Schedule") -> list[Problem]:
         registry.check_call(task, schedule.args, schedule.kwargs)
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]
-    return []
+    return _misfits(schedule, task)
+
+
+def _misfits(schedule: "Schedule", task: AnyTask) -> list[Problem]:
+    """Return which arguments are none that the annotations want. What is stored is not judged again."""
+    args, kwargs = schedule.args, schedule.kwargs
+    found = list(misfits(task.func, registry.signature(task), args, kwargs))
+    if not found:
+        return []
+    rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("task", "args", "kwargs")
+    if (schedule.task, args, kwargs) in rows:  # so that what ran before can still be edited
+        return []
+    return [("kwargs" if name in kwargs else "args", problem) for name, problem in found]
 
 
 def _handover(schedule: "Schedule") -> list[Problem]:
