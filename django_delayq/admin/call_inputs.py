@@ -62,10 +62,13 @@ class ValueField(forms.Field):
         self.shape = "choices" if self.choices else _SHAPES.get(self.kind, "json")
         self.is_needed = parameter.default is Parameter.empty
         default = "" if self.is_needed else self._default(parameter.default)
-        said = "" if self.choices else wanted(self.hint) + (_(", as JSON") if self.shape == "json" else "")
-        words = said.removeprefix(", "), default and _("default: %(value)s") % {"value": default}
-        self.help_text = "; ".join(filter(None, words))
-        self.widget = self._widget(default)
+        says_default = default and _("default: %(value)s") % {"value": default}
+        if not self.choices:
+            words = wanted(self.kind if len(kinds) == 1 else hint)
+            if self.shape == "json":
+                words = _("%(wanted)s, as JSON") % {"wanted": words} if words else "JSON"
+            self.help_text = "; ".join(filter(None, (words, says_default)))
+        self.widget = self._widget(default, says_default or "---------")
 
     def to_python(self, value: Any) -> Any:
         if not value:
@@ -105,12 +108,11 @@ class ValueField(forms.Field):
             return HIDDEN
         plain = getattr(value, "value", value)
         named = next((name for name, each in self.choices if same(each, plain)), None)
-        return named or (plain if isinstance(plain, str) and plain else repr(plain))
+        return named or (plain if isinstance(plain, str) and plain else _("none") if plain is None else repr(plain))
 
-    def _widget(self, default: str) -> forms.Widget:
+    def _widget(self, default: str, empty: str) -> forms.Widget:
         needed = {"aria-required": "true"} if self.is_needed else {}
         if self.shape == "choices":
-            empty = "---------" if self.is_needed else _("default: %(value)s") % {"value": default}
             choices = [("", empty), *((json.dumps(value), name) for name, value in self.choices)]
             return forms.Select(attrs=needed, choices=choices)
         attrs = {"autocomplete": "off", "spellcheck": "false", "placeholder": default, **needed}
@@ -178,12 +180,10 @@ class CallInputs(forms.Form):
 
     def problems(self) -> list[str]:
         """Return what is wrong with the inputs, and which argument is missing."""
-        missing = [
-            _("%(name)s: this argument is needed") % {"name": name}
-            for name, field in self.fields.items()
-            if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty
-        ]
-        return [*(str(text) for found in self.errors.values() for text in found), *missing]
+        for name, field in self.fields.items():
+            if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
+                self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
+        return [str(text) for name in self.fields for text in self.errors.get(name, ())]
 
     def made_from_text(self) -> str:
         return json.dumps([self.task.module_path, self.made_from.args, self.made_from.kwargs])
