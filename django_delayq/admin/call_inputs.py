@@ -206,8 +206,8 @@ def settle(
         typed.differs = True
         both = _("Both these inputs and the JSON below were changed, and differ. Change one of them only.")
         return typed, [both], None
-    problems = typed.problems()
-    return (typed, problems, None) if problems else (CallInputs.showing(task, call) or typed, [], call)
+    inputs = CallInputs.showing(task, call) or typed
+    return inputs, inputs.problems(), call
 
 
 class CallWidget(forms.Widget):
