@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from inspect import Parameter
 from math import isfinite
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Self, cast
 
 from django import forms
@@ -211,16 +211,17 @@ def settle(
 
 
 class CallWidget(forms.Widget):
-    """Shows the inputs of a task, or says why there are none."""
+    """Shows the inputs of a task, or says why there are none. `written` is the JSON, for the script to take over."""
 
     inputs: CallInputs | None = None
     task = ""
+    written: Mapping[str, str] = MappingProxyType({})
 
     def id_for_label(self, id_: Any) -> str:
         return ""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        context = {"inputs": self.inputs, "task": self.task, "made_from": MADE_FROM}
+        context = {"inputs": self.inputs, "task": self.task, "written": self.written, "made_from": MADE_FROM}
         return render_to_string("admin/django_delayq/schedule/call.html", context)
 
 

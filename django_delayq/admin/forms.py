@@ -165,6 +165,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.data = data
         widget = cast(CallWidget, fields["call"].widget)
         widget.inputs, widget.task = inputs, path
+        widget.written = {name: self[name].value() for name in ("args", "kwargs")} if self.is_bound else {}
 
     def clean_call(self) -> None:
         """Tell what is wrong with the inputs, where they count."""

@@ -188,8 +188,8 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
         shown = render_upcoming(
             form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
         )
-        reply = {"upcoming": shown, "task": render_task(request.POST.get("task", "")), "call": str(form["call"])}
-        return JsonResponse(reply | {name: form[name].value() for name in ("args", "kwargs")})
+        task = render_task(request.POST.get("task", ""))
+        return JsonResponse({"upcoming": shown, "task": task, "call": str(form["call"])})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

@@ -169,7 +169,8 @@ def test_the_preview_has_the_inputs_of_the_chosen_task_and_saves_nothing(boss):
     assert "hunter2" not in str(reply)
     assert 'type="date"' in reply["call"]
     reply = boss.post(PREVIEW, fields(task=REPORT, kwargs='{"pages": 3}', **{**shown, "call-pages": "4"})).json()
-    assert (json.loads(reply["kwargs"]), inputs_of(reply["call"])["call-pages"]) == ({"pages": 4}, "4")
+    written = unescape(re.search(r'data-kwargs="([^"]*)"', reply["call"])[1])
+    assert (json.loads(written), inputs_of(reply["call"])["call-pages"]) == ({"pages": 4}, "4")
     assert "Choose a task" in boss.post(PREVIEW, fields(task="")).json()["call"]
     assert not Schedule.objects.exists()
 

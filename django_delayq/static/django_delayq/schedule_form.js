@@ -87,7 +87,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
     const takeOver = (reply) => {
         call().outerHTML = reply.call;
-        JSON_INPUTS.forEach((name) => { form.elements[name].value = reply[name]; });
+        JSON_INPUTS.forEach((name) => { form.elements[name].value = call().dataset[name]; });
         isStale = false;
         showArguments();
     };
