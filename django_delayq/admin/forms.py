@@ -21,7 +21,7 @@ from ..timing import parse_every
 from ..timing.zone import get_zone
 from .call_inputs import Call, CallWidget, settle
 from .display import pretty_json
-from .formfields import ArgumentsField, backend_choices, queue_choices
+from .formfields import ArgumentsField, TagsField, backend_choices, queue_choices
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"queue": queue_choices, "backend": backend_choices}
@@ -58,6 +58,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         container=dict,
         label=gettext_lazy("Keyword arguments"),
         help_text=gettext_lazy('A JSON object, such as {"days": 2}.'),
+    )
+    tags = TagsField(
+        required=False,
+        label=gettext_lazy("Tags"),
+        help_text=gettext_lazy("Words to filter the list by, between commas, such as billing, nightly."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
     queue = forms.ChoiceField(label=gettext_lazy("Queue"))
     backend = forms.ChoiceField(
@@ -135,6 +141,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.initial = {"queue": schedule.queue, "kind": Schedule.Kind.CRON, **self.initial}
         else:
             self.initial["seen"] = schedule.generation
+            self.initial["tags"] = [tag.name for tag in schedule.tags.all()]
         for name in EMPTY.keys() & fields.keys():
             fields[name].required = False
         for name in LIMITS.keys() & fields.keys():
