@@ -53,7 +53,7 @@ def parse_duration(text: str) -> timedelta:
         value = timedelta.max
     if value is None:
         raise ValueError(
-            _("“%(text)s” is not a duration. Write 90s, 15m, 1h30m, 2d or 00:15:00.") % {"text": text.strip()[:64]}
+            _("“%(text)s” is not a duration. Write 90s, 15m, 1h30m, 2d or 00:15:00.") % {"text": text.strip()}
         )
     if value > LONGEST:
         raise ValueError(_("A duration is at most %(days)d days.") % {"days": LONGEST.days})

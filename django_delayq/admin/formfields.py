@@ -17,7 +17,6 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from .. import conf, handover, registry
-from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..models import read_tags
 from ..timing.zone import instant_of
@@ -78,26 +77,12 @@ class ArgumentsField(forms.Field):
         if len(text.encode()) > MAX_TYPED_BYTES:
             message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
             raise ValidationError(message, code="too_long")
-        found = self._parse(text) if text else self.container()
+        found = parse_json(text) if text else self.container()
         try:
             validate_json(found, {}) if self.container is list else validate_json([], found)
         except InvalidArguments as error:
             raise ValidationError(str(error), code="invalid") from None
         return found
-
-    def _parse(self, text: str) -> Any:
-        try:
-            return json.loads(text, parse_constant=_refuse_constant)
-        except json.JSONDecodeError as error:
-            values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
-            message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
-            if "'" in text:
-                message += " " + _("JSON has double quotes around text.")
-            raise ValidationError(message, code="invalid") from None
-        except (ValueError, RecursionError) as error:
-            problem = str(error) if isinstance(error, ValueError) else _("it is nested too deeply")
-            message = _("This cannot be used: %(problem)s.") % {"problem": problem.rstrip(".")}
-            raise ValidationError(message, code="invalid") from None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         """Compare values, not the way they are written."""
@@ -106,6 +91,26 @@ class ArgumentsField(forms.Field):
         except ValidationError:
             return True
         return json.dumps(found, sort_keys=True) != json.dumps(initial or self.container(), sort_keys=True)
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValidationError: It is no JSON, says where, or is nothing that can be stored.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
+        message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
+        if "'" in text:
+            message += " " + _("JSON has double quotes around text.")
+        raise ValidationError(message, code="invalid") from None
+    except (ValueError, RecursionError) as error:
+        problem = str(error) if isinstance(error, ValueError) else _("it is nested too deeply")
+        message = _("This cannot be used: %(problem)s.") % {"problem": problem.rstrip(".")}
+        raise ValidationError(message, code="invalid") from None
 
 
 def _refuse_constant(name: str) -> None:
@@ -146,16 +151,14 @@ def zones() -> list[str]:
 
 
 def task_choices(former: str) -> Choices:
-    """Return every installed task, grouped by module, with its parameters and what its docstring says.
+    """Return the path of every installed task, and what its docstring says.
 
     Here and below, `former` is what a schedule has; it is offered also where it is no longer there, so that the
     schedule can still be opened.
     """
-    tasks, groups = registry.get_tasks(), dict[str, Choices]()
-    for path, task in tasks.items():
-        groups.setdefault(path.rpartition(".")[0], []).append((path, _task_label(path, task)))
-    gone = _("%(task)s (not installed)") % {"task": former}
-    return [("", "---------"), *groups.items(), *_gone(former, tasks, gone)]
+    tasks = registry.get_tasks()
+    known = [(path, Truncator(registry.summary(task)).chars(100)) for path, task in tasks.items()]
+    return [*known, *_gone(former, tasks, _("not installed"))]
 
 
 def queue_choices(former: str) -> Choices:
@@ -173,13 +176,3 @@ def backend_choices(former: str) -> Choices:
 
 def _gone(former: str, known: Container[str], label: str) -> Choices:
     return [(former, label)] if former and former not in known else []
-
-
-def _task_label(path: str, task: AnyTask) -> str:
-    parameters = [
-        parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
-        for parameter in registry.shown_signature(task).parameters.values()
-    ]
-    label = f"{path.rpartition('.')[2]}({', '.join(parameters)})"
-    summary = registry.summary(task)
-    return Truncator(f"{label} – {summary}" if summary else label).chars(110)

@@ -13,15 +13,18 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import registry
 from ..exceptions import InvalidRecurrence
 from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
 from ..timing.zone import get_zone
-from .formfields import ArgumentsField, TagsField, backend_choices, queue_choices, task_choices
+from .call_inputs import Call, CallWidget, settle
+from .display import pretty_json
+from .formfields import ArgumentsField, TagsField, backend_choices, queue_choices
 
 INSTANTS = ("at", "start_at", "end_at")
-CHOICES = {"task": task_choices, "queue": queue_choices, "backend": backend_choices}
+CHOICES = {"queue": queue_choices, "backend": backend_choices}
 #: What an empty input means.
 EMPTY = {"jitter": timedelta(0), "priority": 0}
 LIMITS = {
@@ -29,7 +32,7 @@ LIMITS = {
     "max_attempts": (MinValueValidator(1),),
 }
 #: What is wrong with one of these may be only a consequence of what is wrong with another.
-CALL_FIELDS = frozenset(("task", "args", "kwargs"))
+CALL_FIELDS = frozenset(("task", "call", "args", "kwargs"))
 
 
 class PauseForm(forms.Form):
@@ -45,11 +48,7 @@ class PauseForm(forms.Form):
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     """A schedule as people edit it."""
 
-    task = forms.ChoiceField(
-        label=gettext_lazy("Task"),
-        widget=forms.Select(attrs={"class": "delayq-task"}),
-        help_text=gettext_lazy("A @task function of an installed app."),
-    )
+    call = forms.Field(label=gettext_lazy("Arguments"), required=False, widget=CallWidget)
     args = ArgumentsField(
         container=list,
         label=gettext_lazy("Positional arguments"),
@@ -81,6 +80,14 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:  # the admin says which model and which fields
         widgets = {
+            "task": forms.TextInput(
+                attrs={
+                    "list": "delayq-tasks",
+                    "class": "vTextField delayq-task",
+                    "autocomplete": "off",
+                    "spellcheck": "false",
+                }
+            ),
             "timezone": forms.TextInput(
                 attrs={"list": "delayq-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
             ),
@@ -90,6 +97,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             ),
         }
         help_texts = {
+            "task": gettext_lazy("A @task function of an installed app: type a part of its name or of what it does."),
             "cron": gettext_lazy(
                 "Minute, hour, day of month, month, day of week: 0 9 * * 1-5 is 09:00 from Monday to Friday. "
                 "Six fields begin with the seconds. @hourly, @daily, L, 15W, 5#2 and H work too."
@@ -144,6 +152,32 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                 zone = get_zone(str(self["timezone"].value()))
                 for name in fields.keys() & INSTANTS:  # typed and shown in the zone that is typed, or shown
                     fields[name].zone = zone
+        self._call_problems: list[str] = []
+        if "task" in fields:  # else it is shown to somebody who may not change it
+            self._settle_call()
+
+    def _settle_call(self) -> None:
+        """Let inputs and JSON say the same: see `call_inputs`, Note [Inputs and JSON]."""
+        path, fields = str(self["task"].value() or ""), self.fields
+        written = None
+        with suppress(ValidationError):
+            args, kwargs = (fields[name].clean(self[name].value()) for name in ("args", "kwargs"))
+            written = Call(args, kwargs)
+        task = registry.get_tasks().get(path)
+        inputs, self._call_problems, call = settle(task, self.data, written)
+        if call is not None:
+            data = cast(QueryDict, self.data).copy()
+            for name, value in vars(call).items():
+                data[self.add_prefix(name)] = pretty_json(value)
+            self.data = data
+        widget = cast(CallWidget, fields["call"].widget)
+        widget.inputs, widget.task = inputs, path
+        widget.written = {name: self[name].value() for name in ("args", "kwargs")} if self.is_bound else {}
+
+    def clean_call(self) -> None:
+        """Tell what is wrong with the inputs, where they count."""
+        if self._call_problems:
+            raise ValidationError(self._call_problems)
 
     def clean_timezone(self) -> str:
         """Check the zone, whatever the kind: instants are read in it."""

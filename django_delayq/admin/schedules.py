@@ -22,7 +22,7 @@ from .actions import ScheduleActions
 from .base import Column, column
 from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
-from .formfields import DurationField, InstantField, zones
+from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
 from .month import MonthPage
 from .upcoming import render_task, render_upcoming
@@ -59,7 +59,10 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
-        (gettext_lazy("What"), {"fields": ("name", "description", "tags", "task", "about_task", "args", "kwargs")}),
+        (
+            gettext_lazy("What"),
+            {"fields": ("name", "description", "tags", "task", "about_task", "call", "args", "kwargs")},
+        ),
         (
             gettext_lazy("When"),
             {
@@ -141,7 +144,7 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
         return [
-            (title, {**options, "fields": [_as_shown(name) for name in options["fields"]]})
+            (title, {**options, "fields": [_as_shown(name) for name in options["fields"] if name != "call"]})
             for title, options in fieldsets
         ]
 
@@ -188,15 +191,18 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
-        shown = render_upcoming(form.instance, _as_saved(form.instance), " ".join(problems))
-        return JsonResponse({"upcoming": shown, "task": render_task(request.POST.get("task", ""))})
+        shown = render_upcoming(
+            form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
+        )
+        task = render_task(request.POST.get("task", ""))
+        return JsonResponse({"upcoming": shown, "task": task, "call": str(form["call"])})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         """Add the zones to choose from, and what stands above the form of a saved schedule."""
-        context["zones"] = zones()
         schedule = context.get("original")
+        context |= {"zones": zones(), "tasks": task_choices(schedule.task if schedule else "")}
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
             context |= {"may_run": self.has_run_permission(request), "may_pause": self.has_pause_permission(request)}

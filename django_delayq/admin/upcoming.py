@@ -14,18 +14,19 @@ from ..exceptions import InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..models import Schedule
 from ..models.versions import moves_effective_from
-from ..words import describe
+from ..words import describe, offer
 from .display import Html, block, relative
 from .durations import format_duration
 
 SHOWN = 5
 
 
-def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: Html = "") -> Html:
+def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: Html = "", typed: str = "") -> Html:
     """Return a table of the next due points in the schedule's zone and in UTC, in words where there is no recurrence.
 
     `saved` is the row as it stands, where `schedule` holds what is typed: if that makes a difference, there are two
-    tables. With a `problem` what is typed cannot be computed, and only the first one is shown.
+    tables. With a `problem` what is typed cannot be computed, and only the first one is shown; `typed` is then what
+    stands where a cron expression is wanted, and a button for what may be meant.
     """
     now = utcnow()
     before = None if saved is None else _table(saved, now)
@@ -35,7 +36,13 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
         tables = [after]
     else:
         tables = [{**before, "heading": _("Now")}, after and {**after, "heading": _("After saving")}]
-    context = {"problem": problem, "hint": hint, "tables": [table for table in tables if table is not None]}
+    offered = offer(typed) if problem else None
+    context = {
+        "problem": problem,
+        "offered": offered,
+        "hint": hint,
+        "tables": [table for table in tables if table is not None],
+    }
     return render_to_string("admin/django_delayq/schedule/upcoming.html", context)
 
 
@@ -59,6 +66,7 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
             "local": f"{point.local:%a %Y-%m-%d %H:%M:%S %Z}",
             "utc": f"{point.due_at:%a %Y-%m-%d %H:%M:%S}",
             "relative": relative(point.due_at, now),
+            "is_utc": not point.local.utcoffset(),
             "annotations": point.annotations,
             "runs": point.runs,
         }
@@ -73,7 +81,8 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
         notes.append(
             _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
         )
-    return {"rows": rows, "zone": schedule.timezone, "words": words, "notes": notes}
+    has_utc = not all(row["is_utc"] for row in rows)
+    return {"rows": rows, "zone": schedule.timezone, "has_utc": has_utc, "words": words, "notes": notes}
 
 
 def render_task(path: str) -> Html:

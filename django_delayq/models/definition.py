@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 from django.core.exceptions import ValidationError
 from django.utils.timezone import is_naive
+from django.utils.translation import gettext as _
 
 from .. import conf, handover, registry
+from ..annotations import misfits
+from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..timing import Recurrence
+from ..timing.zone import get_zone
 from ..validators import validate_json
+from ..words import offer
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -97,7 +102,7 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
     except InvalidRecurrence as error:
-        return [(error.field, str(error))]
+        return [(error.field, f"{error}{_offer(schedule.cron) if error.field == 'cron' else ''}")]
     if schedule.kind == schedule.Kind.ONCE:
         return _one_off(schedule)
     first = rule.next_after(max(schedule.created_at, schedule.start_at or schedule.created_at))
@@ -109,6 +114,11 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     if second is not None and schedule.jitter >= second - first:
         return [("jitter", f"Jitter must be shorter than the gap between two due points, here {second - first}.")]
     return []
+
+
+def _offer(typed: str) -> str:
+    found = offer(typed)
+    return "" if found is None else " " + _("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
 
 
 def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
@@ -133,7 +143,11 @@ def _one_off(schedule: "Schedule") -> list[Problem]:
     saved = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("at", flat=True).first()
     if saved == at:  # a finished one-off can still be edited
         return []
-    return [("at", f"{at:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
+    try:
+        typed = at.astimezone(get_zone(schedule.timezone))  # the clock that it was typed by
+    except InvalidRecurrence as error:
+        return [(error.field, str(error))]
+    return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
 
 
 def _timeout_and_queue(schedule: "Schedule") -> Iterator[Problem]:
@@ -167,7 +181,19 @@ def _call(schedule: "Schedule") -> list[Problem]:
         registry.check_call(task, schedule.args, schedule.kwargs)
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]
-    return []
+    return _misfits(schedule, task)
+
+
+def _misfits(schedule: "Schedule", task: AnyTask) -> list[Problem]:
+    """Return which arguments are none that the annotations want. What is stored is not judged again."""
+    args, kwargs = schedule.args, schedule.kwargs
+    found = list(misfits(task.func, registry.signature(task), args, kwargs))
+    if not found:
+        return []
+    rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("task", "args", "kwargs")
+    if (schedule.task, args, kwargs) in rows:  # so that what ran before can still be edited
+        return []
+    return [("kwargs" if name in kwargs else "args", problem) for name, problem in found]
 
 
 def _handover(schedule: "Schedule") -> list[Problem]:

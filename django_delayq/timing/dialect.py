@@ -66,7 +66,7 @@ def compile_cron(expression: str, key: str) -> Fields:
     if not expression.isascii():
         odd = next(character for character in expression if not character.isascii())
         raise InvalidRecurrence(f"A cron expression is plain ASCII; {shown(expression)} has {odd!r}.")
-    words = _split(expression.upper())
+    words = _split(expression)
     if len(words) == 5:
         words = ["0", *words]
     rule = DayRule(both=words[3].startswith(("*", "?")) or words[5].startswith(("*", "?")))
@@ -83,7 +83,7 @@ def _split(text: str) -> list[str]:
     words = _WORD.findall(text)
     if not words:
         raise InvalidRecurrence("The cron expression is empty. Write five fields, such as 0 9 * * 1-5.")
-    if re.match(r"(CRON_)?TZ=", words[0]):
+    if re.match(r"(CRON_)?TZ=", words[0], re.IGNORECASE):
         raise InvalidRecurrence(
             f"A time zone in the expression ({shown(words[0])}) is not supported. Write it in the field 'timezone'."
         )
@@ -103,11 +103,12 @@ def _split(text: str) -> list[str]:
 
 
 def _macro(words: list[str]) -> list[str]:
-    if len(words) == 1 and words[0] in MACROS:
-        return MACROS[words[0]].split()
+    name = words[0].upper()
+    if len(words) == 1 and name in MACROS:
+        return MACROS[name].split()
     known = ", ".join(name.lower() for name in MACROS)
-    unknown = f"{shown(' '.join(words).lower())} is not a macro. Known are {known}, each on its own."
-    raise InvalidRecurrence(REFUSED_MACROS.get(words[0], unknown))
+    unknown = f"{shown(' '.join(words))} is not a macro. Known are {known}, each on its own."
+    raise InvalidRecurrence(REFUSED_MACROS.get(name, unknown))
 
 
 def _never_comes(words: Sequence[str]) -> InvalidRecurrence:

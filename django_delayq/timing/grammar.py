@@ -49,13 +49,12 @@ SPECS = (
 
 
 def shown(text: str) -> str:
-    """Return the text in quotes, safe and short enough for a message."""
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+    """Return the text in quotes, as it was typed. No expression that is read is longer than 255 characters."""
+    return repr(text)
 
 
-def refuse(spec: FieldSpec, text: str, why: str) -> InvalidRecurrence:
-    """Return the error about one item of a field."""
-    return InvalidRecurrence(f"{spec.name} field: {shown(text)} {why}", field="cron")
+class _Refused(Exception):
+    """Why an item of a field cannot be. The item itself is quoted by who knows how it was typed."""
 
 
 def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
@@ -66,21 +65,28 @@ def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
     """
     if text == "?" and spec in (DAY_OF_MONTH, DAY_OF_WEEK):
         text = "*"
-    if "?" in text:
-        raise refuse(spec, text, "is not understood: ? stands alone, in day-of-month or day-of-week. Write * instead.")
-    mask = 0
-    for item in text.split(","):
-        if not item:
-            raise refuse(spec, text, "has an empty item. Remove the extra comma.")
-        if hashed := _HASH.fullmatch(item):
-            item = _hashed(spec, item, hashed, key)
-        if _read_day(spec, item, rule) or _read_weekday(spec, item, rule):
-            continue
-        match = _RANGE.fullmatch(item)
-        if match is None:
-            raise refuse(spec, item, _why_not(spec, item))
-        mask |= _expand(spec, item, match)
+    typed, mask = text, 0
+    try:
+        if "?" in text:
+            raise _Refused("is not understood: ? stands alone, in day-of-month or day-of-week. Write * instead.")
+        if not all(text.split(",")):
+            raise _Refused("has an empty item. Remove the extra comma.")
+        for typed in text.split(","):
+            mask |= _read_item(spec, typed.upper(), key, rule)
+    except _Refused as refused:
+        raise InvalidRecurrence(f"{spec.name} field: {shown(typed)} {refused}", field="cron") from None
     return mask
+
+
+def _read_item(spec: FieldSpec, item: str, key: str, rule: DayRule) -> int:
+    if hashed := _HASH.fullmatch(item):
+        item = _hashed(spec, item, hashed, key)
+    if _read_day(spec, item, rule) or _read_weekday(spec, item, rule):
+        return 0
+    match = _RANGE.fullmatch(item)
+    if match is None:
+        raise _Refused(_why_not(spec, item))
+    return _expand(spec, item, match)
 
 
 def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
@@ -92,9 +98,9 @@ def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
     elif match := _NEAREST.fullmatch(item):
         rule.nearest.add(_value(spec, item, match["day"]))
     elif match := _BEFORE_LAST.fullmatch(item):
-        back = _number(spec, item, match["back"] or "0")
+        back = _number(spec, match["back"] or "0")
         if back > 30:
-            raise refuse(spec, item, "is out of range: allowed are L (the last day) and L-1 to L-30.")
+            raise _Refused("is out of range: allowed are L (the last day) and L-1 to L-30.")
         rule.before_last.add(back)
     else:
         return False
@@ -110,22 +116,22 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
     if match["nth"] in (None, "L"):
         nth = LAST
     else:
-        nth = _number(spec, item, match["nth"])
+        nth = _number(spec, match["nth"])
         if not 1 <= nth <= 5:
-            raise refuse(spec, item, "is out of range: after # allowed are 1-5 and L (the last one in the month).")
+            raise _Refused("is out of range: after # allowed are 1-5 and L (the last one in the month).")
     rule.nth.add((weekday, nth))
     return True
 
 
 def _expand(spec: FieldSpec, item: str, match: re.Match[str]) -> int:
     """Return a value, range or step as a bit mask of numbers, with Sunday as 0."""
-    step = 1 if match["step"] is None else _number(spec, item, match["step"])
+    step = 1 if match["step"] is None else _number(spec, match["step"])
     if step < 1:
-        raise refuse(spec, item, "has step 0: steps begin at 1. Leave the step out to have every value.")
+        raise _Refused("has step 0: steps begin at 1. Leave the step out to have every value.")
     if match["low"] == "*":
         if match["high"] is not None:
             why = f"is not understood: a range has a number on both sides; allowed are {spec.allowed}."
-            raise refuse(spec, item, why)
+            raise _Refused(why)
         low, high = spec.low, spec.high
     else:
         low = high = _value(spec, item, match["low"])
@@ -134,8 +140,8 @@ def _expand(spec: FieldSpec, item: str, match: re.Match[str]) -> int:
         elif match["step"] is not None:
             low, high = low % 7 if spec is DAY_OF_WEEK else low, spec.high
     if low > high:
-        raise refuse(spec, item, f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
-    _check_step(spec, item, step, low, high)
+        raise _Refused(f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
+    _check_step(spec, step, low, high)
     mask = sum(1 << number for number in range(low, high + 1, step))
     return mask % 128 | mask >> 7 if spec is DAY_OF_WEEK else mask
 
@@ -148,12 +154,10 @@ def _unreversed(spec: FieldSpec, low: int, high: int) -> str:
     return f"{upper},{lower}"
 
 
-def _check_step(spec: FieldSpec, item: str, step: int, low: int, high: int) -> None:
+def _check_step(spec: FieldSpec, step: int, low: int, high: int) -> None:
     values = high - low + 1
     if step > values:
-        raise refuse(
-            spec,
-            item,
+        raise _Refused(
             f"has a step larger than its range: {low}-{high} has {values} value{'s' if values > 1 else ''}, and cron "
             f"starts again with each round. Write {low}, or use the kind 'every' for an interval.",
         )
@@ -161,19 +165,19 @@ def _check_step(spec: FieldSpec, item: str, step: int, low: int, high: int) -> N
 
 def _value(spec: FieldSpec, item: str, text: str) -> int:
     if text.isdecimal():
-        number = _number(spec, item, text)
+        number = _number(spec, text)
     elif text in spec.names:
         number = spec.low + spec.names.index(text)
     else:
-        raise refuse(spec, item, _why_not(spec, item))
+        raise _Refused(_why_not(spec, item))
     if not spec.low <= number <= spec.top:
-        raise refuse(spec, item, f"is out of range: allowed are {spec.allowed}.")
+        raise _Refused(f"is out of range: allowed are {spec.allowed}.")
     return number
 
 
-def _number(spec: FieldSpec, item: str, text: str) -> int:
+def _number(spec: FieldSpec, text: str) -> int:
     if len(text) > 4:
-        raise refuse(spec, item, f"is out of range: allowed are {spec.allowed}.")
+        raise _Refused(f"is out of range: allowed are {spec.allowed}.")
     return int(text)
 
 
@@ -184,13 +188,11 @@ def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
     """
     low, high = spec.low, spec.high
     if match["low"] is not None:
-        low, high = _number(spec, item, match["low"]), _number(spec, item, match["high"])
+        low, high = _number(spec, match["low"]), _number(spec, match["high"])
         if not spec.low <= low <= high <= spec.high:
             sunday = " (0 is Sunday)" if spec is DAY_OF_WEEK else ""
             low, high = (min(max(end, spec.low), spec.high) for end in sorted((low, high)))
-            raise refuse(
-                spec,
-                item,
+            raise _Refused(
                 f"is out of range: in the brackets allowed are {spec.low}-{spec.high}{sunday}, smaller first. Write "
                 f"H({low}-{high}){item.partition(')')[2]} instead.",
             )
@@ -200,10 +202,10 @@ def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
     draw = int.from_bytes(digest[:8], "big")
     if match["step"] is None:
         return str(low + draw % (high - low + 1))
-    step = _number(spec, item, match["step"])
+    step = _number(spec, match["step"])
     if step < 1:
-        raise refuse(spec, item, "has step 0: steps begin at 1.")
-    _check_step(spec, item, step, low, high)
+        raise _Refused("has step 0: steps begin at 1.")
+    _check_step(spec, step, low, high)
     start = low + draw % step
     # Spelled out where one value is left, because a step over a range of one is refused when people write it.
     return f"{start}-{high}/{step}" if start + step <= high else str(start)

@@ -6,6 +6,7 @@ from django.utils.translation import gettext as _
 
 from ..timing import Cron, Every, Once, Recurrence, Windowed
 from .days import describe_days
+from .phrases import understand
 from .times import describe_times
 
 _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("µs", 1))
@@ -31,6 +32,15 @@ def describe(recurrence: Recurrence) -> str:
             words += ", " + _("until %(instant)s") % {"instant": _instant(recurrence.end)}
         return words
     return str(recurrence)
+
+
+def offer(text: str) -> tuple[str, str] | None:
+    """Return the cron expression that a phrase may mean, and its words without a zone; None where none is understood.
+
+    See `phrases`, Note [Phrases are offers].
+    """
+    expression = understand(text)
+    return None if expression is None else (expression, _cron(Cron(expression)))
 
 
 def _cron(cron: Cron) -> str:

@@ -6,12 +6,18 @@ import logging
 import os
 import threading
 import time
+from datetime import date, datetime
+from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from django.db import connection, transaction
 
 from django_delayq.compat import TaskContext, task
 from django_delayq.exceptions import TaskTimeout
+
+if TYPE_CHECKING:
+    from nowhere import Options
 
 CALLS: list[tuple[object, ...]] = []
 
@@ -212,3 +218,33 @@ async def abroken() -> None:
 def speak(text: str) -> None:
     """Log something by a logger of one's own."""
     logging.getLogger("shop").warning(text)
+class Format(Enum):
+    """How a report is written."""
+
+    TEXT = "text"
+    PAGE = "page"
+
+
+@task
+def report(
+    day: date,
+    *,
+    pages: int = 10,
+    scale: float | None = None,
+    title: str = "Daily report",
+    draft: bool = False,
+    since: datetime | None = None,
+    style: Literal["plain", "rich"] = "plain",
+    written: Format = Format.TEXT,
+    recipients: list[str] | None = None,
+    options: "Options | None" = None,
+    api_token: str = "hunter2",  # noqa: S107 - what must not be shown
+) -> None:
+    """Write a report, with an argument of each kind that the form has an input for."""
+    CALLS.append((day, pages, scale, title, draft, since, style, written, recipients, options, api_token))
+
+
+@task
+def gather(first: int, *rest: object, **more: object) -> None:
+    """Take as many arguments as are given."""
+    CALLS.append((first, rest, more))

@@ -84,7 +84,7 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({**ONCE, "at_0": "2040-03-25", "at_1": "02:30:00", "timezone": "Europe/Berlin"}, "at", "does not exist"),
         ({**ONCE, "at_0": "0001-01-01", "at_1": "00:00:00"}, "at", "calendar"),
         ({"end_at_0": "2001-01-01", "end_at_1": "00:00:00"}, "end_at", "no due point"),
-        ({"task": "os.system"}, "task", "valid choice"),
+        ({"task": "os.system"}, "task", "No installed app has a @task function 'os.system'"),
         ({"queue": "nowhere"}, "queue", "valid choice"),
         ({"task": "tests.app.tasks.add"}, "args", "add(a: int"),
         ({"args": "[1"}, "args", "not JSON"),
@@ -202,7 +202,8 @@ def test_a_vanished_task_is_shown_and_its_schedule_can_be_opened_and_paused(boss
     Schedule._base_manager.update(task="tests.app.tasks.gone")
     assert "task not installed" in boss.get(LIST).content.decode()
     page = boss.get(change_url(schedule)).content.decode()
-    assert "tests.app.tasks.gone (not installed)" in page
+    assert '<option value="tests.app.tasks.gone">not installed</option>' in page
+    assert '<option value="tests.app.tasks.noop">Do nothing.</option>' in page
     assert "No installed app has a @task function" in page
     found = errors(boss.post(change_url(schedule), fields(task="tests.app.tasks.gone")))
     assert set(found) == {"task"}

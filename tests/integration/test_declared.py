@@ -22,13 +22,13 @@ NOOP = "tests.app.tasks.noop"
 #: Every field, none of them with its default.
 FULL = """periodic(
     every=timedelta(minutes=7, microseconds=5), every_from="finish", key="k", name="n", description="d",
-    args=["p", [1.5, None, True]], kwargs={"seconds": {"deep": [1]}}, timezone="Europe/Riga", dst_gap="skip",
+    args=[1, [1.5, None, True]], kwargs={"seconds": {"deep": [1]}}, timezone="Europe/Riga", dst_gap="skip",
     dst_overlap="twice", start_at=datetime(2031, 1, 1, tzinfo=UTC), end_at=datetime(2032, 1, 1, 1, 2, 3, 4, tzinfo=UTC),
     max_runs=9, jitter=timedelta(seconds=3), enabled=False, pause_reason="not yet", queue="mail", priority=-3,
     overlap="allow", missed="all", grace=timedelta(seconds=4), catch_up_window=timedelta(days=8), max_catch_up=5,
     timeout=timedelta(seconds=6), max_attempts=2, backoff=timedelta(milliseconds=1),
     keep="last", keep_last=9,
-)(note)"""
+)(gather)"""
 
 
 def the_one(**lookup):

@@ -43,7 +43,8 @@ BAD = [
     ("empty zone", {"timezone": ""}, "timezone", []),
     ("minute out of range", {"cron": "61 * * * *"}, "cron", ["minute", "61", "59"]),
     ("too few fields", {"cron": "* * *"}, "cron", ["5"]),
-    ("no cron at all", {"cron": "every day"}, "cron", ["2 fields", "EVERY DAY"]),
+    ("a phrase", {"cron": "every weekday at 9"}, "cron", ["Did you mean 0 9 * * 1-5: at 09:00, Monday to Friday?"]),
+    ("no cron at all", {"cron": "every day"}, "cron", ["2 fields", "'every day'"]),
     ("a date that never comes", {"cron": "0 0 31 2 *"}, "cron", ["never"]),
     ("cron of 300 characters", {"cron": "0 0 * * " + "1," * 146 + "1"}, "cron", ["255"]),
     ("interval of zero", {**EVERY, "every": 0 * SECOND}, "every", ["0", "at least 1 s"]),
@@ -110,6 +111,44 @@ def test_arguments_that_do_not_fit_or_are_no_json_are_refused(values, field, par
     assert not Schedule.objects.exists()
 
 
+REPORT = "tests.app.tasks.report"
+MISFITS = [
+    ({"args": ["soon"]}, "args", "day: a date such as 2026-01-31 is wanted, not 'soon'"),
+    ({"kwargs": {"day": "2026-02-30"}}, "kwargs", "day: a date such as 2026-01-31 is wanted, not '2026-02-30'"),
+    ({"args": ["2026-01-31"], "kwargs": {"pages": "abc"}}, "kwargs", "pages: a whole number is wanted, not 'abc'"),
+    ({"args": ["2026-01-31"], "kwargs": {"style": "Rich"}}, "kwargs",
+     "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
+    ({"args": ["2026-01-31"], "kwargs": {"api_token": 12345}}, "kwargs", "api_token: a text is wanted, not ********"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "field", "message"), MISFITS)
+@pytest.mark.parametrize("how", ["save", "bulk_create"])
+def test_values_that_are_none_of_the_annotations_are_refused(values, field, message, how):
+    row = definition(task=REPORT, **values)
+    found = refusal(row.save if how == "save" else lambda: Schedule.objects.bulk_create([row]))
+    assert found == {field: [message]}
+
+
+def test_what_annotations_do_not_understand_is_saved():
+    definition(task=REPORT, args=["2026-01-31"], kwargs={"options": 5, "written": "page", "draft": True}).save()
+    definition(name="other", task="tests.app.tasks.gather", args=[1, 2, 3], kwargs={"any": "text"}).save()
+
+
+def test_arguments_that_are_stored_are_not_judged_again_but_their_changes_are():
+    row = definition(task=ADD, args=[1])
+    row.save()
+    Schedule._base_manager.filter(pk=row.pk).update(args=["1"])  # as an earlier release let it in
+    row.refresh_from_db()
+    row.cron = "0 8 * * *"
+    row.full_clean()
+    row.save()
+    row.kwargs = {"b": 2}
+    assert refusal(row.save) == {"args": ["a: a whole number is wanted, not '1'"]}
+    row.args = [1]
+    row.save()
+
+
 def nested(depth):
     value = []
     for _ in range(depth):
@@ -126,7 +165,7 @@ def test_deep_nesting_is_refused_without_recursion():
 def test_arguments_of_just_64_kib_with_emoji_are_stored_as_they_are():
     text = "🐍" * 1000
     text += "x" * (MAX_ARGUMENT_BYTES - len(f'[["{text}"], {{}}]'.encode()))
-    row = definition(task=ADD, args=[text])
+    row = definition(task="tests.app.tasks.fail", args=[text])
     row.save()
     row.refresh_from_db()
     assert row.args == [text]

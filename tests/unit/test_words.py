@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron, Every, Once, Windowed
-from django_delayq.words import describe
+from django_delayq.words import describe, offer
+from django_delayq.words.phrases import understand
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 START = datetime(2024, 1, 31, 22, 58, 57, tzinfo=UTC)
@@ -286,3 +287,76 @@ def _between(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:
         found.append(point)
         point = cron.next_after(point)
     return found
+
+
+PHRASES = {
+    "every weekday at 9": "0 9 * * 1-5",
+    "every 15 minutes": "*/15 * * * *",
+    "daily at 18:30": "30 18 * * *",
+    "on the 1st at noon": "0 12 1 * *",
+    "mondays at 8:00": "0 8 * * 1",
+    "Every day at 9am": "0 9 * * *",
+    "12am daily": "0 0 * * *",
+    "at 12 pm on Sundays": "0 12 * * 0",
+    "every weekday at 9 o'clock": "0 9 * * 1-5",
+    "mon-fri 9:30pm": "30 21 * * 1-5",
+    "friday to monday at 9": "0 9 * * 0,1,5,6",
+    "mon, thu at 9:00 and 17:00": "0 9,17 * * 1,4",
+    "on the 15th and 1st at 7": "0 7 1,15 * *",
+    "on the last day of the month at 23:45": "45 23 L * *",
+    "every hour": "0 * * * *",
+    "every 2 hours on weekends": "0 */2 * * 0,6",
+    "every second": "* * * * * *",
+    "every 30 seconds": "*/30 * * * * *",
+    "jeden Werktag um 9": "0 9 * * 1-5",
+    "alle 15 Minuten": "*/15 * * * *",
+    "täglich um 18.30 Uhr": "30 18 * * *",
+    "am 1. um 12 Uhr": "0 12 1 * *",
+    "um 9 am 1.": "0 9 1 * *",
+    "montags um 8:00": "0 8 * * 1",
+    "Montag bis Freitag um Mitternacht": "0 0 * * 1-5",
+    "am letzten Tag des Monats um 7": "0 7 L * *",
+    "sa und so um 10": "0 10 * * 0,6",
+}
+NO_PHRASES = [
+    "", " ", "every", "weekdays", "at 9 and", "at 25:00", "at 9:60", "every weekday at 99", "on the 32nd at 9",
+    "on the 0th at 9", "at 9:00 and 18:30", "every 7 minutes", "every 0 minutes", "every 60 minutes",
+    "every day 5 to 9", "every second day", "every 2nd monday at 9", "mon tue at 9", "mon to wed to fri at 9",
+    "15.10. um 9", "yesterday at 9", "dinner at 9", "at 9 %", "0 9 * * 1-5", "@daily", "every weekday at 9 or later",
+    "daily at 9 " * 20, "at " + "9" * 90,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phrase", "expression"), PHRASES.items())
+def test_a_phrase_is_understood_as_an_offer(phrase, expression):
+    assert understand(phrase) == expression
+    with pytest.raises(InvalidRecurrence):
+        Cron(phrase)
+
+
+@pytest.mark.parametrize("phrase", NO_PHRASES)
+def test_what_is_no_phrase_is_none(phrase):
+    assert understand(phrase) is None
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+@pytest.mark.parametrize("expression", [each for each in PHRASES.values() if each != "0 9 * * 0,1,5,6"])
+def test_the_words_of_what_a_phrase_means_are_a_phrase_that_means_the_same(expression, language):
+    with translation.override(language):
+        words = describe(Cron(expression)).removesuffix(", UTC")
+    again = understand(words)
+    assert again is not None, words
+    assert Cron(again).fields == Cron(expression).fields
+
+
+@given(st.text(alphabet="atndwl1290:., -möjeyd", max_size=60) | st.text(max_size=120))
+def test_whatever_is_typed_is_an_expression_or_none(text):
+    expression = understand(text)
+    assert expression is None or Cron(expression)
+
+
+def test_an_offer_has_the_words_of_the_expression_in_the_language_of_the_page():
+    assert offer("jeden Werktag um 9") == ("0 9 * * 1-5", "at 09:00, Monday to Friday")
+    with translation.override("de"):
+        assert offer("every weekday at 9") == ("0 9 * * 1-5", "um 09:00, Montag bis Freitag")
+    assert offer("soon") is None

@@ -218,6 +218,25 @@ def test_a_refusal_names_the_field_the_value_and_a_way_out(expression: str, word
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("expression", "quoted"),
+    [
+        ("every Weekday at nine", "'every Weekday at nine'"),
+        ("0 0 * * Fryday", "'Fryday'"),
+        ("0 9 * * mon,tue+wed", "'tue+wed'"),
+        ("h(50-70) * * * *", "'h(50-70)'"),
+        ("@Fortnightly", "'@Fortnightly'"),
+        ("tz=Europe/Riga 0 9 * * *", "'tz=Europe/Riga'"),
+        ("0 0 30 Feb *", "'Feb'"),
+        (f"{'x' * 60} * * * *", f"'{'x' * 60}'"),
+    ],
+)
+def test_a_refusal_quotes_what_was_typed_as_it_was_typed(expression: str, quoted: str) -> None:
+    with pytest.raises(InvalidRecurrence) as caught:
+        Cron(expression)
+    assert quoted in str(caught.value)
+
+
 @pytest.mark.parametrize("expression", [None, 5, b"* * * * *", ["*"]])
 def test_an_expression_that_is_no_text_is_refused(expression: object) -> None:
     with pytest.raises(InvalidRecurrence):
