@@ -218,6 +218,8 @@ async def abroken() -> None:
 def speak(text: str) -> None:
     """Log something by a logger of one's own."""
     logging.getLogger("shop").warning(text)
+
+
 class Format(Enum):
     """How a report is written."""
 
