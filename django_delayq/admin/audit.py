@@ -202,7 +202,7 @@ def _edits(replaced: Sequence[Definition]) -> dict[int, Event]:
         after: Values = from_json(following.values) if isinstance(following, Definition) else values_of(following)
         rows = definitions.changes(then, after)
         if rows:
-            event.changes = definitions.table(rows, _("from"), _("to"))
+            event.changes = definitions.listed(rows)
             event.restorable = any(unit is not SWITCH for unit in differing(then, values_of(schedule)))
         if not each.is_followed_by(following):
             event.note = _("This includes later edits that were not kept: bulk updates, or SQL.")

@@ -12,13 +12,14 @@ from django.utils.translation import gettext as _
 from ..declared.values import FIELDS, RECURRENCE, SWITCH, Unit, Values, differing, from_json, values_of
 from ..models import Definition, Run, Schedule
 from ..plain import plain
+from ..redaction import redact_arguments
 from . import display
 from .durations import format_duration
 from .glance import recurrence_words
 
 #: A longer text is shown as a block.
 LINE = 100
-TABLE = "admin/django_delayq/changes.html"
+TEMPLATE = "admin/django_delayq/changes.html"
 
 
 class Change(NamedTuple):
@@ -49,15 +50,19 @@ def shown(unit: Unit, values: Values) -> display.Html:
         reason = values["pause_reason"]
         return _("yes") if values["enabled"] else _("no, %(reason)s") % {"reason": reason} if reason else _("no")
     if unit.name in ("args", "kwargs"):
-        return display.arguments(values["task"], values["args"], values["kwargs"])[unit.name == "kwargs"]
+        both = redact_arguments(values["args"], values["kwargs"], display.parameters_of(values["task"]))
+        return _text(display.pretty_json(both[unit.name == "kwargs"]))
     value = values[unit.name]
     if isinstance(value, timedelta):
         return format_duration(value)
     if isinstance(value, datetime):
         return display.instant(value, display.zone_of(Schedule(timezone=values["timezone"])))
     choices: Any = FIELDS[unit.name].flatchoices
-    text = str(dict(choices).get(value, value)) if value is not None else ""
-    return display.block(text) if len(text) > LINE else plain(text) or "–"
+    return _text(str(dict(choices).get(value, value)) if value is not None else "")
+
+
+def _text(text: str) -> display.Html:
+    return display.block(text) if len(text) > LINE or "\n" in text else plain(text) or "–"
 
 
 def recurrence(values: Values) -> SafeString:
@@ -67,9 +72,9 @@ def recurrence(values: Values) -> SafeString:
     return format_html('{} <span class="delayq-note delayq-cron">{}</span>', words, plain(typed))
 
 
-def table(rows: Sequence[Change], before: Any, after: Any) -> SafeString:
-    """Return the differences as a table with these headings."""
-    return SafeString(render_to_string(TABLE, {"changes": rows, "before": before, "after": after}))
+def listed(rows: Sequence[Change]) -> SafeString:
+    """Return the differences as a list."""
+    return SafeString(render_to_string(TEMPLATE, {"changes": rows}))
 
 
 def definition_of_run(run: Run, history: str) -> display.Html:

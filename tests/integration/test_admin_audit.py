@@ -41,7 +41,7 @@ def events(page):
     """Return (who, what) of each line, and what it has changed, the newest first."""
     found = []
     for event in page.context["events"]:
-        lines = re.findall(r"<th scope=\"row\">(.*?)</th><td>(.*?)</td><td>(.*?)</td>", str(event.changes), re.DOTALL)
+        lines = re.findall(r"<dt>(.*?)</dt><dd><del>(.*?)</del>.*?<ins>(.*?)</ins>", str(event.changes), re.DOTALL)
         cells = [tuple(" ".join(re.sub("<[^>]+>", " ", cell).split()) for cell in line) for line in lines]
         found.append((event.who, event.text, cells))
     return found
