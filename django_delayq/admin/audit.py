@@ -131,8 +131,9 @@ def _order(each: LogEntry | Definition) -> datetime:
 def _entries(asked: Asked, kinds: Sequence[str]) -> list[LogEntry]:
     types = ContentType.objects.get_for_models(*(KINDS[kind].model for kind in kinds), for_concrete_models=False)
     rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()])
-    if asked.who:
-        rows = rows.filter(**{f"user__{get_user_model().USERNAME_FIELD}": asked.who})
+    if asked.who:  # read apart, so that the index of users is taken
+        users: Any = get_user_model()._base_manager.filter(**{get_user_model().USERNAME_FIELD: asked.who})
+        rows = rows.filter(user__in=list(users.values_list("pk", flat=True)))
     if asked.key:
         rows = rows.filter(object_id=asked.key)
     if asked.before is not None:
