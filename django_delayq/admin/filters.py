@@ -1,6 +1,6 @@
 """The filters beside the lists. Each is a question an operator asks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +8,6 @@ from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf
@@ -18,8 +17,8 @@ from . import paging
 
 #: So many schedules that never ran are looked up one by one; of more, the list has one on every page.
 MOST_BLANK = 100_000
-#: More queues than these are not offered.
-MOST_QUEUES = 50
+#: More queues, tasks or tags than these are not offered.
+MOST_OFFERED = 50
 
 
 def _ended(status: Status) -> Callable[[Any], Any]:
@@ -113,16 +112,53 @@ class QueueFilter(ChoiceFilter):
         return conf.get_config().queues
 
 
-class UsedQueueFilter(QueueFilter):
-    """Offers the queues that schedules are in, too."""
+def used_by(request: Any) -> dict[str, list[str]]:
+    """Return what schedules have, asked once for a page."""
+    if not hasattr(request, "delayq_used"):
+        request.delayq_used = Schedule.objects.used(MOST_OFFERED)
+    used: dict[str, list[str]] = request.delayq_used
+    return used
 
-    @cached_property
-    def queues(self) -> Sequence[str]:
-        return sorted({*super().queues, *Schedule.objects.queues(MOST_QUEUES)})
+
+class UsedFilter(admin.SimpleListFilter):
+    """Offers what schedules have, if there is a choice."""
+
+    parameter_name: str
+    #: Of fewer none is offered.
+    fewest = 2
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        names = sorted({*used_by(request)[self.parameter_name], *self.offered(), *filter(None, [self.value()])})
+        return [(name, name) for name in names] if len(names) >= self.fewest else []
+
+    def offered(self) -> Iterable[str]:
+        """Return what is offered in any case."""
+        return ()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        queue = self.value()
-        return queryset if queue is None else queryset.filter(queue=queue)
+        return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
+
+
+class UsedQueueFilter(UsedFilter):
+    title = _("queue")
+    parameter_name = "queue"
+
+    def offered(self) -> Iterable[str]:
+        return conf.get_config().queues
+
+
+class TaskFilter(UsedFilter):
+    title = _("task")
+    parameter_name = "task"
+
+
+class TagFilter(UsedFilter):
+    title = _("tag")
+    parameter_name = "tag"
+    fewest = 1
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.tagged(self.value())  # type: ignore[attr-defined]
 
 
 class RecentFilter(ChoiceFilter):

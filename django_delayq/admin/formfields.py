@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 from .. import conf, handover, registry
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence
+from ..models import read_tags
 from ..timing.zone import instant_of
 from ..validators import MAX_ARGUMENT_BYTES, validate_json
 from .display import pretty_json
@@ -43,6 +44,19 @@ class DurationField(forms.Field):
             return parse_duration(value) if value and value.strip() else None
         except ValueError as error:
             raise ValidationError(str(error), code="invalid") from None
+
+
+class TagsField(forms.CharField):
+    """Tags between commas; a list of them in Python."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) else ", ".join(value or ())
+
+    def clean(self, value: Any) -> list[str]:
+        return read_tags(super().clean(value))
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(self.prepare_value(initial) != (data or "").strip())
 
 
 class ArgumentsField(forms.Field):

@@ -18,7 +18,7 @@ from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
 from ..timing.zone import get_zone
-from .formfields import ArgumentsField, backend_choices, queue_choices, task_choices
+from .formfields import ArgumentsField, TagsField, backend_choices, queue_choices, task_choices
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"task": task_choices, "queue": queue_choices, "backend": backend_choices}
@@ -59,6 +59,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         container=dict,
         label=gettext_lazy("Keyword arguments"),
         help_text=gettext_lazy('A JSON object, such as {"days": 2}.'),
+    )
+    tags = TagsField(
+        required=False,
+        label=gettext_lazy("Tags"),
+        help_text=gettext_lazy("Words to filter the list by, between commas, such as billing, nightly."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
     queue = forms.ChoiceField(label=gettext_lazy("Queue"))
     backend = forms.ChoiceField(
@@ -127,6 +133,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.initial = {"queue": schedule.queue, "kind": Schedule.Kind.CRON, **self.initial}
         else:
             self.initial["seen"] = schedule.generation
+            self.initial["tags"] = [tag.name for tag in schedule.tags.all()]
         for name in EMPTY.keys() & fields.keys():
             fields[name].required = False
         for name in LIMITS.keys() & fields.keys():

@@ -19,11 +19,12 @@ from .. import chain, conf, declared, handover, mirror, registry, status
 from ..compat import AnyTask
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
-from ..models import BulkAction, Condition, Schedule
+from ..grouping import grouped
+from ..models import BulkAction, Condition, Schedule, Tag
 from ..timing.point import known_ms
 from ..words import describe
 from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
-from .filters import stateless
+from .filters import stateless, used_by
 from .paging import PagedChangeList
 from .recent import dots, recent
 
@@ -105,8 +106,10 @@ class ScheduleChangeList(PagedChangeList):
         if request.method != "POST":
             self.redis = ask_redis(self.result_list)
             newest = recent([row.pk for row in self.result_list])
+            tagged = Tag.objects.filter(schedule__in=self.result_list) if used_by(request)["tag"] else ()
+            tags = grouped(tagged, lambda tag: tag.schedule_id)
             for row in self.result_list:
-                row.redis, row.recent = self.redis, newest.get(row.pk, ())
+                row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
             self.details = self.model_admin.has_change_permission(request)
             self.health = ask_health(details=self.details)
             self.bulk = BulkAction.objects.open().defer("chosen")[:5] if self.details else ()

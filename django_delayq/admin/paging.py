@@ -70,6 +70,8 @@ class PagedChangeList(ChangeList):
     sorts = False
     first_page = previous_page = next_page = last_page = ""
     _wanted: tuple[str, str] | None = None
+    #: How many rows there are, where that is known.
+    _count: int | None = None
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Return all rows that are asked for. Counts beside the filters are for lists that are not long."""
@@ -106,6 +108,7 @@ class PagedChangeList(ChangeList):
         if self.is_capped and joined and ORDER_VAR not in self.params:
             self.is_unsorted = True
             self._sort_by(self._pk.name)
+        self._count = None if self.is_capped else count
         places = self._turn(size) if count else []
         read = self.apply_select_related(self.root_queryset.order_by()).in_bulk([place.pk for place in places])
         rows = [read[place.pk] for place in places if place.pk in read]
@@ -162,7 +165,7 @@ class PagedChangeList(ChangeList):
             rows = rows.order_by(*(self._ordered(name, descending) for name in names))
             read = rows.values_list("pk", self._key)[: size + 1 - len(found)]
             found += [Place(number, pk, value) for pk, value in read]
-            if len(found) > size:
+            if len(found) > size or (place is None and len(found) == self._count):
                 break
         shown = found[:size]
         return shown[::-1] if backwards else shown, len(found) > size

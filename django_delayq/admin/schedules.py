@@ -9,7 +9,7 @@ from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -20,7 +20,7 @@ from ..models import Origin, Run, Schedule
 from . import display, glance, paging
 from .base import Column, column
 from .durations import format_duration
-from .filters import OriginFilter, OutcomeFilter, StateFilter, UsedQueueFilter
+from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, zones
 from .forms import ScheduleForm
 from .history import HistoryPage
@@ -29,7 +29,7 @@ from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
 RUNS_SHOWN = 5
-SHOWN_OTHERWISE = ("args", "kwargs", "at", "start_at", "end_at")
+SHOWN_OTHERWISE = ("tags", "args", "kwargs", "at", "start_at", "end_at")
 #: The preview is silent about the other fields: nobody has asked to save yet.
 RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
@@ -49,17 +49,17 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         models.DateTimeField: {"form_class": InstantField},
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
-    list_filter = (StateFilter, OutcomeFilter, OriginFilter, "kind", UsedQueueFilter)
+    list_filter = (StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter)
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description; in a long list, the beginning of name or task")
     show_full_result_count = False
     hidden_columns = ("args", "kwargs")
-    ordering = ("name",)
+    ordering = ("state__next_due_at",)
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
-        (gettext_lazy("What"), {"fields": ("name", "description", "task", "about_task", "args", "kwargs")}),
+        (gettext_lazy("What"), {"fields": ("name", "description", "tags", "task", "about_task", "args", "kwargs")}),
         (
             gettext_lazy("When"),
             {
@@ -109,8 +109,10 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
         task = display.breakable(schedule.task.rpartition(".")[2])
-        note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}</div>'
-        return format_html(note, schedule.name, schedule.task, task, schedule.queue)
+        mark = '<span class="delayq-tag">{}</span>'
+        tags = format_html_join("", mark, ((tag.name,) for tag in getattr(schedule, "shown_tags", ())))
+        note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}{}</div>'
+        return format_html(note, schedule.name, schedule.task, task, schedule.queue, tags)
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
@@ -149,6 +151,7 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
     shown_kwargs = column(
         gettext_lazy("keyword arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[1]
     )
+    shown_tags = column(gettext_lazy("tags"), lambda row: ", ".join(tag.name for tag in row.tags.all()) or "–")
     shown_at = _in_zone("at", gettext_lazy("at"))
     shown_start_at = _in_zone("start_at", gettext_lazy("not before"))
     shown_end_at = _in_zone("end_at", gettext_lazy("not after"))
@@ -228,6 +231,11 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
                 for run in _newest_runs(schedule)
             ],
         }
+
+    def save_related(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> None:
+        super().save_related(request, form, *args, **kwargs)
+        if "tags" in form.changed_data:
+            form.instance.tags.put(form.instance, form.cleaned_data["tags"])
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""

@@ -13,6 +13,7 @@ from .kept import MOST_AT_ONCE, Definition
 from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet
 from .state import Condition
+from .tag import Tag
 from .tombstone import Tombstone
 from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
 
@@ -51,17 +52,30 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         """Return those whose name or task begins with a text, in upper or lower case: what indexes find."""
         return self.filter(Q(name__istartswith=text) | Q(task__istartswith=text))
 
-    def queues(self, most: int) -> list[str]:
-        """Return up to so many queues that any of these is in, by a step of an index each: not of a part of them."""
-        table, column = (connections[self.db].ops.quote_name(name) for name in (self.model._meta.db_table, "queue"))
-        sql = (
-            f"WITH RECURSIVE found AS (SELECT MIN({column}) AS name FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
-            f"(SELECT MIN({column}) FROM {table} WHERE {column} > found.name) FROM found WHERE found.name IS NOT NULL) "
-            "SELECT name FROM found WHERE name IS NOT NULL LIMIT %s"
-        )
+    def tagged(self, name: str) -> Self:
+        """Return those with this tag, written as `read_tags` writes it."""
+        return self.filter(tags__name=name)
+
+    def used(self, most: int) -> dict[str, list[str]]:
+        """Return up to so many queues, tasks and tags (by "queue", "task" and "tag") that any schedule has.
+
+        Costs a step of an index each; tells nothing of a part of the schedules.
+        """
+        quote, found, parts = connections[self.db].ops.quote_name, [], []
+        for what, model, column in (("queue", self.model, "queue"), ("task", self.model, "task"), ("tag", Tag, "name")):
+            table, column = quote(model._meta.db_table), quote(column)
+            found.append(
+                f"{what}s AS (SELECT MIN({column}) AS name, 1 AS n FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
+                f"(SELECT MIN({column}) FROM {table} WHERE {column} > {what}s.name), n + 1 FROM {what}s "
+                "WHERE name IS NOT NULL AND n < %s)"
+            )
+            parts.append(f"SELECT '{what}', name FROM {what}s WHERE name IS NOT NULL")  # noqa: S608
+        names: dict[str, list[str]] = {"queue": [], "task": [], "tag": []}
         with connections[self.db].cursor() as cursor:
-            cursor.execute(sql, [most])
-            return [name for (name,) in cursor.fetchall()]
+            cursor.execute(f"WITH RECURSIVE {', '.join(found)} {' UNION ALL '.join(parts)}", [most] * len(names))
+            for what, name in cursor.fetchall():
+                names[what].append(name)
+        return names
 
     def unmirrored(self) -> Self:
         """Return those whose last edit Redis has not seen yet."""

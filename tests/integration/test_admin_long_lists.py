@@ -134,18 +134,18 @@ def test_filters_narrow_every_page(boss, query, expected, schedules):
 
 
 def test_what_comes_goes_and_moves_between_two_pages_is_neither_repeated_nor_passed_over(boss):
-    rows = make_some(6)
-    first = boss.get(LIST)
+    rows, by_name = make_some(6), f"{LIST}?o=1"
+    first = boss.get(by_name)
     make("s00"), rows[1].delete(), Schedule.objects.filter(name="s2").update(name="a")  # s2 ended the first page
     assert names(boss.get(LIST + link(first, "next"))) == ["s3", "s4", "s5"]
 
 
 def test_a_page_whose_rows_are_gone_is_the_one_before_it(boss):
     make_some(6)
-    following = LIST + link(boss.get(LIST), "next")
+    following = LIST + link(boss.get(f"{LIST}?o=1"), "next")
     Schedule.objects.filter(name__in=["s3", "s4", "s5"]).delete()
     assert names(boss.get(following)) == ["s0", "s1", "s2"]
-    before = LIST + "?" + urlencode({"before": "0.1.s1"})
+    before = LIST + "?" + urlencode({"o": 1, "before": "0.1.s1"})
     assert names(boss.get(before)) == ["s0", "s1", "s2"], "a first page is never a stub"
 
 
@@ -185,7 +185,7 @@ def test_a_long_list_is_not_counted_and_a_short_one_is(boss):
 def test_what_a_filter_by_states_leaves_is_sorted_if_it_is_not_too_much(boss):
     for name in ("c", "a", "d", "b"):
         ScheduleState.objects.filter(schedule=make(name)).update(failing_streak=1)
-    response = boss.get(f"{LIST}?state=failing")
+    response = boss.get(f"{LIST}?state=failing&o=1")
     assert names(response) == ["a", "b", "c"] and "Too many to be sorted" not in response.content.decode()
     ScheduleState.objects.filter(schedule=make("0")).update(failing_streak=1)
     response = boss.get(f"{LIST}?state=failing")
@@ -233,7 +233,10 @@ def test_the_queues_are_those_of_the_settings_and_those_in_use(boss):
     Schedule._base_manager.update(queue="former")
     page = boss.get(LIST).content.decode()
     assert [queue in page for queue in ("?queue=default", "?queue=mail", "?queue=former")] == [True] * 3
-    assert Schedule.objects.queues(5) == ["former"]
+    make("t", task="tests.app.tasks.add", args=[1])
+    used = Schedule.objects.used(5)
+    assert used == {"queue": ["default", "former"], "task": ["tests.app.tasks.add", "tests.app.tasks.noop"], "tag": []}
+    assert Schedule.objects.used(1)["task"] == ["tests.app.tasks.add"], "no more than are asked for"
 
 
 @pytest.mark.parametrize("page", [LIST, f"{LIST}?state=failing", f"{LIST}?outcome=none", f"{LIST}?q=s", RUNS])
@@ -254,7 +257,10 @@ def test_a_page_asks_the_database_seldom(boss, built, page):
         (f"{RUNS}?status__exact=lost", "delayq_run_status"),
         (f"{RUNS}?origin__exact=backfill", "delayq_run_ordered"),
         (f"{RUNS}?schedule__id__exact=1", "delayq_run_one_per_point"),
-        (LIST, "django_delayq_schedule_name_"),
+        (LIST, "delayq_state_next_due"),
+        (f"{LIST}?o=1", "django_delayq_schedule_name_"),
+        (f"{LIST}?tag=red", "delayq_tag_name"),
+        (f"{LIST}?task=tests.app.tasks.noop", "delayq_schedule_task"),
         (f"{LIST}?o=4", "delayq_state_next_due"),
         (f"{LIST}?o=-5", "delayq_state_last_outcome"),
         (f"{LIST}?queue=mail", "delayq_schedule_(by_)?queue"),

@@ -7,7 +7,7 @@ from django_delayq.fields import UTCDateTimeField, utcnow
 class Migration(migrations.Migration):
     """What schedules were before they were edited. Older versions keep nothing there, and delete nothing."""
 
-    dependencies = [("django_delayq", "0014_permissions")]
+    dependencies = [("django_delayq", "0015_tags")]
 
     operations = [
         migrations.CreateModel(
