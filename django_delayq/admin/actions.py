@@ -136,6 +136,7 @@ class ScheduleActions(BulkActions):
         )  # fmt: skip
 
     def _do(self, request: HttpRequest, schedules: Sequence[Schedule], name: str) -> HttpResponse | None:
+        by = request.user.get_username()
         if name == "run_now":
             self.order_runs(request, schedules)
         elif name == "pause":
@@ -144,10 +145,12 @@ class ScheduleActions(BulkActions):
                 return self._ask(request, schedules, name, form)
             reason = form.cleaned_data["reason"]
             text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
-            self._each(request, schedules, lambda schedule: schedule.pause(reason), logged("pause", reason), text)
+            self._each(
+                request, schedules, lambda schedule: schedule.pause(reason, by=by), logged("pause", reason), text
+            )
         elif name == "resume":
             text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
-            self._each(request, schedules, Schedule.resume, logged("resume"), text)
+            self._each(request, schedules, lambda schedule: schedule.resume(by=by), logged("resume"), text)
         else:
             self._reset(request, schedules)
         return None
@@ -168,7 +171,7 @@ class ScheduleActions(BulkActions):
         """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
         for schedule in schedules:
             try:
-                if declared.reset(schedule):
+                if declared.reset(schedule, by=request.user.get_username()):
                     self.log_change(request, schedule, _("Reset to the code."))
                     message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
                     self.message_user(request, message, messages.SUCCESS)

@@ -94,6 +94,8 @@ class BulkActions(BaseAdmin):
                 name, queryset.order_by().values_list("pk", flat=True), reason=reason, logged=logged(name, reason),
                 user=request.user,
             )  # fmt: skip
+            said = _("Ordered for %(count)s schedules: %(what)s") % {"count": _number(bulk.total), "what": bulk.logged}
+            self.log_addition(request, bulk, said)
             return HttpResponseRedirect(self.address("bulk", bulk.pk))
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]  # Django wants to see one of them
         hidden = [("action", action), ("select_across", "1"), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
@@ -127,8 +129,10 @@ class BulkActions(BaseAdmin):
 
     def cancel_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Let it end where it is."""
-        self._one(request, pk)
-        if not bulk_actions.cancel(pk):
+        bulk = self._one(request, pk)
+        if bulk_actions.cancel(pk):
+            self.log_change(request, bulk, _("The rest was cancelled."))
+        else:
             self.message_user(request, _("It had ended already."), messages.INFO)
         return HttpResponseRedirect(self.address("bulk", pk))
 

@@ -75,6 +75,7 @@ class FailuresPage(BaseAdmin):
             self.route("failures/", self.failures_view, "failures"),
             self.route("failures/<str:digest>/run-again/", self.again_view, "run-again"),
             self.route("failures/<str:digest>/dismiss/", self.dismiss_view, "dismiss"),
+            self.route("failures/<str:digest>/take-back/", self.take_back_view, "take-back"),
         ]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
@@ -107,7 +108,8 @@ class FailuresPage(BaseAdmin):
             row["dismissed"] = dismissed.get(group.digest)
             if may:
                 row["again"] = f"{self.address('run-again', group.digest)}{asked.query}"
-                row["dismiss"] = f"{self.address('dismiss', group.digest)}{asked.query}"
+                act = "take-back" if row["dismissed"] else "dismiss"
+                row[act.replace("-", "_")] = f"{self.address(act, group.digest)}{asked.query}"
         return rows
 
     def _dead(self, request: HttpRequest) -> dict[str, Any]:
@@ -161,13 +163,32 @@ class FailuresPage(BaseAdmin):
         if request.method == "POST":
             until = _instant(request.POST.get("until", ""))
             if until is not None:
-                failures.dismiss(digest, min(until, group.last.at), request.user.get_username())
+                row = failures.dismiss(digest, min(until, group.last.at), request.user.get_username())
+                row.title = _title(group)
+                self.log_change(request, row, _("Dismissed."))
                 self.message_user(request, _("It is dismissed until it fails again."), messages.SUCCESS)
             return back
         return self.page(
-            request, "confirm.html", _("Dismiss"), names=[f"{plain(group.task)}: {shown.words(group.text)}"],
+            request, "confirm.html", _("Dismiss"), names=[_title(group)],
             note=_("It is hidden from everybody until it fails again. Its runs stay in the history."),
             hidden=[("until", group.last.at.isoformat())], back=back.url,
+        )  # fmt: skip
+
+    def take_back_view(self, request: HttpRequest, digest: str) -> HttpResponse:
+        """Ask (GET), or show a dismissed group to everybody again (POST)."""
+        back, group = self._may_change(request), self._find(request, digest)
+        if group is None:
+            return back
+        if request.method == "POST":
+            row = failures.take_back(digest)
+            if row is not None:
+                row.title = _title(group)
+                self.log_change(request, row, _("The dismissal was taken back."))
+                self.message_user(request, _("It is shown again."), messages.SUCCESS)
+            return back
+        return self.page(
+            request, "confirm.html", _("Take the dismissal back"), names=[_title(group)],
+            note=_("It is shown to everybody again."), back=back.url,
         )  # fmt: skip
 
     @property
@@ -209,6 +230,10 @@ def _dismissed(groups: list[RunGroup]) -> dict[str, Dismissal]:
         for group in groups
         if group.digest in known and group.last.at <= known[group.digest].until
     }
+
+
+def _title(group: RunGroup) -> str:
+    return f"{plain(group.task)}: {shown.words(group.text)}"
 
 
 def _instant(text: str) -> datetime | None:

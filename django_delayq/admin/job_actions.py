@@ -50,7 +50,7 @@ class Order:
     name: str
     permission: str
     states: tuple[JobState, ...]
-    do: Callable[[Broker, str], Outcome]
+    do: Callable[..., Outcome]
     #: What the button and the list's action are called.
     label: Any
     label_of_action: Any
@@ -259,12 +259,14 @@ class JobActions(BaseAdmin):
         )  # fmt: skip
 
     def _do(self, request: HttpRequest, order: Order, chosen: list[str]) -> None:
+        titles = {wanted: self._name(request, wanted) for wanted in chosen}  # afterwards some are gone
+        given = {"by": request.user.get_username()} if order.name == "stop" else {}
         outcomes = {wanted: found for wanted in chosen if (found := order.by_row(wanted)) is not None}
         left = [wanted for wanted in chosen if wanted not in outcomes]
 
         def each(broker: Broker) -> None:
             for wanted in left:
-                outcomes[wanted] = order.do(broker, wanted)
+                outcomes[wanted] = order.do(broker, wanted, **given)
 
         error: Exception | None = None
         try:
@@ -273,6 +275,8 @@ class JobActions(BaseAdmin):
         except (BrokerError, ForeignLayout) as failed:
             error = failed
         done = [RedisJob(id=wanted) for wanted, found in outcomes.items() if found == Outcome.DONE]
+        for job in done:
+            job.title = titles[job.id]
         if order.name == "delete":
             self.log_deletions(request, done)  # type: ignore[arg-type]
         else:

@@ -26,6 +26,7 @@ from ..models import BulkAction, Condition, Control, Overview, Schedule, Schedul
 from ..plain import plain
 from ..status.snapshot import RedisView, Snapshot
 from . import charts, display
+from .audit import AuditPage
 from .now import NowPage
 from .spreading import SpreadPage
 
@@ -62,7 +63,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(SpreadPage, NowPage):
+class OverviewAdmin(SpreadPage, NowPage, AuditPage):
     """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
@@ -72,6 +73,7 @@ class OverviewAdmin(SpreadPage, NowPage):
         return [
             self.route("", self.changelist_view, "changelist"),
             self.route("now/", self.now_view, "now"),
+            self.route("audit/", self.audit_view, "audit"),
             self.route("coming/", self.coming_view, "coming"),
             self.route("coming/spread/", require_POST(self.spread_view), "spread"),
         ]
@@ -122,7 +124,7 @@ class OverviewAdmin(SpreadPage, NowPage):
             problems=_problems(snapshot, details=details), facts=list(self._facts(held)), charts=list(_charts(span)),
             queues=_queues(redis, self._held(request, held)), workers=_workers(redis),
             servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
-            now=self.address("now"), coming=self.address("coming"),
+            now=self.address("now"), coming=self.address("coming"), audit=self.address("audit"),
             failures=self.address("failures", model="run") if request.user.has_perm("django_delayq.view_run") else "",
         )  # fmt: skip
 

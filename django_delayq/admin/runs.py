@@ -17,6 +17,7 @@ from ..models import Origin, Run, Schedule, Status
 from ..redaction import redact, redact_text
 from . import charts, display, paging
 from .base import column
+from .definitions import definition_of_run
 from .display import Html, instant
 from .failures import FailuresPage
 from .filters import RecentFilter, ScheduleFilter
@@ -57,6 +58,7 @@ class RunAdmin(FailuresPage):
             {"fields": ("timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration"))},
         ),
         (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
+        (gettext_lazy("Definition"), {"fields": ("definition",)}),
     )  # fmt: skip
 
     def get_urls(self) -> list[URLPattern]:
@@ -92,6 +94,8 @@ class RunAdmin(FailuresPage):
         fieldsets = [*super().get_fieldsets(request, obj)]
         if obj is not None and len(ledger.attempts_of(obj)) > 1:
             fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
+        if not self._schedules.has_view_permission(request):
+            fieldsets.pop()  # the definition
         return fieldsets
 
     def may_stop(self, request: HttpRequest) -> bool:
@@ -155,6 +159,10 @@ class RunAdmin(FailuresPage):
         if run.last_due_at is None:
             return points
         return format_html("{}, {} {}", points, _("the last at"), instant(run.last_due_at))
+
+    @admin.display(description=gettext_lazy("that it ran with"))
+    def definition(self, run: Run) -> Html:
+        return definition_of_run(run, self.address("history", run.schedule_id, model="schedule"))
 
     @admin.display(description=gettext_lazy("course"))
     def timeline(self, run: Run) -> Html:

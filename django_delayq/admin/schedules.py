@@ -18,12 +18,12 @@ from django.views.decorators.http import require_POST
 from .. import declared
 from ..models import Origin, Run, Schedule
 from . import display, glance, paging
-from .actions import ScheduleActions
 from .base import Column, column
 from .durations import format_duration
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
+from .history import HistoryPage
 from .month import MonthPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
@@ -42,7 +42,7 @@ def _in_zone(name: str, label: Any) -> Column:
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
+class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},
@@ -176,6 +176,7 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
             "pause": self.button("pause"),
             "resume": self.button("resume"),
             "reset": self.button("reset"),
+            "restore": self.restore_view,
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
             "why": self.why_view,
@@ -244,6 +245,7 @@ class ScheduleAdmin(ScheduleActions, WhyPage, MonthPage):
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
+        obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 

@@ -139,6 +139,7 @@ class SpreadPage(ComingPage):
         told = [f"{name}: {reason}" for name, reason in refused]
         done = 0
         for schedule in changed:
+            schedule.changed_by = request.user.get_username()
             try:
                 schedule.save(update_fields=["jitter"] if wanted["how"] == JITTER else ["cron"])
             except ValidationError as error:

@@ -37,8 +37,8 @@ def cancel(broker: Broker, wanted: str) -> Outcome:
     return store.cancel(seen, int(Options().result_ttl * 1000)) if outcome is None else outcome
 
 
-def stop(broker: Broker, wanted: str) -> Outcome:
-    """Ask for the execution of a job that a worker holds to be stopped: see `DelayQBackend.cancel`, `running`.
+def stop(broker: Broker, wanted: str, by: str = "") -> Outcome:
+    """Ask for the execution of a job that a worker holds to be stopped: see `DelayQBackend.cancel`, `running` and `by`.
 
     Raises what `cancel` does.
     """
@@ -47,7 +47,7 @@ def stop(broker: Broker, wanted: str) -> Outcome:
         return seen
     if seen.state != JobState.RUNNING:
         return Outcome.WAITING
-    Cancellation.objects.ask(job_key(wanted))
+    Cancellation.objects.ask(job_key(wanted), by)
     return Outcome.DONE
 
 

@@ -44,8 +44,8 @@ def overrides(schedule: Schedule, duration: Callable[[timedelta], str] = str) ->
     ]
 
 
-def reset(schedule: Schedule) -> bool:
-    """Set every field to what the code last declared; False where there was nothing to set.
+def reset(schedule: Schedule, by: str = "") -> bool:
+    """Set every field to what the code last declared; False where there was nothing to set. `by` says who did it.
 
     Raises:
         ValidationError: That cannot be saved any more, such as a time that has passed.
@@ -64,5 +64,6 @@ def reset(schedule: Schedule) -> bool:
         if changes.keys() - SWITCH.fields:
             row.full_clean()
         if changes:
+            row.changed_by = by
             row.save(using=using, update_fields=list(changes))
         return bool(changes)

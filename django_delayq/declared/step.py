@@ -14,6 +14,8 @@ from .values import RECURRENCE, SWITCH, Unit, Values, differing, from_json, show
 
 #: Why a schedule is disabled that the code no longer declares.
 GONE = "The code no longer declares this schedule."
+#: Who is said to have replaced a definition.
+BY = "delayq_sync"
 
 
 class Overtaken(IntegrityError):
@@ -101,6 +103,7 @@ class Step:
         if self.schedule._state.adding:
             self.schedule.save(using=using)
         elif self.changes:
+            self.schedule.changed_by = BY
             self.schedule.save(using=using, update_fields=list(self.changes))
         self.declaration.schedule = self.schedule
         self.declaration.save(using=using)

@@ -1,21 +1,23 @@
 """The values of a schedule that code can declare: complete, as JSON and back, compared, in words. Reads no database."""
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
-
-from django.db.models import Field, JSONField
 
 from .. import registry
 from ..decorators import Declared
 from ..models import Schedule
+from ..models import values as as_stored
+from ..models.values import Values, fields_of, to_json, values_of
 from ..redaction import redact_arguments
 
-Values = Mapping[str, Any]
+__all__ = [
+    "FIELDS", "RECURRENCE", "SWITCH", "UNITS", "Unit", "Values", "declared_schedule", "differing", "from_json", "shown",
+    "to_json", "values_for", "values_of",
+]  # fmt: skip
+
 #: Every field that a person can edit, by its name.
-FIELDS: dict[str, "Field[Any, Any]"] = {
-    field.name: field for field in Schedule._meta.concrete_fields if field.editable and not field.primary_key
-}
+FIELDS = fields_of(Schedule)
 
 
 class Unit(NamedTuple):
@@ -58,34 +60,9 @@ def declared_schedule(declared: Declared) -> Schedule:
     return schedule
 
 
-def values_of(schedule: Schedule) -> dict[str, Any]:
-    """Return the value of every field, instants in UTC."""
-    return {name: _in_utc(getattr(schedule, name)) for name in FIELDS}
-
-
-def _in_utc(value: Any) -> Any:
-    return value.astimezone(UTC) if isinstance(value, datetime) else value
-
-
-def to_json(values: Values) -> dict[str, Any]:
-    """Return the values as JSON can carry them."""
-    blank = Schedule()
-    found = {}
-    for name, value in values.items():
-        if isinstance(value, datetime | timedelta):
-            setattr(blank, name, value)
-            value = FIELDS[name].value_to_string(blank)
-        found[name] = value
-    return found
-
-
 def from_json(stored: Values) -> dict[str, Any]:
     """Return the value of every field; one that a former release did not know had its default."""
-    values: dict[str, Any] = {}
-    for name, field in FIELDS.items():
-        value = stored[name] if name in stored else field.get_default()
-        values[name] = value if isinstance(field, JSONField) else _in_utc(field.to_python(value))
-    return values
+    return as_stored.from_json(Schedule, stored)
 
 
 def shown(unit: Unit, values: Values, duration: Callable[[timedelta], str] = str) -> str:

@@ -14,6 +14,9 @@ class Dismissal(PrimaryModel):
     until = UTCDateTimeField()
     by = models.CharField(max_length=200, blank=True)
 
+    #: What people call the group.
+    title = ""
+
     objects = PrimaryQuerySet.as_manager()
 
     class Meta:
@@ -24,4 +27,4 @@ class Dismissal(PrimaryModel):
         constraints = (models.UniqueConstraint(fields=("digest",), name="delayq_dismissal_unique"),)
 
     def __str__(self) -> str:
-        return f"{self.digest} {self.until:%Y-%m-%d %H:%M:%S} UTC"
+        return self.title or f"{self.digest} {self.until:%Y-%m-%d %H:%M:%S} UTC"

@@ -9,6 +9,7 @@ from django.db.models import F, Q
 
 from ..fields import utcnow
 from ..signals import definitions_changed, definitions_deleted
+from .kept import MOST_AT_ONCE, Definition
 from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet
 from .state import Condition
@@ -83,7 +84,8 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def update(self, **kwargs: Any) -> int:
         """Update like Django's, with a new generation; the rows are mirrored on commit.
 
-        See Note [Generation] and Note [Effective from]. Model validation does not run here, as in Django.
+        See Note [Generation], Note [Effective from] and Note [What is kept]. Model validation does not run here, as in
+        Django.
         """
         if kwargs.keys() <= BOOKKEEPING_FIELDS:
             return super().update(**kwargs)
@@ -94,9 +96,13 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             columns = ("pk", "generation", "queue", *computed)
             written = self.model._base_manager.using(self.db).filter(pk__in=self.order_by().values("pk"))
             rows = {row[0]: row[1:] for row in locked(written).values_list(*columns)}
+            replaced = list(written.filter(pk__in=list(rows))) if 0 < len(rows) <= MOST_AT_ONCE else []
             changed = super().update(**kwargs)
             if "queue" in kwargs or computed:
                 self._after_update(rows, columns)
+            if replaced:
+                now = self.model._base_manager.using(self.db).filter(pk__in=list(rows))
+                Definition.objects.using(self.db).keep(replaced, dict(now.values_list("pk", "generation")))
             definitions_changed.send(sender=self.model, pks=list(rows), using=self.db)
         return changed
 

@@ -13,6 +13,7 @@ from ..indexes import PrefixIndex
 from ..preview import PreviewPoint, preview
 from ..recurring import Recurring
 from .definition import clean_definition
+from .kept import Definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
@@ -118,6 +119,9 @@ class Schedule(Recurring, PrimaryModel):
 
     objects = ScheduleQuerySet.as_manager()
 
+    #: Who makes the next edit: noted by the `save()` that keeps what it replaces, and forgotten then.
+    changed_by = ""
+
     if TYPE_CHECKING:
         from .declaration import Declaration
         from .state import ScheduleState
@@ -200,11 +204,13 @@ class Schedule(Recurring, PrimaryModel):
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = next_version(old, changed)
             self.__dict__.update(version)
+            by, self.changed_by = self.changed_by, ""
             if fields is not None:
                 kwargs["update_fields"] = {*fields, *version}
             super().save(*args, **kwargs)
             # Where SQL had edited the row before, the mirror has made a further version of it.
             self.refresh_from_db(using=using, fields=["generation", "replaced_from", "effective_from"])
+            Definition.objects.using(using).keep([old], {old.pk: self.generation}, by)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete, also while it runs: nothing new starts of it, and Redis follows. See Note [Order of locks]."""
@@ -240,14 +246,14 @@ class Schedule(Recurring, PrimaryModel):
         self.synced_generation = 0
         self.updated_at = now
 
-    def pause(self, reason: str = "") -> None:
-        """Start no further run; the one that runs now finishes and is recorded."""
-        self.enabled, self.pause_reason = False, reason
+    def pause(self, reason: str = "", *, by: str = "") -> None:
+        """Start no further run; the one that runs now finishes and is recorded. `by` says who did it."""
+        self.enabled, self.pause_reason, self.changed_by = False, reason, by
         self.save(update_fields=["enabled", "pause_reason"])
 
-    def resume(self) -> None:
+    def resume(self, *, by: str = "") -> None:
         """Go on with the first due point from now on. What passed during the pause is not made up for."""
-        self.enabled, self.pause_reason = True, ""
+        self.enabled, self.pause_reason, self.changed_by = True, "", by
         self.save(update_fields=["enabled", "pause_reason"])
 
 

@@ -38,6 +38,10 @@ def axe():
 @pytest.fixture
 def site(broker, live_server):
     """A project in use, and the addresses of its pages."""
+
+    def address(name, *keys):
+        return reverse(f"admin:django_delayq_{name}", args=keys)
+
     now = utcnow()
     rows = [make("every morning", description="with words"), make("failing", task="tests.app.tasks.fail")]
     for number in range(30):
@@ -60,9 +64,11 @@ def site(broker, live_server):
     schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first()
     digest = failures.digest_of("run", failed.task, failures.fingerprint(failed.reason))
     tomorrow = now + timedelta(days=1)
-
-    def address(name, *keys):
-        return reverse(f"admin:django_delayq_{name}", args=keys)
+    rows[0].cron, rows[0].task, rows[0].args, rows[0].changed_by = "30 9 * * 1-5", "tests.app.tasks.add", [17], "ann"
+    rows[0].save()
+    rows[0].pause("holidays", by="bob")
+    ran = Run.objects.filter(schedule=rows[0], status="succeeded").first()
+    client_for(superuser=True).post(address("control_add"), {"kind": "queue", "name": "default", "most": "3"})
 
     return {
         "index": "/admin/",
@@ -80,6 +86,9 @@ def site(broker, live_server):
         "coming": address("overview_coming"), "coming 7d": address("overview_coming") + "?span=7d",
         "an hour": address("overview_coming") + f"?hour={tomorrow:%Y-%m-%dT09:00Z}",
         "month": address("schedule_month", schedule),
+        "audit": address("overview_audit"), "run before an edit": address("run_change", ran.pk),
+        "restore": address("schedule_restore", schedule) + f"?definition={rows[0].definitions.order_by('pk')[0].pk}",
+        "dismiss": address("run_dismiss", digest) + "?span=7d",
     }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from django_delayq.models import (
     Condition,
     Control,
     Declaration,
+    Definition,
     Dismissal,
     Job,
     Run,
@@ -98,7 +99,8 @@ def test_the_walk_knows_every_address():
         "django_delayq_control_add", "django_delayq_control_change", "django_delayq_control_delete",
         "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
         "django_delayq_run_failures", "django_delayq_run_run_again", "django_delayq_run_dismiss",
-        "django_delayq_redisjob_group_retry", "django_delayq_redisjob_group_delete",
+        "django_delayq_redisjob_group_retry", "django_delayq_redisjob_group_delete", "django_delayq_schedule_restore",
+        "django_delayq_run_take_back", "django_delayq_overview_audit",
     } <= set(NAMES)  # fmt: skip
     unnamed = [
         str(pattern.pattern)
@@ -114,6 +116,8 @@ def test_the_walk_knows_every_address():
 def row(broker):
     made = schedule("s", created_at=datetime.now(UTC) - timedelta(days=2))
     Declaration.objects.create(schedule=made, key="s", values=to_json({**values_of(made), "max_attempts": 3}))
+    made.pause()
+    made.resume()
     bulk_actions.order("pause", [made.pk], logged="Paused.")
     Control.objects.create(name="mail", most=3)
     mirror.check_layout(broker)
@@ -137,6 +141,7 @@ def jobs(broker, row):
 
 ROWS = (
     Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Control, Cancellation, Dismissal,
+    Definition,
 )  # fmt: skip
 
 
@@ -182,6 +187,8 @@ def post_values(name, row, *jobs):
     if name.endswith("_backfill"):
         yesterday = datetime.now(UTC) - timedelta(days=1)
         return {"start_0": f"{yesterday:%Y-%m-%d}", "start_1": "00:00:00", "end_0": "2099-01-01", "end_1": "00:00:00"}
+    if name.endswith("_restore"):
+        return {"definition": str(row.definitions.order_by("pk")[0].pk), "seen": str(row.generation)}
     return {"post": "yes", "apply": "1", "reason": "because", "action": "run_now"}
 
 
@@ -239,8 +246,9 @@ def test_each_write_works_with_exactly_its_permission(broker, row, run, jobs):
     """So that the refusals above are for want of the permission, and not because nothing works at all."""
     for name, address in addresses(row, run, *jobs):
         kind = name.rpartition("_schedule_")[2] if "_schedule_" in name else ""
-        if kind not in ("add", "change", "run_now", "pause", "resume", "reset", "backfill", "delete"):
+        if kind not in ("add", "change", "run_now", "pause", "resume", "reset", "backfill", "delete", "restore"):
             continue
+        row.refresh_from_db()
         needed = NEEDED.get(kind, "change_schedule")
         others = {"add_schedule", "change_schedule", "delete_schedule"} - {needed}
         before, values = everything(broker), post_values(name, row, *jobs)
@@ -299,6 +307,10 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     Declaration.objects.create(schedule=row, key=name, values=to_json(said))
     state = {"condition": Condition.PARKED, "condition_reason": text, "last_status": short[:16]}
     ScheduleState.objects.update_or_create(schedule=row, defaults=state)
+    row.changed_by = text
+    row.save()
+    row.pause(short, by=text)
+    row.resume()
     bulk_actions.order("pause", [row.pk], reason=short, logged=short, user=text)
     BulkAction.objects.update(error=text)
     Control.objects.create(name=short, paused=True, reason=text, changed_by=short)

@@ -1,0 +1,91 @@
+"""The history of one schedule: who did what with it, what an edit has changed, and the way back to before it."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..declared.values import SWITCH, from_json, values_of
+from ..models import Definition, Schedule
+from . import definitions
+from .actions import ScheduleActions
+from .audit import Asked, read
+
+NOTE = gettext_lazy(
+    "The schedule becomes what it was before that edit. Whether it is paused stays as it is, and so do its runs. What "
+    "it is now is kept in turn."
+)
+
+
+class HistoryPage(ScheduleActions):
+    """The history, for whoever may view the schedule, and restoring, for whoever may change it."""
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Show a page of it, in the frame that Django has for it."""
+        pk = unquote(object_id)
+        schedule: Schedule | None = self.get_object(request, pk)
+        if schedule is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, pk)  # type: ignore[attr-defined,no-any-return]
+        if not self.has_view_or_change_permission(request, schedule):
+            raise PermissionDenied
+        asked = Asked.of(request)._replace(kind="schedule", key=str(schedule.pk))
+        events, before = read(asked, ["schedule"])
+        may = self.has_change_permission(request, schedule)
+        for event in events:
+            if may and event.restorable and event.definition is not None:
+                event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
+        return self.page(
+            request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
+            of_one=True, older="" if before is None else asked.query(before),
+            newest=asked.query(None) if asked.before else "", back=self.address("change", schedule.pk),
+        )  # fmt: skip
+
+    def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Show what would change and ask (GET), or restore a definition (POST)."""
+        schedule = self.one(request, pk)
+        given = request.POST if request.method == "POST" else request.GET
+        wanted = given.get("definition", "")
+        rows = Definition.objects.using(schedule._state.db).filter(schedule=schedule)
+        kept = rows.filter(pk=int(wanted)).first() if wanted.isdecimal() and len(wanted) < 19 else None
+        back = HttpResponseRedirect(self.address("history", pk))
+        if kept is None:
+            text = _("That definition is not kept any more; of each schedule the newest fifty are.")
+            self.message_user(request, text, messages.WARNING)
+            return back
+        if request.method == "POST":
+            if given.get("seen") == str(schedule.generation):
+                return back if self._restore(request, schedule, kept) else self._ask_to_restore(request, schedule, kept)
+            text = _("Somebody changed this schedule meanwhile; nothing was restored yet. Look again.")
+            self.message_user(request, text, messages.WARNING)
+        return self._ask_to_restore(request, schedule, kept)
+
+    def _restore(self, request: HttpRequest, schedule: Schedule, kept: Definition) -> bool:
+        try:
+            done = kept.restore(by=request.user.get_username())
+        except ValidationError as error:
+            text = _("It cannot be restored: %(reason)s") % {"reason": " ".join(error.messages)}
+            self.message_user(request, text, messages.ERROR)
+            return False
+        if done:
+            said = _("Restored what it was until %(time)s UTC.") % {"time": f"{kept.replaced_at:%Y-%m-%d %H:%M:%S}"}
+            self.log_change(request, schedule, said)
+            text = _("“%(name)s” is again as it was.") % {"name": from_json(kept.values)["name"]}
+            self.message_user(request, text, messages.SUCCESS)
+        else:
+            self.message_user(request, _("There is nothing to restore."), messages.INFO)
+        return True
+
+    def _ask_to_restore(self, request: HttpRequest, schedule: Schedule, kept: Definition) -> HttpResponse:
+        current = values_of(schedule)
+        wanted = from_json(kept.values)
+        wanted |= {name: current[name] for name in SWITCH.fields}
+        return self.page(
+            request, "confirm.html", _("Restore “%(name)s”") % {"name": schedule.name}, note=NOTE,
+            changes=definitions.changes(current, wanted), before=_("Now"), after=_("Restored"),
+            hidden=[("definition", kept.pk), ("seen", schedule.generation)], button=_("Restore"),
+            back=self.address("history", schedule.pk),
+        )  # fmt: skip

@@ -1,0 +1,463 @@
+"""Who did what: definitions that edits replaced, their differences and the way back, and the list of all acts."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
+from django.core.exceptions import ValidationError
+from django.db import connection, transaction
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import bulk_actions, declared, failures
+from django_delayq.admin import audit
+from django_delayq.backend.sending import shared
+from django_delayq.fields import utcnow
+from django_delayq.models import BulkAction, Cancellation, Control, Definition, Dismissal, Run, Schedule, kept
+from tests.integration.admin_pages import HOSTILE, LIST, change_url, client_for, fields, make, text_of, texts
+from tests.integration.job_pages import JOBS, claim, dead_row, ready
+from tests.integration.test_admin_failures import PAGE as FAILURES
+from tests.integration.test_admin_failures import chosen, fail, links, rows_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+AUDIT = "/admin/django_delayq/overview/audit/"
+
+
+ADD = {"task": "tests.app.tasks.add"}
+SECRET = {"task": "tests.app.tasks.urgent", "kwargs": {"token": "hunter2"}}
+
+
+def history(row):
+    return f"{LIST}{row.pk}/history/"
+
+
+def restore(row, definition):
+    return f"{LIST}{row.pk}/restore/?definition={definition.pk}"
+
+
+def events(page):
+    """Return (who, what) of each line, and what it has changed, the newest first."""
+    found = []
+    for event in page.context["events"]:
+        lines = re.findall(r"<dt>(.*?)</dt><dd><del>(.*?)</del>.*?<ins>(.*?)</ins>", str(event.changes), re.DOTALL)
+        cells = [tuple(" ".join(re.sub("<[^>]+>", " ", cell).split()) for cell in line) for line in lines]
+        found.append((event.who, event.text, cells))
+    return found
+
+
+# -- what is kept
+
+
+def test_an_edit_keeps_what_it_replaces():
+    row = make(**ADD, args=[1])
+    first = row.generation
+    row.cron, row.changed_by = "30 9 * * *", "ann"
+    row.save()
+    (old,) = row.definitions.all()
+    assert (old.since, old.generation, old.followed_by, old.by) == (first, first, row.generation, "ann")
+    assert old.values["cron"] == "0 9 * * *" and old.values["args"] == [1]
+    assert old.is_followed_by(row)
+    row.pause("holidays", by="bob")
+    row.resume()
+    assert [each.by for each in row.definitions.order_by("pk")] == ["ann", "bob", ""], (
+        "whoever it was is forgotten then"
+    )
+
+
+def test_versions_that_are_the_same_are_one():
+    row = make()
+    generations = [row.generation]
+    for _time in range(3):
+        row.save()
+        generations.append(row.generation)
+    row.description = "new"
+    row.save()
+    (old,) = row.definitions.all()
+    assert (old.since, old.generation) == (generations[0], generations[-1]) and old.is_followed_by(row)
+    for generation in generations:
+        assert Definition.objects.of_generation(row.pk, generation) == old
+    assert Definition.objects.of_generation(row.pk, row.generation) is None
+
+
+def test_of_each_schedule_the_newest_are_kept(monkeypatch):
+    monkeypatch.setattr(kept, "KEPT", 3)
+    one, two = make("one"), make("two")
+    for number in range(5):
+        one.description = two.description = f"edit {number}"
+        one.save()
+        two.save()
+    for row in (one, two):
+        assert [each.values["description"] for each in row.definitions.order_by("pk")] == ["edit 1", "edit 2", "edit 3"]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_update_keeps_them_as_far_as_it_is_of_a_few(monkeypatch, rows):
+    monkeypatch.setattr(kept, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr("django_delayq.models.queryset.MOST_AT_ONCE", 2)
+    made = [make(f"s{number}") for number in range(rows)]
+    Schedule.objects.update(description="new", priority=F("priority") + 1)
+    assert Definition.objects.count() == (1 if rows == 1 else 0)
+    if rows == 1:
+        row = Schedule.objects.get()
+        assert row.definitions.get().is_followed_by(row)
+    else:
+        made[0].refresh_from_db()
+        made[0].save()
+        assert not Definition.objects.of_generation(made[0].pk, made[0].generation)
+
+
+def test_what_is_rolled_back_keeps_nothing_and_what_is_deleted_leaves_nothing():
+    row, others = make(), [make("one"), make("two")]
+    with pytest.raises(RuntimeError), transaction.atomic():
+        row.pause()
+        raise RuntimeError
+    assert not Definition.objects.exists()
+    for each in (row, *others):
+        each.refresh_from_db()
+        each.pause()
+    assert Definition.objects.count() == 3
+    row.delete()
+    assert Definition.objects.count() == 2
+    Schedule.objects.all().delete()
+    assert not Definition.objects.exists()
+
+
+def test_a_definition_is_restored_but_for_the_switch():
+    row = make(**ADD, args=[1], timeout=timedelta(minutes=5))
+    row.cron, row.args, row.timeout = "30 9 * * *", [2], None
+    row.save()
+    row.pause("holidays")
+    assert row.definitions.order_by("pk")[0].restore(by="ann")
+    row.refresh_from_db()
+    assert (row.cron, row.args, row.timeout) == ("0 9 * * *", [1], timedelta(minutes=5))
+    assert not row.enabled and row.pause_reason == "holidays"
+    newest = row.definitions.order_by("pk").last()
+    assert newest.values["args"] == [2] and newest.by == "ann"
+    assert not row.definitions.order_by("pk")[0].restore()
+
+
+def test_what_could_not_be_saved_is_not_restored():
+    row = make(kind="once", cron="", at=utcnow() + timedelta(days=1))
+    row.at += timedelta(days=1)
+    row.save()
+    old = row.definitions.get()
+    old.values["at"] = (utcnow() - timedelta(days=1)).isoformat()
+    with pytest.raises(ValidationError, match="has passed"):
+        old.restore()
+    assert Schedule.objects.get().at == row.at
+
+
+def test_a_sync_says_that_it_was_it():
+    row = make()
+    declaration = declared.step.Declaration(schedule=row, key="s", values=declared.values.to_json({}))
+    step = declared.step.Step(row, declaration, {"description": "as declared"}, ["x"])
+    step.write("default")
+    assert row.definitions.get().by == "delayq_sync"
+
+
+# -- the history of a schedule
+
+
+def test_the_history_tells_who_changed_what_from_what_to_what(boss):
+    row = make(**ADD, args=[1])
+    assert client_for("view_schedule", "change_schedule").post(
+        change_url(row),
+        fields(task=row.task, args="[2]", cron="30 9 * * 1-5", timezone=row.timezone, timeout="5m"),
+    ).status_code == 302  # fmt: skip
+    boss.post(f"{LIST}{row.pk}/pause/", {"reason": "holidays"})
+    boss.post(f"{LIST}{row.pk}/run-now/")
+    Schedule.objects.get().resume()
+    page = boss.get(history(row))
+    (resumed, ran, paused, edited) = events(page)
+    assert resumed == ("", "", [("enabled", "no, holidays", "yes")])
+    assert ran == ("u0", "Run now.", [])
+    assert paused == ("u0", "Paused: holidays", [("enabled", "yes", "no, holidays")])
+    assert edited[0] == "u1" and "Cron expression" in edited[1]
+    told = {label: (before, after) for label, before, after in edited[2]}
+    assert told["recurrence"] == (
+        f"at 09:00, every day, {row.timezone} 0 9 * * *",
+        f"at 09:30, Monday to Friday, {row.timezone} 30 9 * * 1-5",
+    )
+    assert told["timeout"] == ("–", "5m")
+    assert told["positional arguments"] == ("[1]", "[2]")
+    assert "Restore what was before" in text_of(page)
+
+
+def test_an_edit_of_nothing_is_no_line_and_one_that_was_not_kept_is_said(boss, monkeypatch):
+    row = make()
+    row.save()
+    assert events(boss.get(history(row))) == []
+    row.description = "one"
+    row.save()
+    monkeypatch.setattr("django_delayq.models.queryset.MOST_AT_ONCE", 0)
+    Schedule.objects.update(description="two")
+    (event,) = boss.get(history(row)).context["events"]
+    assert "two" in event.changes and "one" not in event.changes
+    assert "not kept" in event.note
+
+
+def test_only_secrets_that_differ_are_said_to_differ(boss):
+    row = make(**SECRET)
+    row.kwargs = {"token": "hunter3"}
+    row.save()
+    for address in (history(row), restore(row, row.definitions.get()), AUDIT):
+        page = boss.get(address)
+        assert "differs in what is hidden" in text_of(page) and "hunter" not in page.content.decode()
+
+
+def test_restoring_shows_the_difference_asks_and_is_logged(boss):
+    row = make(cron="0 9 * * *")
+    row.cron = "30 9 * * *"
+    row.save()
+    address = restore(row, row.definitions.get())
+    assert address in boss.get(history(row)).content.decode()
+    asked = boss.get(address)
+    assert "at 09:30, every day" in text_of(asked) and "at 09:00, every day" in text_of(asked)
+    assert Schedule.objects.get().cron == "30 9 * * *", "it only asks"
+    posted = {name: values[0] for name, values in chosen(asked).items()}
+    done = boss.post(address, posted, follow=True)
+    assert "is again as it was" in " ".join(texts(done))
+    assert Schedule.objects.get().cron == "0 9 * * *"
+    who, text, changes = events(done)[0]
+    assert who == "u0" and text.startswith("Restored what it was until") and changes[0][0] == "recurrence"
+    again = boss.post(address, {**posted, "seen": str(Schedule.objects.get().generation)}, follow=True)
+    assert "There is nothing to restore." in texts(again)
+
+
+def test_what_somebody_has_changed_meanwhile_is_not_overwritten(boss):
+    row = make(cron="0 9 * * *")
+    row.cron = "30 9 * * *"
+    row.save()
+    address = restore(row, row.definitions.get())
+    posted = {name: values[0] for name, values in chosen(boss.get(address)).items()}
+    row.cron = "45 9 * * *"
+    row.save()
+    page = boss.post(address, posted)
+    assert "meanwhile" in texts(page)[0] and "45" in text_of(page)
+    assert Schedule.objects.get().cron == "45 9 * * *"
+
+
+def test_what_cannot_be_restored_says_why(boss):
+    row = make(kind="once", cron="", at=utcnow() + timedelta(days=1))
+    row.at += timedelta(days=1)
+    row.save()
+    old = row.definitions.get()
+    old.values["at"] = (utcnow() - timedelta(days=1)).isoformat()
+    old.save()
+    address = restore(row, old)
+    page = boss.post(address, {name: values[0] for name, values in chosen(boss.get(address)).items()})
+    assert "has passed" in texts(page)[0]
+    assert "not kept any more" in texts(boss.get(f"{LIST}{row.pk}/restore/?definition=x", follow=True))[0]
+    other = make("other")
+    page = boss.get(restore(other, old), follow=True)
+    assert "not kept any more" in texts(page)[0], "it is another one's"
+
+
+def test_whoever_may_only_see_restores_nothing():
+    row = make(cron="0 9 * * *")
+    row.cron = "30 9 * * *"
+    row.save()
+    address = restore(row, row.definitions.get())
+    for permissions, status in (((), 403), (("view_schedule", "run_schedule", "pause_schedule"), 200)):
+        client = client_for(*permissions)
+        page = client.get(history(row))
+        assert page.status_code == status
+        assert "restore/" not in page.content.decode()
+        for reply in (client.get(address), client.post(address, {"seen": row.generation})):
+            assert reply.status_code == 403
+    assert Schedule.objects.get().cron == "30 9 * * *"
+    assert client_for("view_schedule", "change_schedule").get(address).status_code == 200
+
+
+def test_hostile_values_are_escaped(boss):
+    row = make(description=HOSTILE, args=[HOSTILE], task="tests.app.tasks.fail", pause_reason=HOSTILE, enabled=False)
+    row.description, row.args, row.enabled, row.changed_by = HOSTILE * 5, ["x" + HOSTILE], True, HOSTILE
+    row.save()
+    for address in (history(row), restore(row, row.definitions.get()), AUDIT):
+        page = boss.get(address).content.decode()
+        assert "script" in page and HOSTILE not in page
+    for typed in (HOSTILE, "\0", "1.1"):
+        page = boss.get(AUDIT, dict.fromkeys(("who", "kind", "key", "before"), typed), follow=True)
+        assert page.status_code == 200 and HOSTILE not in page.content.decode()
+
+
+def test_a_history_of_any_length_costs_the_same(boss):
+    row = make()
+    counts = []
+    for number in range(2):
+        for edit in range(2 + 20 * number):
+            row.description = f"edit {number} {edit}"
+            row.save()
+        with CaptureQueriesContext(connection) as captured:
+            boss.get(history(row))
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+
+
+# -- the run
+
+
+def test_a_run_shows_the_definition_that_it_ran_with(boss):
+    row = make(**SECRET)
+    run = Run.of(row, utcnow(), status="succeeded")
+    run.save()
+    address = f"/admin/django_delayq/run/{run.pk}/change/"
+    page = boss.get(address)
+    assert "at 09:00, every day" in text_of(page) and "token" in text_of(page)
+    assert "It stands as it was." in text_of(page)
+    row.cron, row.kwargs = "30 9 * * *", {}
+    row.save()
+    page = boss.get(address)
+    assert "The schedule was changed since." in text_of(page)
+    assert "at 09:00, every day" in text_of(page) and "at 09:30, every day" in text_of(page)
+    assert "hunter2" not in page.content.decode() and history(row) in page.content.decode()
+    assert "at 09:00" not in text_of(client_for("view_run").get(address))
+    Definition.objects.all().delete()
+    assert "Not kept: it was replaced" in text_of(boss.get(address))
+    row.delete()
+    assert "Not kept: the schedule was deleted." in text_of(boss.get(address))
+
+
+# -- everything
+
+
+def test_every_act_of_an_operator_is_in_the_list(boss, built):
+    shared().forget()
+    row = make(cron="0 9 * * *")
+    running = Run.of(row, utcnow(), status="running", started_at=utcnow())
+    running.save()
+    boss.post(f"{LIST}{row.pk}/pause/", {"reason": "why"})
+    boss.post(f"/admin/django_delayq/run/{running.pk}/stop/")
+    held, died = ready(), dead_row().result_id
+    claim(built, held)
+    boss.post(f"{JOBS}{quote(held)}/stop/")
+    boss.post(f"{JOBS}{quote(died)}/delete/")
+    boss.post("/admin/django_delayq/control/add/", {"kind": "queue", "name": "mail", "most": "3"})
+    found = boss.get(AUDIT)
+    told = [(event.label, event.name, event.text) for event in found.context["events"]]
+    assert told == [
+        ("pause or limit", "queue mail", "3 at a time"),
+        ("job", f"tests.app.tasks.add {died}", "Deleted."),
+        ("job", f"tests.app.tasks.add {held}", "Stop asked for."),
+        ("run", str(running), "Stop asked for."),
+        ("schedule", "s", "Paused: why"),
+    ]
+    assert {event.who for event in found.context["events"]} == {"u0"}
+    assert not found.context["events"][1].address, "it is gone"
+    assert f"{JOBS}{quote(held)}/change/" == found.context["events"][2].address
+    stops = {each.key: each.asked_by for each in Cancellation.objects.all()}
+    assert stops == {f"run {running.pk}": "u0", f"job {held}": "u0"}
+    for address in (f"{JOBS}{quote(held)}/change/", f"/admin/django_delayq/run/{running.pk}/change/"):
+        link = links(boss.get(address), "History")[0]
+        assert [text for _who, text, _changes in events(boss.get(link))] == ["Stop asked for."]
+
+
+def test_the_list_is_narrowed_by_who_and_of_what(boss):
+    one, two = make("one"), make("two")
+    boss.post(f"{LIST}{one.pk}/pause/")
+    client_for("view_schedule", "change_schedule").post(f"{LIST}{two.pk}/pause/")
+    two.refresh_from_db()
+    two.resume(by="robot")
+    boss.post("/admin/django_delayq/control/add/", {"kind": "queue", "name": "mail", "most": "3"})
+
+    def names(**asked):
+        return [event.name for event in boss.get(AUDIT, asked).context["events"]]
+
+    assert names() == ["queue mail", "two", "two", "one"]
+    assert names(who="u0") == ["queue mail", "one"]
+    assert names(who="u1") == names(who="robot") == ["two"]
+    assert names(kind="control") == ["queue mail"]
+    assert names(kind="schedule", key=str(one.pk)) == ["one"]
+    assert names(who="nobody") == names(kind="run") == names(kind="schedule", key="x" * 40) == []
+
+
+def test_it_is_read_page_by_page_and_nothing_is_left_out(boss, monkeypatch):
+    monkeypatch.setattr(audit, "PAGE", 5)
+    rows = [make(f"s{number}") for number in range(4)]
+    for number in range(3):
+        for row in rows:
+            row.description = f"{row.name} {number}"
+            row.save()
+            boss.post(f"{LIST}{row.pk}/run-now/")
+    address, seen, pages = AUDIT, [], 0
+    while True:
+        page = boss.get(address)
+        seen += [(event.name, event.text, str(event.changes)) for event in page.context["events"]]
+        pages += 1
+        if not page.context["older"]:
+            break
+        address = AUDIT + page.context["older"]
+        assert pages < 10
+    assert pages == 5 and len(seen) == len(set(seen)) + 8 == 24, "of runs there are three equal lines each"
+    assert "First page" in text_of(page)
+
+
+def test_a_page_is_read_by_keys_and_counts_nothing(boss):
+    row = make()
+    row.pause()
+    with CaptureQueriesContext(connection) as captured:
+        boss.get(AUDIT)
+    asked = [query["sql"] for query in captured if "django_admin_log" in query["sql"] or "_definition" in query["sql"]]
+    assert asked and not any("COUNT(" in sql for sql in asked)
+    assert all("LIMIT" in sql or " IN (" in sql for sql in asked)
+
+
+def test_everybody_sees_what_they_may_see(boss):
+    row = make()
+    running = Run.of(row, utcnow(), status="running", started_at=utcnow())
+    running.save()
+    boss.post(f"{LIST}{row.pk}/pause/")
+    boss.post(f"/admin/django_delayq/run/{running.pk}/stop/")
+    assert client_for("view_run").get(AUDIT).status_code == 403
+    assert [e.label for e in client_for("view_schedule").get(AUDIT).context["events"]] == ["schedule"]
+    assert len(client_for("view_schedule", "view_run").get(AUDIT).context["events"]) == 2
+    assert "Stop asked for" not in text_of(client_for("view_schedule").get(AUDIT, {"kind": "run"}))
+
+
+def test_orders_for_many_and_their_end_are_in_the_list(boss, monkeypatch):
+    monkeypatch.setattr("django_delayq.admin.bulk.MOST_AT_ONCE", 1)
+    rows = [make(f"s{number}") for number in range(3)]
+    order = {"action": "pause", "_selected_action": [rows[0].pk], "select_across": "1", "apply": "1", "reason": "why"}
+    boss.post(LIST, order)
+    boss.post(f"{LIST}bulk/{BulkAction.objects.get().pk}/cancel/")
+    assert [text for _who, text, _changes in events(boss.get(AUDIT))] == [
+        "The rest was cancelled.", "Ordered for 3 schedules: Paused: why",
+    ]  # fmt: skip
+    boss.post(LIST, order)
+    while bulk_actions.carry_out():
+        pass
+    boss.post(f"{LIST}bulk/{BulkAction.objects.last().pk}/cancel/")
+    assert LogEntry.objects.filter(change_message="Paused: why").count() == 3
+    assert events(boss.get(AUDIT))[0][1] != "The rest was cancelled.", "it had ended"
+
+
+# -- dismissals
+
+
+def test_a_dismissal_is_seen_and_taken_back(boss, broker):
+    fail(make())
+    address = links(boss.get(FAILURES), "Dismiss")[0]
+    boss.post(address, chosen(boss.get(address)))
+    assert rows_of(boss.get(FAILURES)) == []
+    shown = boss.get(FAILURES, {"dismissed": "1"})
+    assert "dismissed by u0" in text_of(shown) and not links(shown, "Dismiss")
+    back = links(shown, "Take the dismissal back")[0]
+    assert "shown to everybody again" in text_of(boss.get(back)) and Dismissal.objects.exists()
+    assert client_for("view_run", "view_schedule").post(back).status_code == 403
+    boss.post(back)
+    assert len(rows_of(boss.get(FAILURES))) == 1 and not Dismissal.objects.exists()
+    assert boss.post(back).status_code == 302, "somebody else has done it"
+    assert [(event.label, event.name, event.text) for event in boss.get(AUDIT).context["events"]] == [
+        ("dismissed failure", "tests.app.tasks.noop: RuntimeError: no luck", text)
+        for text in ("The dismissal was taken back.", "Dismissed.")
+    ]
+    assert failures.take_back("x" * 32) is None
+
+
+def test_a_limit_is_lifted_and_that_is_noted(boss):
+    boss.post("/admin/django_delayq/control/add/", {"kind": "queue", "name": "mail", "most": "3"})
+    row = Control.objects.get()
+    boss.post("/admin/django_delayq/control/", {"action": "resume", "_selected_action": [row.pk]})
+    assert [text for _who, text, _changes in events(boss.get(AUDIT))] == ["nothing is held back", "3 at a time"]
