@@ -33,7 +33,7 @@ from ..signals import run_started
 from ..timing import Skip, from_ms, to_ms
 from .announcing import send
 from .base import AGAIN_MS, Held, Verdicts
-from .execution import Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
+from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
 
 
@@ -191,6 +191,7 @@ class PointCalls:
             run.error, run.reason = told.text, told.title
             held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
+        held.outcome.output = output_of(held, schedule)
         return True
 
     def give_up(self, held: HeldPoint, where: str) -> None:
@@ -200,6 +201,7 @@ class PointCalls:
         run.error, run.reason = _told(error, schedule, hung(held, where)).text, REASON_HUNG
         held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
+        held.outcome.output = output_of(held, schedule)
 
 
 def _refuse(error: InvalidArguments) -> None:

@@ -30,6 +30,7 @@ from .jobs import (
 )
 from .locks import leave_locked, lock_free, owner_of_locks
 from .outcome import Outcome, Won, version_of
+from .outputs import prune_outputs
 from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
     OVERLOAD,
@@ -60,6 +61,7 @@ __all__ = [
     "give_up_keys", "held_back", "keep_former", "leave_locked", "load_abandoned", "load_dead", "load_jobs",
     "load_oldest_open", "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "lock_horizon",
     "merge_minutes", "note_mirrored", "open_apart", "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs",
+    "prune_outputs",
     "read_cancellations", "read_held_back", "read_load", "read_rollup_rows", "read_rollups", "reader", "record",
     "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
     "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writer", "writing",

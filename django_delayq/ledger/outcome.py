@@ -36,6 +36,8 @@ class Outcome:
     next_point: datetime | None = None
     repeated: bool = False
     owner: "Outcome | None" = None
+    #: What its last attempt has said.
+    output: str = ""
 
 
 def version_of(run: RunRow) -> Version:

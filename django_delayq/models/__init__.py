@@ -1,8 +1,8 @@
 """The rows people edit (`Schedule`), what the workers know of them (`ScheduleState`), what the code declares of them
 (`Declaration`), the ledger (`Run`), deletions still to be mirrored (`Tombstone`), jobs that stand in the database
 (`Job`), what was counted (`Rollup`), what was ordered for many schedules (`BulkAction`), what is held back
-(`Control`), what is to be stopped (`Cancellation`), and which failures were dismissed (`Dismissal`). Does no I/O
-but the database's: Redis follows by `receivers` and `mirror`.
+(`Control`), what is to be stopped (`Cancellation`), which failures were dismissed (`Dismissal`), and what executions
+have said (`Output`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
 """
 
 from .bulk_action import BulkAction
@@ -11,6 +11,7 @@ from .control import Control
 from .declaration import Declaration
 from .dismissal import Dismissal
 from .job import OPEN_JOBS, Job, JobStatus
+from .output import Output
 from .overview import Overview
 from .queryset import ScheduleQuerySet
 from .redis_job import RedisJob
@@ -22,7 +23,6 @@ from .tombstone import Tombstone
 
 __all__ = [
     "OPEN_JOBS", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Dismissal", "Job", "JobStatus",
-    "Origin",
-    "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule", "ScheduleQuerySet", "ScheduleState", "Status",
-    "Tombstone",
+    "Origin", "Output", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule", "ScheduleQuerySet",
+    "ScheduleState", "Status", "Tombstone",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from django.db import DatabaseError
 from django.utils import autoreload
 
 from django_delayq import conf, registry
+from django_delayq.capture import listening
 from django_delayq.exceptions import DelayQError
 from django_delayq.supervisor.channel import Channel
 from django_delayq.supervisor.process import END_SECONDS, Start, become_fresh, end_at_once, end_within
@@ -148,7 +149,8 @@ class Command(BaseCommand):
 
     def _work(self, worker: Worker) -> int:
         try:
-            return worker.run()
+            with listening(conf.get_config().max_output_bytes):
+                return worker.run()
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
