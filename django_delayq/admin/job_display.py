@@ -1,5 +1,6 @@
 """A job in words and small pieces of HTML, without the secrets that it was called with. Reads nothing."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from django.utils.html import format_html, format_html_join
@@ -10,6 +11,7 @@ from ..backend.listing import Flaw, JobState, SeenJob
 from ..fields import utcnow
 from ..history import Attempt, followed_by
 from ..jobs import Call, attempts_of
+from ..models import Output
 from ..plain import plain
 from ..redaction import redact, redact_text, secret_texts
 from ..timing.point import known_ms
@@ -104,6 +106,12 @@ def errors(seen: SeenJob) -> Html:
     newest = record.errors[-1:] if len(history(seen)) > 1 else record.errors[::-1]
     shown = ((plain(path), display.traceback(redact_text(trace, secrets))) for path, trace in newest)
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
+
+
+def output(outputs: Sequence[Output]) -> Html:
+    if outputs:
+        return display.said(outputs)
+    return _("Nothing is kept of it. Of jobs that stand in Redis alone only their worker's log has what they say.")
 
 
 def error_words(seen: SeenJob, text: str) -> Html:

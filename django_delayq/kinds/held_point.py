@@ -28,7 +28,7 @@ from ..ledger import Outcome, as_schedule, keep_former
 from ..models import Status
 from ..models.cancellation import run_key
 from ..registry import check_call
-from ..rows import RunRow, ScheduleRow
+from ..rows import AnyRun, RunRow, ScheduleRow
 from ..signals import run_started
 from ..timing import Skip, from_ms, to_ms
 from .announcing import send
@@ -151,7 +151,7 @@ REASON_HUNG = "timeout"
 REASON_CANCELLED = "cancelled"
 
 
-def idempotency_key(run: RunRow) -> str:
+def idempotency_key(run: AnyRun) -> str:
     """Return the text that is the same for every execution of a due point, and for no other point."""
     return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
