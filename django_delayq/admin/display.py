@@ -122,6 +122,11 @@ def pretty_json(value: Any) -> str:
     return text
 
 
+def short_json(value: Any) -> str:
+    """Return JSON on one line that any page can carry."""
+    return plain(json.dumps(value, ensure_ascii=False, default=str))
+
+
 def block(text: str, css_class: str = "delayq-pre") -> Html:
     """Return a longer text as written, scrollable, and cut off where no person reads on."""
     if not text:

@@ -13,7 +13,7 @@ from ..history import Attempt, followed_by
 from ..jobs import Call, attempts_of
 from ..models import Output
 from ..plain import plain
-from ..redaction import redact, redact_text, secret_texts
+from ..redaction import redact, redact_arguments, redact_text, secret_texts
 from ..timing.point import known_ms
 from . import display
 from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
@@ -79,6 +79,18 @@ def about_state(seen: SeenJob) -> Html:
     return "–" if seen.at_ms is None else format_html(WORDS[seen.state].instant, instant_of(seen.at_ms))
 
 
+def worker(seen: SeenJob) -> str:
+    """Return the worker that has the job, or had it last."""
+    return plain(seen.worker or next(reversed(seen.read()[1].workers), ""))
+
+
+def took(seen: SeenJob) -> Html:
+    """Return how long the last attempt took."""
+    record = seen.read()[1]
+    began, ended = known_ms(record.attempted), known_ms(record.finished)
+    return display.milliseconds(None if began is None or ended is None else ended - began)
+
+
 def attempts(seen: SeenJob) -> str:
     """Return how many attempts were made, and of how many where the job itself says so."""
     call, record = seen.read()
@@ -135,6 +147,16 @@ def all_attempts(seen: SeenJob) -> Html:
 def arguments(seen: SeenJob) -> list[Html]:
     call, _record = seen.read()
     return display.arguments(call.task, call.args, call.kwargs)
+
+
+def short_arguments(seen: SeenJob) -> Html:
+    """Return the arguments in a line as they may be shown, cut off where that is long."""
+    call, _record = seen.read()
+    args, kwargs = redact_arguments(call.args, call.kwargs, display.parameters_of(call.task))
+    parts = [display.short_json(each) for each in args]
+    line = ", ".join([*parts, *(f"{plain(name)}={display.short_json(each)}" for name, each in kwargs.items())])
+    shown = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
+    return format_html('<span class="delayq-path delayq-json">{}</span>', shown) if line else "–"
 
 
 def result(seen: SeenJob) -> Html:

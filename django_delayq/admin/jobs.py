@@ -51,6 +51,7 @@ COLUMNS = {
     JobState.READY: ("task", "ready_since", "queue", "priority", "attempts"),
     JobState.RUNNING: ("task", "running_since", "worker", "queue", "attempts"),
     JobState.DEAD: ("task", "error", "died", "attempts"),
+    JobState.ENDED: ("task", "succeeded", "took", "worker", "queue", "attempts"),
 }
 
 
@@ -88,7 +89,12 @@ class RedisJobAdmin(JobFailures):
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        return COLUMNS[state_of(request)]
+        task, *rest = COLUMNS[state_of(request)]
+        return task, *(["arguments"] if self.may_see_arguments(request) else []), *rest
+
+    def may_see_arguments(self, request: HttpRequest) -> bool:
+        """Arguments have a permission of their own, which whoever may change jobs has too."""
+        return self.has_change_permission(request) or request.user.has_perm("django_delayq.view_job_arguments")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list, or go to the job whose id was typed."""
@@ -110,7 +116,10 @@ class RedisJobAdmin(JobFailures):
     ready_since = about(gettext_lazy("ready since"), shown.when)
     running_since = about(gettext_lazy("running since"), shown.when)
     died = about(gettext_lazy("died"), shown.when)
-    worker = about(gettext_lazy("worker"), lambda seen: plain(seen.worker))
+    succeeded = about(gettext_lazy("succeeded"), shown.when)
+    took = about(gettext_lazy("duration"), shown.took)
+    arguments = about(gettext_lazy("arguments"), shown.short_arguments)
+    worker = about(gettext_lazy("worker"), shown.worker)
     error = about(gettext_lazy("error"), shown.last_line)
 
     # One job
@@ -208,7 +217,7 @@ class RedisJobAdmin(JobFailures):
             *([(gettext_lazy("Outcome"), {"fields": outcome})] if outcome else []),
             *([(gettext_lazy("Output"), {"fields": ("output",)})] if obj.said or record.workers else []),
             *([(gettext_lazy("Attempts"), {"fields": ("history",)})] if len(shown.history(seen)) > 1 else []),
-            (gettext_lazy("Arguments"), {"fields": ("args", "kwargs")}),
+            *([(gettext_lazy("Arguments"), {"fields": ("args", "kwargs")})] if self.may_see_arguments(request) else []),
             (gettext_lazy("Time"), {"fields": times}),
             (gettext_lazy("Execution"), {"fields": (("attempts", "options"), "workers", ("backend", "size"))}),
         ]

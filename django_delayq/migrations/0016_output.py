@@ -13,8 +13,9 @@ def _parent(model: str) -> "models.ForeignKey[object, object]":
 
 
 class Migration(migrations.Migration):
-    """What executions have said, in a table of its own, and an order for jobs that succeeded. Older versions leave the
-    table alone.
+    """What executions have said, in a table of its own; an index for jobs that succeeded; who may see arguments.
+
+    Older versions leave the table alone.
     """
 
     dependencies = [("django_delayq", "0014_permissions")]
@@ -42,6 +43,17 @@ class Migration(migrations.Migration):
                         fields=("job", "attempt"), name="delayq_output_of_job", condition=models.Q(job__isnull=False)
                     ),
                 ),
+            },
+        ),
+        migrations.AlterModelOptions(
+            name="redisjob",
+            options={
+                "base_manager_name": "objects",
+                "default_permissions": ("view", "change", "delete"),
+                "managed": False,
+                "permissions": (("view_job_arguments", "Can see the arguments of jobs"),),
+                "verbose_name": "job",
+                "verbose_name_plural": "jobs",
             },
         ),
         migrations.AddIndex(
