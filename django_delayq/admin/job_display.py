@@ -79,11 +79,6 @@ def about_state(seen: SeenJob) -> Html:
     return "–" if seen.at_ms is None else format_html(WORDS[seen.state].instant, instant_of(seen.at_ms))
 
 
-def worker(seen: SeenJob) -> str:
-    """Return the worker that has the job, or had it last."""
-    return plain(seen.worker or next(reversed(seen.read()[1].workers), ""))
-
-
 def took(seen: SeenJob) -> Html:
     """Return how long the last attempt took."""
     record = seen.read()[1]
@@ -151,12 +146,13 @@ def arguments(seen: SeenJob) -> list[Html]:
 
 def short_arguments(seen: SeenJob) -> Html:
     """Return the arguments in a line as they may be shown, cut off where that is long."""
-    call, _record = seen.read()
-    args, kwargs = redact_arguments(call.args, call.kwargs, display.parameters_of(call.task))
+    if seen.call is None:
+        return ""
+    args, kwargs = redact_arguments(seen.call.args, seen.call.kwargs, display.parameters_of(seen.call.task))
     parts = [display.short_json(each) for each in args]
     line = ", ".join([*parts, *(f"{plain(name)}={display.short_json(each)}" for name, each in kwargs.items())])
     shown = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
-    return format_html('<span class="delayq-path delayq-json">{}</span>', shown) if line else "–"
+    return format_html('<div class="delayq-path delayq-json">{}</div>', shown) if line else ""
 
 
 def result(seen: SeenJob) -> Html:

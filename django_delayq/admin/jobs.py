@@ -51,7 +51,7 @@ COLUMNS = {
     JobState.READY: ("task", "ready_since", "queue", "priority", "attempts"),
     JobState.RUNNING: ("task", "running_since", "worker", "queue", "attempts"),
     JobState.DEAD: ("task", "error", "died", "attempts"),
-    JobState.ENDED: ("task", "succeeded", "took", "worker", "queue", "attempts"),
+    JobState.ENDED: ("task", "succeeded", "took", "queue", "attempts"),
 }
 
 
@@ -90,7 +90,7 @@ class RedisJobAdmin(JobFailures):
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         task, *rest = COLUMNS[state_of(request)]
-        return task, *(["arguments"] if self.may_see_arguments(request) else []), *rest
+        return "called" if self.may_see_arguments(request) else task, *rest
 
     def may_see_arguments(self, request: HttpRequest) -> bool:
         """Arguments have a permission of their own, which whoever may change jobs has too."""
@@ -112,14 +112,17 @@ class RedisJobAdmin(JobFailures):
         wanted = row.seen.result_id
         return shown.task_name(row.seen, self.address("change", wanted) if wanted else "")
 
+    @admin.display(description=gettext_lazy("task and arguments"))
+    def called(self, row: Any) -> SafeString:
+        return format_html("{}{}", self.task(row), shown.short_arguments(row.seen))
+
     waits_until = about(gettext_lazy("waits until"), shown.when)
     ready_since = about(gettext_lazy("ready since"), shown.when)
     running_since = about(gettext_lazy("running since"), shown.when)
     died = about(gettext_lazy("died"), shown.when)
     succeeded = about(gettext_lazy("succeeded"), shown.when)
     took = about(gettext_lazy("duration"), shown.took)
-    arguments = about(gettext_lazy("arguments"), shown.short_arguments)
-    worker = about(gettext_lazy("worker"), shown.worker)
+    worker = about(gettext_lazy("worker"), lambda seen: plain(seen.worker))
     error = about(gettext_lazy("error"), shown.last_line)
 
     # One job

@@ -174,7 +174,7 @@ def test_without_redis_the_dead_of_the_database_are_listed_retried_and_deleted(b
         settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
     page = boss.get(DEAD)
     assert len(page.context["cl"].result_list) == 50
-    assert "only jobs of the database are listed" in page.content.decode()
+    assert "only dead jobs of the database are listed" in page.content.decode()
     assert plain not in page.content.decode()
     second = boss.get(JOBS + page.context["cl"].next_page).context["cl"]
     assert [row.id for row in second.result_list] == [rows[1].result_id, rows[0].result_id]
