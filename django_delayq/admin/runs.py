@@ -36,7 +36,7 @@ class RunAdmin(FailuresPage):
     search_help_text = gettext_lazy(
         "Schedule or task; in a long ledger, the beginning of either, of existing schedules"
     )
-    hidden_columns = ("result", "attempts")
+    hidden_columns = ("result", "attempts", "outputs")
     ordering = ("-due_at", "-pk")
     sortable_by = ("shown_due",)
     list_per_page = 50

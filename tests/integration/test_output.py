@@ -80,7 +80,7 @@ def test_only_the_end_is_kept_in_bytes(broker, settings):
     assert 900 < len(text.encode()) <= 1000 and text.endswith("é with \n")
 
 
-def test_a_batch_whose_commit_got_no_reply_is_kept_once(broker, monkeypatch):
+def test_a_batch_whose_commit_got_no_reply_is_kept_once(broker, monkeypatch, caplog):
     schedule_of("say", broker)
     durable(tasks.say).enqueue("hello")
     lost = []
@@ -99,6 +99,7 @@ def test_a_batch_whose_commit_got_no_reply_is_kept_once(broker, monkeypatch):
         monkeypatch.setattr(ledger, name, losing(getattr(ledger, name)))
     work()
     assert len(lost) == 2 and Output.objects.count() == 2
+    assert "refused" not in caplog.text and "cannot be recorded" not in caplog.text
     assert (Run.objects.get().outputs.count(), Job.objects.get().outputs.count()) == (1, 1)
 
 
