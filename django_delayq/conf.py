@@ -129,6 +129,8 @@ class Config:
     timeout_grace_seconds: float = _setting(10, _number(0, 3600))
     running_after_seconds: float = _setting(1, _number(0, 3600))
     batch_size: int = _setting(100, _number(1, MAX_BATCH_SIZE, whole=True))
+    #: Of what an execution has logged and printed; 0: nothing is kept.
+    max_output_bytes: int = _setting(64 * 1024, _number(0, 512 * 1024, whole=True))
     max_result_bytes: int = _setting(64 * 1024, _number(1024, 64 * 1024 * 1024, whole=True))
     task_modules: tuple[str, ...] = _setting(("tasks",), _MODULES)
     mirror: bool = _setting(True, _BOOLEAN)

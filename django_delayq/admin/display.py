@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from .. import registry
 from ..handover import REASON as REASON_HANDED_OVER
 from ..history import Attempt, bounded
-from ..models import Run, Schedule, Status
+from ..models import Output, Run, Schedule, Status
 from ..plain import plain
 from ..redaction import redact_arguments, redact_text
 from ..timing.point import known_ms
@@ -122,6 +122,11 @@ def pretty_json(value: Any) -> str:
     return text
 
 
+def short_json(value: Any) -> str:
+    """Return JSON on one line that any page can carry."""
+    return plain(json.dumps(value, ensure_ascii=False, default=str))
+
+
 def block(text: str, css_class: str = "delayq-pre") -> Html:
     """Return a longer text as written, scrollable, and cut off where no person reads on."""
     if not text:
@@ -134,6 +139,19 @@ def block(text: str, css_class: str = "delayq-pre") -> Html:
 
 def traceback(text: str) -> Html:
     return block(plain(text, keep="\n\t"), "delayq-pre delayq-trace")
+
+
+def identity(text: str) -> SafeString:
+    """Return a name that somebody may look for elsewhere."""
+    return format_html('<code class="delayq-signature delayq-id">{}</code>', text)
+
+
+def said(outputs: Iterable[Output]) -> Html:
+    """Return what attempts have logged and printed."""
+    parts = (
+        (_("Attempt %(number)d") % {"number": each.attempt}, block(plain(each.text, keep="\n\t"))) for each in outputs
+    )
+    return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-note">{}</p>{}', parts))
 
 
 def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:

@@ -1,5 +1,6 @@
 """A job in words and small pieces of HTML, without the secrets that it was called with. Reads nothing."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from django.utils.html import format_html, format_html_join
@@ -10,8 +11,9 @@ from ..backend.listing import Flaw, JobState, SeenJob
 from ..fields import utcnow
 from ..history import Attempt, followed_by
 from ..jobs import Call, attempts_of
+from ..models import Output
 from ..plain import plain
-from ..redaction import redact, redact_text, secret_texts
+from ..redaction import redact, redact_arguments, redact_text, secret_texts
 from ..timing.point import known_ms
 from . import display
 from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
@@ -77,6 +79,13 @@ def about_state(seen: SeenJob) -> Html:
     return "–" if seen.at_ms is None else format_html(WORDS[seen.state].instant, instant_of(seen.at_ms))
 
 
+def took(seen: SeenJob) -> Html:
+    """Return how long the last attempt took."""
+    record = seen.read()[1]
+    began, ended = known_ms(record.attempted), known_ms(record.finished)
+    return display.milliseconds(None if began is None or ended is None else ended - began)
+
+
 def attempts(seen: SeenJob) -> str:
     """Return how many attempts were made, and of how many where the job itself says so."""
     call, record = seen.read()
@@ -106,6 +115,12 @@ def errors(seen: SeenJob) -> Html:
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
 
 
+def output(outputs: Sequence[Output]) -> Html:
+    if outputs:
+        return display.said(outputs)
+    return _("Nothing is kept of it. Of jobs that stand in Redis alone only their worker's log has what they say.")
+
+
 def error_words(seen: SeenJob, text: str) -> Html:
     """Return the fingerprint of the error of such jobs as it may be shown; of those that nobody reads, their flaw."""
     if seen.call is None:
@@ -127,6 +142,17 @@ def all_attempts(seen: SeenJob) -> Html:
 def arguments(seen: SeenJob) -> list[Html]:
     call, _record = seen.read()
     return display.arguments(call.task, call.args, call.kwargs)
+
+
+def short_arguments(seen: SeenJob) -> Html:
+    """Return the arguments in a line as they may be shown, cut off where that is long."""
+    if seen.call is None:
+        return ""
+    args, kwargs = redact_arguments(seen.call.args, seen.call.kwargs, display.parameters_of(seen.call.task))
+    parts = [display.short_json(each) for each in args]
+    line = ", ".join([*parts, *(f"{plain(name)}={display.short_json(each)}" for name, each in kwargs.items())])
+    shown = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
+    return format_html('<div class="delayq-path delayq-json">{}</div>', shown) if line else ""
 
 
 def result(seen: SeenJob) -> Html:

@@ -1,10 +1,11 @@
 """The list of jobs in one state: a few questions, whose size does not grow with the number of jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -18,9 +19,15 @@ from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
+from ..redaction import redact_text, secret_texts
+from .display import parameters_of
 
 #: What the address of the list may have beside filters.
 OWN_PARAMETERS = ("state", "after")
+#: So long a text may be looked for.
+MOST_TYPED = 200
+#: So much of an error's end is looked into.
+MOST_READ = 2_000
 
 
 class Words(NamedTuple):
@@ -36,7 +43,7 @@ WORDS = {
     JobState.READY: Words(pgettext_lazy("job", "ready"), "busy", gettext_lazy("ready since {}")),
     JobState.RUNNING: Words(pgettext_lazy("job", "running"), "good", gettext_lazy("with a worker since {}")),
     JobState.DEAD: Words(pgettext_lazy("job", "dead"), "bad", gettext_lazy("died {}")),
-    JobState.ENDED: Words(pgettext_lazy("job", "ended"), "quiet", gettext_lazy("ended {}")),
+    JobState.ENDED: Words(pgettext_lazy("job", "succeeded"), "good", gettext_lazy("ended {}")),
 }
 
 
@@ -61,6 +68,18 @@ def failure(error: Exception) -> str:
     if isinstance(error, BrokerUnavailable):
         return _("Redis does not answer.")
     return _("Redis answers with an error.")
+
+
+def searched(seen: SeenJob) -> list[str]:
+    """Return what of a job is looked into: its task, and the class and the last line of its last error.
+
+    As they may be shown: whoever may not see a secret must not find it letter by letter.
+    """
+    if seen.call is None or seen.record is None:
+        return []
+    path, trace = seen.record.errors[-1] if seen.record.errors else ("", "")
+    secrets = secret_texts(seen.call.args, seen.call.kwargs, parameters_of(seen.call.task))
+    return [seen.call.task, path, redact_text(trace.rstrip()[-MOST_READ:], secrets).rpartition("\n")[2]]
 
 
 class JobChangeList(ChangeList):
@@ -102,7 +121,7 @@ class JobChangeList(ChangeList):
         def read(broker: Broker) -> tuple[JobTotals, Listing]:
             shards = listing.shards_of(broker, queues)
             counts = listing.count_jobs(broker, shards)
-            return counts, listing.list_jobs(broker, shards, self.state, size=self.list_per_page, after=after)
+            return counts, self._listed(after, partial(listing.list_jobs, broker, shards, self.state))
 
         if config.mirror:
             try:
@@ -113,23 +132,35 @@ class JobChangeList(ChangeList):
                 self.reason = str(error) if self.model_admin.has_change_permission(request) else ""
         else:
             self.error = _("%(why)s: this process asks Redis nothing.") % {"why": _(conf.why_no_redis())}
-        if self.state == JobState.DEAD:
-            self.listing = listing.list_dead(queues, size=self.list_per_page, after=after)
+        if self.state in (JobState.DEAD, JobState.ENDED):
+            self.listing = self._listed(after, partial(listing.list_ended, self.state, queues))
+
+    def _listed(self, after: str, read: Callable[..., Listing]) -> Listing:
+        """Return a page, of what is looked for if a text was typed; see `listing.search`."""
+        if not self.query:
+            return read(size=self.list_per_page, after=after)
+        wanted = self.query[:MOST_TYPED].casefold()
+        return listing.search(
+            lambda place: read(size=listing.SEARCH_PAGE, after=place),
+            lambda seen: any(wanted in each.casefold() for each in searched(seen)),
+            size=self.list_per_page,
+            after=after,
+        )
 
     @property
     def tabs(self) -> list[dict[str, Any]]:
         """The states with their numbers, each with its address."""
         *counts, more = self.counts or (None, None, None, None, False)
-        queue = {"queue": self.params["queue"]} if "queue" in self.params else {}
+        kept = {name: self.params[name] for name in ("queue", SEARCH_VAR) if name in self.params}
         return [
             {
                 "label": WORDS[state].label,
                 "count": count,
                 "more": more and state == JobState.DEAD,
-                "address": f"?{urlencode({**queue, 'state': state.value})}",
+                "address": f"?{urlencode({**kept, 'state': state.value})}",
                 "current": state == self.state,
             }
-            for state, count in zip(LISTED, counts, strict=True)
+            for state, count in zip(LISTED, [*counts, None], strict=True)  # nobody counts what has ended
         ]
 
     @property

@@ -22,13 +22,16 @@ from ..backend.listing import JobState, SeenJob, find_job, find_stored
 from ..broker.web import ask
 from ..exceptions import BrokerError, ForeignLayout, UnreadableJob
 from ..jobs import parse_id
-from ..models import RedisJob
+from ..models import Output, RedisJob
 from ..plain import plain
+from . import display
 from . import job_display as shown
 from .base import Column, column
+from .display import Html
 from .filters import QueueFilter
 from .job_failures import JobFailures
 from .job_list import JobChangeList, as_row, state_of
+from .origins import run_of
 
 
 def about(label: Any, show: Callable[[SeenJob], Any]) -> Column:
@@ -48,6 +51,7 @@ COLUMNS = {
     JobState.READY: ("task", "ready_since", "queue", "priority", "attempts"),
     JobState.RUNNING: ("task", "running_since", "worker", "queue", "attempts"),
     JobState.DEAD: ("task", "error", "died", "attempts"),
+    JobState.ENDED: ("task", "succeeded", "took", "queue", "attempts"),
 }
 
 
@@ -62,6 +66,9 @@ class RedisJobAdmin(JobFailures):
     sortable_by = ()
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
+
+    class Media:
+        js = ("django_delayq/copy.js",)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages: nothing is added here, and there is no table whose history could be told."""
@@ -82,7 +89,12 @@ class RedisJobAdmin(JobFailures):
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        return COLUMNS[state_of(request)]
+        task, *rest = COLUMNS[state_of(request)]
+        return "called" if self.may_see_arguments(request) else task, *rest
+
+    def may_see_arguments(self, request: HttpRequest) -> bool:
+        """Arguments have a permission of their own, which whoever may change jobs has too."""
+        return self.has_change_permission(request) or request.user.has_perm("django_delayq.view_job_arguments")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list, or go to the job whose id was typed."""
@@ -100,10 +112,16 @@ class RedisJobAdmin(JobFailures):
         wanted = row.seen.result_id
         return shown.task_name(row.seen, self.address("change", wanted) if wanted else "")
 
+    @admin.display(description=gettext_lazy("task and arguments"))
+    def called(self, row: Any) -> SafeString:
+        return format_html("{}{}", self.task(row), shown.short_arguments(row.seen))
+
     waits_until = about(gettext_lazy("waits until"), shown.when)
     ready_since = about(gettext_lazy("ready since"), shown.when)
     running_since = about(gettext_lazy("running since"), shown.when)
     died = about(gettext_lazy("died"), shown.when)
+    succeeded = about(gettext_lazy("succeeded"), shown.when)
+    took = about(gettext_lazy("duration"), shown.took)
     worker = about(gettext_lazy("worker"), lambda seen: plain(seen.worker))
     error = about(gettext_lazy("error"), shown.last_line)
 
@@ -113,9 +131,10 @@ class RedisJobAdmin(JobFailures):
     task_path = about(gettext_lazy("task"), lambda seen: plain(seen.read()[0].task))
     queue = about(gettext_lazy("queue"), lambda seen: seen.shard.queue)
     priority = about(gettext_lazy("priority"), lambda seen: str(seen.read()[0].priority))
-    job_id = column(gettext_lazy("id"), lambda row: format_html('<code class="delayq-signature">{}</code>', row.id))
+    job_id = column(gettext_lazy("id"), lambda row: display.identity(row.id))
     args = about(gettext_lazy("positional arguments"), lambda seen: shown.arguments(seen)[0])
     kwargs = about(gettext_lazy("keyword arguments"), lambda seen: shown.arguments(seen)[1])
+    output = column(gettext_lazy("logged and printed"), lambda row: shown.output(row.said))
     errors = about(gettext_lazy("errors"), shown.errors)
     result = about(gettext_lazy("result"), shown.result)
     enqueued = about(gettext_lazy("enqueued"), lambda seen: shown.instant_of(seen.read()[0].enqueued))
@@ -141,7 +160,19 @@ class RedisJobAdmin(JobFailures):
         seen = find_stored(object_id)
         if seen is None and conf.get_config().mirror:
             seen = ask(lambda broker: find_job(broker, object_id))
-        return None if seen is None else as_row(seen)
+        if seen is None:
+            return None
+        row: Any = as_row(seen)
+        row.said = list(Output.objects.filter(job__member=seen.member).order_by("attempt"))
+        row.origin = run_of(seen) if request.user.has_perm("django_delayq.view_run") else None
+        return row  # type: ignore[no-any-return]
+
+    @admin.display(description=gettext_lazy("handed over by"))
+    def origin(self, row: Any) -> Html:
+        """Return a link to the run of a schedule that has enqueued the job."""
+        run = row.origin
+        url = self.address("change", run.pk, model="run")
+        return format_html('<a href="{}">{}</a> {}', url, run.schedule_name, display.instant(run.due_at))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -185,10 +216,11 @@ class RedisJobAdmin(JobFailures):
             *(["finished"] if record.finished is not None else []),
         ]
         return [
-            (None, {"fields": ("state", "task_path", ("queue", "priority"), "job_id")}),
+            (None, {"fields": ["state", "task_path", ("queue", "priority"), "job_id", *["origin"] * bool(obj.origin)]}),
             *([(gettext_lazy("Outcome"), {"fields": outcome})] if outcome else []),
+            *([(gettext_lazy("Output"), {"fields": ("output",)})] if obj.said or record.workers else []),
             *([(gettext_lazy("Attempts"), {"fields": ("history",)})] if len(shown.history(seen)) > 1 else []),
-            (gettext_lazy("Arguments"), {"fields": ("args", "kwargs")}),
+            *([(gettext_lazy("Arguments"), {"fields": ("args", "kwargs")})] if self.may_see_arguments(request) else []),
             (gettext_lazy("Time"), {"fields": times}),
             (gettext_lazy("Execution"), {"fields": (("attempts", "options"), "workers", ("backend", "size"))}),
         ]

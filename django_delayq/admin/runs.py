@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from .. import ledger
+from ..kinds.announcing import idempotency_key
 from ..models import Origin, Run, Schedule, Status
 from ..redaction import redact, redact_text
 from . import charts, display, paging
@@ -22,6 +23,7 @@ from .display import Html, instant
 from .failures import FailuresPage
 from .filters import RecentFilter, ScheduleFilter
 from .job_actions import STOP_NOTE
+from .origins import job_of
 
 
 @admin.register(Run)
@@ -35,7 +37,7 @@ class RunAdmin(FailuresPage):
     search_help_text = gettext_lazy(
         "Schedule or task; in a long ledger, the beginning of either, of existing schedules"
     )
-    hidden_columns = ("result", "attempts")
+    hidden_columns = ("result", "attempts", "outputs")
     ordering = ("-due_at", "-pk")
     sortable_by = ("shown_due",)
     list_per_page = 50
@@ -57,9 +59,12 @@ class RunAdmin(FailuresPage):
             gettext_lazy("Time"),
             {"fields": ("timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration"))},
         ),
-        (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"),)}),
+        (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"), "shown_key")}),
         (gettext_lazy("Definition"), {"fields": ("definition",)}),
     )  # fmt: skip
+
+    class Media:
+        js = ("django_delayq/copy.js",)
 
     def get_urls(self) -> list[URLPattern]:
         take = require_http_methods(["GET", "HEAD", "POST"])
@@ -96,7 +101,17 @@ class RunAdmin(FailuresPage):
             fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
         if not self._schedules.has_view_permission(request):
             fieldsets.pop()  # the definition
+        if getattr(obj, "said", None):
+            fieldsets.insert(2, (gettext_lazy("Output"), {"fields": ("shown_output",)}))
+        if obj is not None and job_of(obj) and request.user.has_perm("django_delayq.view_redisjob"):
+            fieldsets.insert(1, (gettext_lazy("Handed over"), {"fields": ("shown_job",)}))
         return fieldsets
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
+        run: Any = super().get_object(request, object_id, from_field)
+        if run is not None:
+            run.said = list(run.outputs.order_by("attempt"))
+        return run  # type: ignore[no-any-return]
 
     def may_stop(self, request: HttpRequest) -> bool:
         """Stopping has a permission of its own."""
@@ -180,6 +195,12 @@ class RunAdmin(FailuresPage):
         ]
         return charts.stretches(parts) if parts else "–"
 
+    @admin.display(description=gettext_lazy("job"))
+    def shown_job(self, run: Run) -> Html:
+        """Return a link to the job that the run was handed over as."""
+        url = self.address("change", job_of(run), model="redisjob")
+        return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, job_of(run))
+
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))
     shown_reason = column(gettext_lazy("reason"), display.reason_words)
     shown_origin = column(gettext_lazy("origin"), Run.get_origin_display)
@@ -196,4 +217,6 @@ class RunAdmin(FailuresPage):
     shown_attempts = column(
         gettext_lazy("all attempts"), lambda run: display.attempts_table(ledger.attempts_of(run), redact_text)
     )
+    shown_output = column(gettext_lazy("logged and printed"), lambda run: display.said(run.said))
+    shown_key = column(gettext_lazy("idempotency key"), lambda run: display.identity(idempotency_key(run)))
     shown_error = column(gettext_lazy("error"), lambda run: display.traceback(redact_text(run.error)))

@@ -1,23 +1,23 @@
-"""The jobs that Redis holds, and those that are dead in the database, for people to look at: counted, listed in pages,
-one by one. Changes nothing.
+"""The jobs that Redis holds, and those that have ended in the database, for people to look at: counted, listed in
+pages, searched, one by one. Changes nothing.
 
 Whoever calls brings the broker, and with it how long Redis may take. What is not signed with this project's key is told
 as such, and nothing of it is read.
 
 Note [Two orders merged]
-Plain jobs are dead in Redis, durable ones in the database, and a page is the first of both. It ends at a place of its
-own in each of the two: so the next one begins there, however many of either kind the page has shown.
+Plain jobs are dead or have succeeded in Redis, durable ones in the database, and a page is the first of both. It ends
+at a place of its own in each of the two: so the next one begins there, however many of either kind the page has shown.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .. import ledger, mirror
 from ..broker import Broker, JobBroker, Shard, claimed_ms
 from ..broker.job_pages import After, JobPages, Page, Part, Ranked, after_of
-from ..ledger import DeadKey
+from ..ledger import EndKey
 from ..timing import from_ms, to_ms
 from .in_database import DatabaseStore, seen_row, tells_all, with_states
 from .in_redis import RedisStore, seen_view, with_turn
@@ -25,7 +25,7 @@ from .store import LISTED, Flaw, JobState, SeenJob
 
 __all__ = [
     "LISTED", "Flaw", "JobState", "JobTotals", "Listing", "SeenJob", "count_jobs", "find_job", "find_stored",
-    "list_dead", "list_jobs", "shards_of",
+    "list_dead", "list_ended", "list_jobs", "search", "shards_of",
 ]  # fmt: skip
 
 #: More rounds for one page are not made where workers hold nearly all that is looked at.
@@ -34,6 +34,8 @@ MOST_ROUNDS = 5
 MOST_COUNTED = 1_000
 #: So many held jobs are read and sorted, at most about twice as many where Redis returns more at once.
 MOST_HELD = 1_000
+#: A search looks through so many jobs at once, in pages of so many.
+MOST_SEARCHED, SEARCH_PAGE = 500, 100
 
 _ROW = re.compile(r"([0-9]{1,14})\.([0-9]{1,18})")
 
@@ -42,12 +44,29 @@ _ROW = re.compile(r"([0-9]{1,14})\.([0-9]{1,18})")
 class Listing:
     """A page of jobs. `after` is what the next one is asked for with, '' where there is none.
 
-    `capped`: there are more, but they cannot be paged to.
+    `capped`: there are more, but they cannot be paged to. `looked`: how many a search has looked through for it.
     """
 
     jobs: list[SeenJob]
     after: str = ""
     capped: bool = False
+    looked: int = 0
+
+
+def search(read: Callable[[str], Listing], matches: Callable[[SeenJob], bool], *, size: int, after: str) -> Listing:
+    """Return the jobs that match, of those that `read` lists from a place on: at least `size`, as far as there are.
+
+    Ends after `MOST_SEARCHED` jobs, so that there may be none; its `after` looks on from there.
+    """
+    found: list[SeenJob] = []
+    looked = 0
+    for _ in range(MOST_SEARCHED // SEARCH_PAGE):
+        page = read(after)
+        found += filter(matches, page.jobs)
+        looked, after = looked + len(page.jobs), page.after
+        if not after or len(found) >= size:
+            break
+    return Listing(found, after, page.capped, looked)
 
 
 def shards_of(broker: Broker, queues: Sequence[str]) -> list[Shard]:
@@ -91,16 +110,16 @@ def count_jobs(broker: Broker, shards: Sequence[Shard]) -> JobTotals:
 def list_jobs(broker: Broker, shards: Sequence[Shard], state: JobState, *, size: int, after: str = "") -> Listing:
     """Return a page of jobs: what is due next, what died last and what runs for the longest time comes first.
 
-    Reads about `size` jobs of any number. Dead ones are those of Redis and of the database; what has become of durable
-    ones is read in their rows. An `after` that no listing gave begins at the first page.
+    Reads about `size` jobs of any number. Those that have ended are those of Redis and of the database; what has become
+    of durable ones is read in their rows. An `after` that no listing gave begins at the first page.
 
     Raises:
         BrokerError: Redis does not answer, or with an error.
     """
     if state == JobState.RUNNING:
         return _running(broker, shards, size, after)
-    if state == JobState.DEAD:
-        return list_dead(_queues_of(shards), size=size, after=after, broker=broker, shards=shards)
+    if state in (JobState.DEAD, JobState.ENDED):
+        return list_ended(state, _queues_of(shards), size=size, after=after, broker=broker, shards=shards)
     part: Part = "jobs" if state == JobState.WAITING else "ready"
     found: list[SeenJob] = []
     begin = After.parse(after)
@@ -165,15 +184,29 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
     return with_states([seen])[0]
 
 
-# -- dead jobs
+# -- dead jobs, and those that succeeded
 
 
 def list_dead(
     queues: Sequence[str], *, size: int, after: str = "", broker: Broker | None = None, shards: Sequence[Shard] = ()
 ) -> Listing:
-    """Return a page of the dead jobs of these queues in the database and, with a broker, of these shards in Redis.
+    """Do as `list_ended` does with dead jobs."""
+    return list_ended(JobState.DEAD, queues, size=size, after=after, broker=broker, shards=shards)
 
-    Reads about `size` jobs of either kind, and the texts of those that are shown.
+
+def list_ended(
+    state: JobState,
+    queues: Sequence[str],
+    *,
+    size: int,
+    after: str = "",
+    broker: Broker | None = None,
+    shards: Sequence[Shard] = (),
+) -> Listing:
+    """Return a page of the jobs of these queues in the database and, with a broker, of these shards in Redis.
+
+    `DEAD`: the dead ones; `ENDED`: those that succeeded, as long as their results are kept, in Redis the newest 1,000
+    of a shard. What ended last comes first. Reads about `size` jobs of either kind, and the texts of what is shown.
 
     Raises:
         BrokerError: Redis does not answer, or with an error.
@@ -181,33 +214,34 @@ def list_dead(
     in_redis, _, in_rows = after.partition("|")  # see Note [Two orders merged]
     begin, match = After.parse(in_redis), _ROW.fullmatch(in_rows)
     row_begin = None if match is None else (from_ms(int(match[1])), int(match[2]))
-    page = Page([], None)
+    page, dead = Page([], None), state == JobState.DEAD
     if broker is not None:
-        page = JobPages(broker).ordered("dead", shards, size, after=begin, newest_first=True)
-    dead: list[Ranked | DeadKey] = [*page.rows, *ledger.dead_keys(queues, size + 1, after=row_begin)]
-    dead.sort(key=_died_ms, reverse=True)
-    shown = dead[:size]
+        part: Part = "dead" if dead else "done"
+        page = JobPages(broker).ordered(part, shards, size, after=begin, newest_first=True)
+    ended: list[Ranked | EndKey] = [*page.rows, *ledger.end_keys(queues, size + 1, dead=dead, after=row_begin)]
+    ended.sort(key=_ended_ms, reverse=True)
+    shown = ended[:size]
     ranked = [item for item in shown if isinstance(item, Ranked)]
     chosen = [item for item in shown if not isinstance(item, Ranked)]
-    found = _read_dead(broker, ranked, chosen)
+    found = _read_ended(broker, state, ranked, chosen)
     jobs = [found[item] for item in shown if item in found]
-    if len(dead) <= size and page.after is None:
+    if len(ended) <= size and page.after is None:
         return Listing(jobs)
     last = chosen[-1] if chosen else row_begin
     in_rows = "" if last is None else f"{to_ms(last[0])}.{last[1]}"
     return Listing(jobs, f"{after_of(ranked, begin) or ''}|{in_rows}")
 
 
-def _read_dead(
-    broker: Broker | None, ranked: Sequence[Ranked], keys: Sequence[DeadKey]
-) -> dict[Ranked | DeadKey, SeenJob]:
-    """Return those of these jobs that are still dead."""
-    rows = ledger.load_dead([pk for _, pk in keys])
-    found: dict[Ranked | DeadKey, SeenJob] = {key: seen_row(rows[key[1]]) for key in keys if key[1] in rows}
+def _read_ended(
+    broker: Broker | None, state: JobState, ranked: Sequence[Ranked], keys: Sequence[EndKey]
+) -> dict[Ranked | EndKey, SeenJob]:
+    """Return those of these jobs that are still in this state."""
+    rows = ledger.load_ended([pk for _, pk in keys], dead=state == JobState.DEAD)
+    found: dict[Ranked | EndKey, SeenJob] = {key: seen_row(rows[key[1]]) for key in keys if key[1] in rows}
     if broker is not None:
-        found.update(_look(broker, ranked, JobState.DEAD).items())
+        found.update(_look(broker, ranked, state).items())
     return found
 
 
-def _died_ms(item: Ranked | DeadKey) -> float:
+def _ended_ms(item: Ranked | EndKey) -> float:
     return item.score if isinstance(item, Ranked) else to_ms(item[0])

@@ -31,7 +31,7 @@ class JobState(StrEnum):
 
 
 #: The states that can be listed.
-LISTED = (JobState.WAITING, JobState.READY, JobState.RUNNING, JobState.DEAD)
+LISTED = (JobState.WAITING, JobState.READY, JobState.RUNNING, JobState.DEAD, JobState.ENDED)
 
 
 class Flaw(StrEnum):

@@ -24,7 +24,7 @@ from .scripts import text, wire
 
 #: One step of priority in ms of waiting: PATIENCE of `_jobs.lua`.
 PATIENCE_MS = 60_000
-Part = Literal["jobs", "ready", "dead"]
+Part = Literal["jobs", "ready", "dead", "done"]
 
 _AFTER = re.compile(r"(-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|inf))~([A-Za-z0-9_.-]{1,64}):([0-9]{1,4})~([0-9]{1,9})")
 

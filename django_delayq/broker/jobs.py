@@ -15,6 +15,9 @@ from .prefix import SCAN_PAGE
 from .scripts import Call, head_ms, number, settled, text, wire
 from .types import Claim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
+#: So many of the jobs of a shard that have succeeded are listed, as long as their results stand.
+DONE_MOST = 1000
+
 
 def in_parts(groups: Mapping[Shard, Sequence[NewJob]]) -> list[tuple[Shard, Sequence[NewJob]]]:
     """Return the jobs of each shard in parts, none too large for one run of a script."""
@@ -194,9 +197,9 @@ class JobBroker:
 
     def settle(self, shard: Shard, settlements: Sequence[JobSettlement], *, dead_ms: int, dead_most: int) -> Settled:
         """Give jobs back; per job 1 applied, 0 no longer ours. `dead_ms`, `dead_most`: how many dead ones to keep."""
-        args = [self.broker._channel, str(shard), dead_ms, dead_most, *chain.from_iterable(settlements)]
+        args = [self.broker._channel, str(shard), dead_ms, dead_most, DONE_MOST, *chain.from_iterable(settlements)]
         more = self._results(shard, [item.member for item in settlements])
-        return settled(self._run("job_settle", shard, args, more))
+        return settled(self._run("job_settle", shard, args, more, parts=keys.JOB_SETTLE_PARTS))
 
     # -- inside
 

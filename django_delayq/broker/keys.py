@@ -14,11 +14,13 @@ JOB_PARTS = (
 )  # fmt: skip
 #: What the claims receive: behind their own, where the leases of the other kind stand.
 CLAIM_PARTS, JOB_CLAIM_PARTS = (*PARTS, "held", "jobs"), (*JOB_PARTS, "lease")
+#: What settling jobs receives: also the list of those that have succeeded.
+JOB_SETTLE_PARTS = (*JOB_PARTS, "done")
 #: The parts that end with the name of the calling process.
 OF_A_WORKER = ("journal", "taken")
 #: The Redis type of each part; another type under our name was written by somebody else.
 TYPES = {
-    **dict.fromkeys(("due", "jobs", "ready", "dead"), "zset"),
+    **dict.fromkeys(("due", "jobs", "ready", "dead", "done"), "zset"),
     **dict.fromkeys(("point", "gen", "lease", "attempts"), "hash"),
     **dict.fromkeys(("payload", "held", "priority", "unique", "reclaims"), "hash"),
     **dict.fromkeys(("fence", "epoch", "journal", "taken"), "string"),

@@ -13,7 +13,7 @@ from ..models import Schedule, Status
 from ..models.run import OPEN
 from ..plain import iso
 from ..redaction import redact_text
-from ..rows import RunRow, ScheduleRow
+from ..rows import AnyRun, RunRow, ScheduleRow
 from ..signals import run_finished, run_skipped
 from ..timing import to_ms
 from .execution import log_failed
@@ -85,7 +85,7 @@ def log_run(outcome: Outcome) -> None:
         log_failed(level, f"{message}  %s", (_line(event),), outcome.error, run.error, extra)
 
 
-def idempotency_key(run: RunRow) -> str:
+def idempotency_key(run: AnyRun) -> str:
     """Return the text that is the same for every execution of a due point, and for no other point."""
     return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 

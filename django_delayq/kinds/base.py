@@ -18,6 +18,7 @@ from django.db import Error
 from django.db.models import Model
 
 from ..broker import Shard
+from ..capture import Output
 from ..compat import AnyTask
 from ..counters import Counts
 
@@ -46,6 +47,8 @@ class Held:
     #: True once its task was called, and for how long that went on.
     executed: bool = False
     seconds: float = 0.0
+    #: What it has said, where that is kept.
+    output: Output | None = None
     #: True where the task goes on although its time is over: its thread is lost to this process.
     hung: bool = False
     #: True once the lease is lost, or the task is given up: somebody else may execute the same.

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
-from .. import conf
+from .. import capture, conf
 from ..compat import AnyTask, normalize_json
 from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskCancelled, TaskTimeout
 from ..jobs import Call
@@ -60,7 +60,10 @@ def perform(held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrup
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
+    held.output = capture.new_output() if held.stored else None
+    token = capture.current.set(held.output)
     value, error = timeouts.run(call, held, math.inf if held.limit is None else held.limit, interrupt=interrupt)
+    capture.current.reset(token)
     if os.getpid() != process:
         end_as_child(error)
     seconds = time.perf_counter() - began
@@ -200,11 +203,7 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
     """
 
     def shown(make: Callable[[], str], otherwise: str) -> str:
-        def make_shown() -> str:
-            secrets = secret_texts(call.args, call.kwargs, parameters_of(call.task))
-            return clean(redact_text(make(), secrets))
-
-        return _guarded(make_shown, otherwise)
+        return _guarded(lambda: _storable(make(), call), otherwise)
 
     name = _guarded(lambda: clean(type(error).__name__), "an error without a name")
     path = _guarded(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "builtins.BaseException")
@@ -238,6 +237,22 @@ def _title(error: BaseException, timeout: float | None) -> str:
     if issubclass(type(error), TaskTimeout) and not error.args and timeout is not None:
         return f"TaskTimeout: stopped after its timeout of {timeout:g} s"
     return f"{type(error).__name__}: {error}"
+
+
+def output_of(held: Held, call: ScheduleRow | Call) -> str:
+    """Return the end of what an execution has said up to now, as it may be stored: without the call's secrets.
+
+    Where the task goes on nevertheless, what it says from now on is not noted.
+    """
+    said = "" if held.output is None else held.output.end()
+    if not said:
+        return ""
+    text = _guarded(lambda: _storable(said, call), "")
+    return text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
+
+
+def _storable(text: str, call: ScheduleRow | Call) -> str:
+    return clean(redact_text(text, secret_texts(call.args, call.kwargs, parameters_of(call.task))))
 
 
 def clean(text: str) -> str:

@@ -21,7 +21,7 @@ from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
 from .base import EXECUTING, Held
-from .execution import Told, backoff_ms, hung, log_failed, perform_task, take, tell
+from .execution import Told, backoff_ms, hung, log_failed, output_of, perform_task, take, tell
 from .timeouts import Timeouts
 
 #: Until a job's text is read.
@@ -46,6 +46,8 @@ class HeldJob(Held):
     #: What was read in the database of a durable one, and what stood there before its take-over was written.
     row: JobRow | None = None
     before: JobRow | None = None
+    #: What this attempt has said, where a row keeps that.
+    said: str = ""
     #: What becomes of it in Redis.
     settlement: JobSettlement | None = None
 
@@ -156,6 +158,7 @@ class JobCalls:
         ended = perform_task(held, task, self.timeouts, *context, *result.args, **result.kwargs)
         if ended is None:
             return False
+        held.said = output_of(held, held.read)
         value, error = ended.value, ended.error
         if error is None:
             value, error = take(value)
@@ -175,6 +178,7 @@ class JobCalls:
 
     def give_up(self, held: HeldJob, where: str) -> None:
         """See `Kind.give_up`."""
+        held.said = output_of(held, held.read)
         fail(held, TaskTimeout() if held.stopped_by is None else TaskCancelled(), trace=hung(held, where))
 
 

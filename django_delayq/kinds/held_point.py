@@ -33,7 +33,7 @@ from ..signals import run_started
 from ..timing import Skip, from_ms, to_ms
 from .announcing import idempotency_key, labels_of, send
 from .base import AGAIN_MS, Held, Verdicts
-from .execution import Told, backoff_ms, hung, perform, perform_task, take_or_note, tell
+from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
 
 
@@ -210,6 +210,7 @@ class PointCalls:
             held.outcome.error = told.error
             held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
+        held.outcome.output = output_of(held, schedule)
         return True
 
     def give_up(self, held: HeldPoint, where: str) -> None:
@@ -220,6 +221,7 @@ class PointCalls:
         run.error, run.reason, held.outcome.error = held.failure.text, REASON_HUNG, error
         held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
+        held.outcome.output = output_of(held, schedule)
 
 
 def _refuse(error: InvalidArguments) -> None:

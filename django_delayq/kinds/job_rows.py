@@ -21,7 +21,7 @@ from django.db import DatabaseError
 from .. import failpoints, ledger
 from ..broker import claimed_ms
 from ..exceptions import UnreadableJob
-from ..jobs import IN_DATABASE, decode_lines, encode_state
+from ..jobs import IN_DATABASE, attempts_of, decode_lines, encode_state
 from ..ledger import JobOutcome, JobRow, Won
 from ..models import Job, JobStatus
 from ..timing import from_ms, to_ms
@@ -161,7 +161,8 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
             durable.append((job, _outcome(job, job.row)))
     failpoints.reach("before_ledger")
     won = ledger.record_jobs([outcome for _, outcome in durable])
-    ledger.store_results([_result(job) for job in others if job.settled.what != "retry"])
+    ended = [job for job in others if job.settled.what != "retry"]
+    ledger.store_results(list(map(_result, ended)), {job.member: said for job in ended if (said := _said(job))})
     failpoints.reach("after_ledger")
     for (job, _), result in zip(durable, won, strict=True):
         if result is Won.LOCKED:
@@ -197,7 +198,12 @@ def _outcome(held: HeldJob, row: JobRow) -> JobOutcome:
         finished_at=finished,
         expires_at=None if retry else datetime.now(UTC) + timedelta(seconds=kept_seconds),
         died_at=finished if settlement.what == "dead" else None,
+        said=_said(held),
     )
+
+
+def _said(held: HeldJob) -> tuple[int, str] | None:
+    return (attempts_of(held.state)[-1].number, held.said) if held.said else None
 
 
 def _result(held: HeldJob) -> Job:

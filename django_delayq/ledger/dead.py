@@ -1,18 +1,27 @@
-"""Durable jobs that are dead: listed, counted, revived, deleted. Never touches Redis."""
+"""Jobs of the database that have ended: dead ones listed, counted, revived, deleted, succeeded ones listed.
+
+Never touches Redis.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import BooleanField, Q, QuerySet
+from django.db.models.expressions import RawSQL
 
 from ..fields import utcnow
 from ..models import Job, JobStatus
 from ..timing.point import EPOCH
 from .jobs import _jobs
 
-#: When a dead job died, and its primary key: jobs are listed in this order, backwards.
-DeadKey = tuple[datetime, int]
+#: When a job ended, and its primary key: jobs are listed in this order, backwards.
+EndKey = tuple[datetime, int]
+#: As in the index of jobs that succeeded, see `reading._OPEN`.
+_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
+    f"{Job._meta.db_table}.status = 'SUCCESSFUL'", [], output_field=BooleanField()
+)
 
 
 def _dead(queue: str) -> QuerySet[Job]:
@@ -24,29 +33,36 @@ def _dead(queue: str) -> QuerySet[Job]:
     return _jobs().filter(queue=queue, died_at__gte=EPOCH).order_by("-died_at", "-pk")
 
 
-def _listed(queue: str, after: DeadKey | None) -> QuerySet[Job]:
-    rows = _dead(queue).filter(expires_at__gt=utcnow())
+def _succeeded(queue: str) -> QuerySet[Job]:
+    """Return the jobs of a queue that succeeded, what ended last first."""
+    return _jobs().filter(_SUCCEEDED, queue=queue).order_by("-finished_at", "-pk")
+
+
+def _listed(queue: str, after: EndKey | None, *, dead: bool) -> QuerySet[Job, Any]:
+    name = "died_at" if dead else "finished_at"
+    rows = (_dead(queue) if dead else _succeeded(queue)).filter(expires_at__gt=utcnow())
     if after is not None:
-        died_at, pk = after
-        rows = rows.filter(Q(died_at__lt=died_at) | Q(pk__lt=pk), died_at__lte=died_at)
-    return rows
+        at, pk = after
+        rows = rows.filter(Q(**{f"{name}__lt": at}) | Q(pk__lt=pk), **{f"{name}__lte": at})
+    return rows.values_list(name, "pk")
 
 
-def dead_keys(queues: Sequence[str], size: int, *, after: DeadKey | None = None) -> list[DeadKey]:
-    """Return the keys of up to `size` dead jobs of these queues, what died last first, that come after this one.
+def end_keys(queues: Sequence[str], size: int, *, dead: bool, after: EndKey | None = None) -> list[EndKey]:
+    """Return the keys of up to `size` jobs of these queues that are dead, or succeeded, that come after this one.
 
-    One query per queue, each on an index, whatever the number of jobs and however far behind.
+    What ended last comes first. One query per queue, each on an index, whatever the number of jobs and however far
+    behind.
     """
-    keys: list[DeadKey] = []
+    keys: list[EndKey] = []
     for queue in queues:
-        rows = _listed(queue, after).values_list("died_at", "pk")[:size]
-        keys += [(died_at, pk) for died_at, pk in rows if died_at is not None]
+        keys += [(at, pk) for at, pk in _listed(queue, after, dead=dead)[:size] if at is not None]
     return sorted(keys, reverse=True)[:size]
 
 
-def load_dead(pks: Sequence[int]) -> dict[int, Job]:
-    """Return those of these jobs that are still dead, by primary key."""
-    return {row.pk: row for row in _jobs().filter(pk__in=pks, died_at__gte=EPOCH)} if pks else {}
+def load_ended(pks: Sequence[int], *, dead: bool) -> dict[int, Job]:
+    """Return those of these jobs that are still dead, or succeeded, by primary key."""
+    still = Q(died_at__gte=EPOCH) if dead else Q(status=JobStatus.SUCCESSFUL)
+    return {row.pk: row for row in _jobs().filter(still, pk__in=pks)} if pks else {}
 
 
 def count_dead(queues: Sequence[str], most: int) -> int:

@@ -9,7 +9,7 @@ instead of waiting: so what the caller writes is there when the job starts. Once
 worker: for that it would have to wait for whoever is just inserting the same key. Only who revives a dead job takes it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ..fields import utcnow
-from ..models import OPEN_JOBS, Job, JobStatus
+from ..models import OPEN_JOBS, Job, JobStatus, Output
 from ..models.locks import locked
 from .bulk import database, reader, writing
 from .changing import Change, change
 from .locks import leave_locked
 from .outcome import Won
+from .outputs import keep_outputs
 
 #: As in the index of open jobs, see `reading._OPEN`.
 _OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
@@ -69,7 +70,7 @@ class JobRow(NamedTuple):
 class JobOutcome(NamedTuple):
     """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open.
 
-    `died_at` is there where that was the last attempt.
+    `died_at` is there where that was the last attempt, `said` where it has logged or printed: its number, and what.
     """
 
     row: JobRow
@@ -81,6 +82,7 @@ class JobOutcome(NamedTuple):
     finished_at: datetime | None
     expires_at: datetime | None
     died_at: datetime | None = None
+    said: tuple[int, str] | None = None
 
 
 def _jobs(using: str | None = None) -> QuerySet[Job]:
@@ -191,6 +193,8 @@ def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
     ]
     with writing(using):
         changed = change(Job, VERSION, _OUTCOME, changes, using)
+        said = [(item.row.pk, item.said) for item, (won, *_) in zip(outcomes, changed, strict=True) if won is Won.YES]
+        keep_outputs([Output(job_id=pk, attempt=it[0], text=it[1]) for pk, it in said if it], using)
     return [
         Won.GONE if won is Won.LOST and stands is not None and stands[0] not in OPEN_JOBS else won
         for won, stands, _ in changed
@@ -233,12 +237,16 @@ def _move(rows: Sequence[tuple[JobRow, JobRow]]) -> list[Won]:
         return [won for won, _, _ in change(Job, VERSION, ("status", "fence", "reclaims"), changes, using)]
 
 
-def store_results(jobs: Sequence[Job]) -> None:
-    """Insert the results of jobs that had no row. Where one stands already, it stays."""
+def store_results(jobs: Sequence[Job], said: Mapping[str, tuple[int, str]] | None = None) -> None:
+    """Insert the results of jobs that had no row, and by member what they have said. Where one stands, it stays."""
     if jobs:
         using = database()
         with writing(using):
             _jobs(using).bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
+            if said:
+                pks = _jobs(using).filter(member__in=list(said)).values_list("member", "pk")
+                outputs = [Output(job_id=pk, attempt=said[it][0], text=said[it][1]) for it, pk in pks]
+                keep_outputs(outputs, using)
 
 
 def take_result(queue: str, member: str) -> Job | None:

@@ -39,6 +39,8 @@ class Outcome:
     #: For whoever tells of it: what ended the execution, and the ids of its trace.
     error: BaseException | None = field(default=None, repr=False)
     trace: dict[str, str] = field(default_factory=dict)
+    #: What its last attempt has said.
+    output: str = ""
 
 
 def version_of(run: RunRow) -> Version:

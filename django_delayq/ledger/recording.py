@@ -34,6 +34,7 @@ from .changing import Change, change
 from .horizon import is_pruned, take_back_pruned
 from .locks import lock_free, locked_by_others
 from .outcome import VERSION, Outcome, Won, version_of
+from .outputs import keep_outputs, run_output
 from .reading import RUN, STATE, load_schedules, stored_state
 from .states import advance, decides, settle_state, write_states
 
@@ -77,6 +78,10 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
         writable = [outcomes[index] for index in free]
         written = _write_rows(writable, states, using, refused)
         _advance(writable, written, moving, generations, states, using)
+        keep_outputs(
+            [run_output(item) for item, got in zip(writable, written, strict=True) if item.output and got is Won.YES],
+            using,
+        )
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won

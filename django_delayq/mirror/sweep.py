@@ -116,7 +116,7 @@ def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
             yield 0, lines
     yield 0, close_abandoned(broker, dry_run=dry_run)
-    while not dry_run and ledger.prune_jobs(PAGE):
+    while not dry_run and (ledger.prune_jobs(PAGE) or ledger.prune_outputs(PAGE)):
         yield 0, []
 
 

@@ -2,8 +2,8 @@
 (`ScheduleState`), what the code declares of them (`Declaration`), the ledger (`Run`), deletions still to be mirrored
 (`Tombstone`), jobs that stand in the database (`Job`), what was counted (`Rollup`), what was ordered for many schedules
 (`BulkAction`), what is held back (`Control`), what is to be stopped (`Cancellation`), which failures were dismissed
-(`Dismissal`), and what schedules are sorted by (`Tag`). Does no I/O but the database's: Redis follows by
-`receivers` and `mirror`.
+(`Dismissal`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but the
+database's: Redis follows by `receivers` and `mirror`.
 """
 
 from .bulk_action import BulkAction
@@ -13,6 +13,7 @@ from .declaration import Declaration
 from .dismissal import Dismissal
 from .job import OPEN_JOBS, Job, JobStatus
 from .kept import Definition
+from .output import Output
 from .overview import Overview
 from .queryset import ScheduleQuerySet
 from .redis_job import RedisJob
@@ -25,6 +26,6 @@ from .tombstone import Tombstone
 
 __all__ = [
     "OPEN_JOBS", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition", "Dismissal", "Job",
-    "JobStatus", "Origin", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule", "ScheduleQuerySet",
-    "ScheduleState", "Status", "Tag", "Tombstone", "read_tags",
+    "JobStatus", "Origin", "Output", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule",
+    "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "read_tags",
 ]  # fmt: skip

@@ -76,6 +76,11 @@ class Job(PrimaryModel):
             models.Index(
                 fields=("queue", "died_at", "id"), name="delayq_job_dead", condition=models.Q(died_at__isnull=False)
             ),
+            models.Index(
+                fields=("queue", "finished_at", "id"),
+                name="delayq_job_succeeded",
+                condition=models.Q(status="SUCCESSFUL"),
+            ),
         )
 
     def __str__(self) -> str:

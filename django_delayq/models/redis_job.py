@@ -30,6 +30,7 @@ class RedisJob(models.Model):
         managed = False
         base_manager_name = "objects"
         default_permissions = ("view", "change", "delete")
+        permissions = (("view_job_arguments", "Can see the arguments of jobs"),)
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
 

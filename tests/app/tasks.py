@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import sys
 import threading
 import time
 from datetime import date, datetime
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nowhere import Options
 
 CALLS: list[tuple[object, ...]] = []
+logger = logging.getLogger("shop.tasks")
 
 
 @task
@@ -64,6 +66,36 @@ def note(path: str, text: str = "ran", seconds: float = 0, gate: str = "") -> No
         time.sleep(0.02)
     with Path(path).open("a") as file:
         file.write(f"end {text} {os.getpid()} {time.time():.6f}\n")
+
+
+@task
+def say(text: str = "said", fail: bool = False, password: str = "") -> None:
+    """Print and log, and fail if asked."""
+    print(f"{text} {password}")
+    print("to stderr", file=sys.stderr)
+    logger.warning("logged %s with %s", text, password)
+    if fail:
+        raise RuntimeError(text)
+
+
+@task
+async def asay(text: str) -> None:
+    """Print from a coroutine, and from a thread that it starts."""
+    print(f"coroutine {text}")
+    await asyncio.to_thread(print, f"thread {text}")
+
+
+@task
+def say_and_hang(text: str) -> None:
+    """Print, then do not react to a timeout; print again at the end."""
+    print(text)
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        try:
+            time.sleep(0.01)
+        except TaskTimeout:
+            print("interrupted")
+    print("too late")
 
 
 @task

@@ -60,8 +60,9 @@ def main() -> None:
     options = parser.parse_args()
 
     set_up()
-    from django_delayq import ledger, mirror
+    from django_delayq import conf, ledger, mirror
     from django_delayq.broker import Broker
+    from django_delayq.capture import listening
     from django_delayq.kinds import points
     from django_delayq.models import Run
     from django_delayq.worker import Worker, WorkerOptions, upkeep
@@ -81,10 +82,11 @@ def main() -> None:
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
     profile = cProfile.Profile()
     began = time.perf_counter()
-    if options.profile:
-        profile.runcall(worker.run)
-    else:
-        worker.run()
+    with listening(conf.get_config().max_output_bytes):  # as the command does
+        if options.profile:
+            profile.runcall(worker.run)
+        else:
+            worker.run()
     seconds = time.perf_counter() - began - SPENT.pop(PREPARING)  # the sweep that comes before all work
     done = Run.objects.finished().count()
     report(options, done, seconds)

@@ -17,6 +17,7 @@ from tests.app import tasks
 from tests.browser.conftest import PICTURES
 from tests.integration.admin_pages import client_for, make
 from tests.integration.job_pages import dead_row
+from tests.support import run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
@@ -59,6 +60,8 @@ def site(broker, live_server):
     running.save()
     mirror.check_layout(broker)
     mirror.full_sweep(broker)
+    tasks.say.enqueue("done")
+    run_burst()
     job, died = tasks.noop.enqueue(), dead_row()
     held = controls.pause("mail", reason="the provider is down", by="ann")
     schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first()
@@ -80,6 +83,8 @@ def site(broker, live_server):
         "delete": address("schedule_delete", schedule), "history": address("schedule_history", schedule),
         "runs": address("run_changelist"), "run": address("run_change", failed.pk),
         "jobs": address("redisjob_changelist"), "dead": address("redisjob_changelist") + "?state=dead",
+        "succeeded": address("redisjob_changelist") + "?state=ended",
+        "job search": address("redisjob_changelist") + "?state=ready&q=noop",
         "job": address("redisjob_change", quote(job.id)), "dead job": address("redisjob_change", quote(died.result_id)),
         "controls": address("control_changelist"), "control": address("control_change", held.pk),
         "failures": address("run_failures"), "run again": address("run_run_again", digest) + "?span=7d",
@@ -164,6 +169,21 @@ def test_the_overview_refreshes_itself_in_place(chromium, live_server, site):
         controls.resume("mail")
         wait_until(lambda: "provider" not in page.inner_text("#delayq-live"), 30, "a refreshed page")
         assert not said
+
+
+def test_a_button_copies_a_traceback_and_is_not_there_without_javascript(chromium, live_server, site):
+    failed = Run.objects.filter(status="failed").first()
+    failed.outputs.create(attempt=1, text="printed <b>so</b>")
+    with page_of(chromium, live_server, "wide", "light") as (page, said):
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(live_server.url + site["run"])
+        for field, text in (("shown_error", failed.error), ("shown_output", "printed <b>so</b>")):
+            button = page.locator(f".field-{field} .delayq-copy")
+            button.click()
+            wait_until(lambda button=button: button.inner_text() == "Copied", 5, "the button to say so")
+            assert page.evaluate("navigator.clipboard.readText()") == text
+        assert page.locator(".field-shown_key .delayq-copy").count() == 1 and not said
+    assert 'class="delayq-copy"' not in client_for(superuser=True).get(site["run"]).content.decode()
 
 
 def test_the_form_previews_what_is_typed(chromium, live_server, site):

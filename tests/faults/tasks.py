@@ -40,7 +40,8 @@ def trace(context: RunContext, path: str, seconds: float = 0) -> None:
 
 @task(takes_context=True)
 def gated(context: RunContext, path: str, gate: str, seconds: float) -> None:
-    """Leave a trace, and take some time once the file `gate` is there."""
+    """Leave a trace, and say so, and take some time once the file `gate` is there."""
+    print("held at the gate" if Path(gate).exists() else "no gate")
     _traced(context, path, lambda: time.sleep(seconds if Path(gate).exists() else 0))
 
 

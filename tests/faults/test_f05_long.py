@@ -42,6 +42,9 @@ def test_f05_a_task_that_hangs_beyond_its_timeout_is_given_up_and_its_process_re
         wait_until(lambda: rows.filter(status="succeeded").exists(), 30, "the schedule to go on in a fresh process")
         verdict = report("F5 hard timeout", histories)
         assert worker.log().count("Worker ") == 2, "it was recycled once"
+        assert "held at the gate" in worker.log()
+    cut_off = rows.get(status="failed", reason="timeout")
+    assert cut_off.outputs.get().text == "held at the gate\n"
     assert verdict.executions_max == 1
     assert set(Run.objects.exclude(schedule_id=histories[-1].pk).values_list("status", flat=True)) <= {
         "succeeded",

@@ -36,7 +36,7 @@ def built(broker):
 @pytest.fixture
 def viewer():
     """A client that may only see."""
-    return client_for("view_redisjob")
+    return client_for("view_redisjob", "view_job_arguments")
 
 
 def url(row, view="change"):

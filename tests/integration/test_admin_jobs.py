@@ -54,7 +54,7 @@ def built(broker):
 @pytest.fixture
 def viewer():
     """A client that may only see."""
-    return client_for("view_redisjob")
+    return client_for("view_redisjob", "view_job_arguments")
 
 
 def url(wanted, view="change"):
@@ -99,6 +99,7 @@ def test_each_state_has_a_list_and_a_number(viewer, broker):
     page = viewer.get(JOBS)
     assert [(tab["label"], tab["count"], tab["current"]) for tab in page.context["cl"].tabs] == [
         ("waiting", 1, True), ("ready", 1, False), ("running", 1, False), ("dead", 1, False),
+        ("succeeded", None, False),
     ]  # fmt: skip
 
 

@@ -310,7 +310,7 @@ def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_anot
     assert [len({key_slot(name.encode()) for name in group}) for group in names] == [1, 1, 1]
     tags = [{name.partition("}")[0] for name in group} for group in names]
     assert tags == [{"{p:q:default:0"}, {"{p:q:default:1"}, {"{p:q:mail:0"}]
-    assert set(keys.TYPES) == {*keys.PARTS, *keys.JOB_PARTS}
+    assert set(keys.TYPES) == {*keys.PARTS, *keys.JOB_SETTLE_PARTS}
     assert all(keys.is_own("p:q", name) for group in names for name in group)
 
 

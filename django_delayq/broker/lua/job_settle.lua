@@ -1,8 +1,9 @@
 -- PURPOSE  Give jobs back: done, dead, to be tried again, or unstarted.
--- KEYS     the constant list of jobs, then each job's result
--- ARGV     channel, shard, dead_ms (how long dead jobs are kept), dead_most (how many of them),
+-- KEYS     the constant list of jobs, the list of those that have succeeded, then each job's result
+-- ARGV     channel, shard, dead_ms (how long dead jobs are kept), dead_most (how many of them), done_most (how many of
+--          those that have succeeded are listed),
 --          then per job: member, holder (fence, space, worker), what, ms, text, where `what` is
---          'done'    forget it; text, unless empty, is its result, for ms
+--          'done'    forget it; text, unless empty, is its result, for ms; one of several lines is listed
 --          'dead'    keep text as its payload, among the dead
 --          'retry'   keep text as its payload and let it wait for ms
 --          'release' it did not start: let it wait for ms; text 'lapsed': the next claim shall see, as this one did,
@@ -11,18 +12,21 @@
 -- COST     O(jobs · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and a job must not be there beside its result.
 call('HDEL', RECLAIMS, '') -- see Note [Out of memory] in renew.lua
-local us, before, members, own = server_us(), head(), named(HELD, 5, 5)
+local us, before, members, own = server_us(), head(), named(HELD, 6, 5)
 local now = math.floor(us / 1000)
-local reply, gone, dead, died, waiting, wakes, lapsed = {int(now), ''}, {}, {}, {}, {}, {}, {}
+local reply, gone, dead, died, waiting, wakes, lapsed, listed = {int(now), ''}, {}, {}, {}, {}, {}, {}, {}
 for i, member in ipairs(members) do
-  local at = 5 * i
+  local at = 5 * i + 1
   local what, ms, text = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   reply[i + 2] = 1
   if not own[i] then
     reply[i + 2] = 0
   elseif what == 'done' then
     gone[#gone + 1] = member
-    if text ~= '' then call('SET', KEYS[COMMON + i], text, 'PX', ms) end
+    if text ~= '' then
+      call('SET', KEYS[COMMON + 1 + i], text, 'PX', ms)
+      if string.find(text, '\n', 1, true) then append(listed, int(now), member) end
+    end
   elseif what == 'dead' then
     dead[#dead + 1] = member
     append(died, int(now), member)
@@ -41,6 +45,12 @@ for i, member in ipairs(members) do
   end
 end
 -- The lease is given up last: where a key is damaged, the caller can settle once more after its repair.
+if #listed > 0 then
+  local done = KEYS[COMMON + 1]
+  call('ZADD', done, unpack(listed))
+  local surplus = call('ZCARD', done) - tonumber(ARGV[5])
+  if surplus > 0 then call('ZREM', done, unpack(call('ZRANGE', done, 0, surplus - 1))) end
+end
 if #gone > 0 then forget(gone) end
 if #dead > 0 then
   call('ZADD', DEAD, unpack(died))

@@ -15,6 +15,7 @@ from django.db import DatabaseError
 from django.utils import autoreload
 
 from django_delayq import conf, metrics, registry
+from django_delayq.capture import listening
 from django_delayq.compat import task
 from django_delayq.exceptions import DelayQError
 from django_delayq.metrics import server
@@ -157,7 +158,7 @@ class Command(BaseCommand):
 
     def _work(self, worker: Worker) -> int:
         try:
-            with _metrics(worker):
+            with _metrics(worker), listening(conf.get_config().max_output_bytes):
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error

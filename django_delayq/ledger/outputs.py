@@ -1,0 +1,36 @@
+"""What executions have said: written with their outcomes, read for a page, swept."""
+
+from collections.abc import Sequence
+
+from django.db.models import Exists, OuterRef
+
+from ..models import Job, Output, Run
+from .attempts import attempts_of
+from .bulk import database
+from .outcome import Outcome
+
+
+def run_output(outcome: Outcome) -> Output:
+    """Return the unsaved row of what the last attempt at a run has said."""
+    return Output(run_id=outcome.run.pk, attempt=attempts_of(outcome.run)[-1].number, text=outcome.output)
+
+
+def keep_outputs(outputs: Sequence[Output], using: str) -> None:
+    """Insert rows, within the transaction that writes their outcomes.
+
+    What an earlier call has written whose COMMIT got no reply is there once.
+    """
+    if outputs:
+        Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)
+
+
+def prune_outputs(limit: int) -> int:
+    """Delete those of the oldest so many rows whose run and job are gone past Django's deletions; return how many.
+
+    Whoever drops a partition, or deletes by SQL, begins with the oldest too.
+    """
+    outputs = Output._base_manager.using(database())
+    oldest = list(outputs.order_by("pk").values_list("pk", flat=True)[:limit])
+    has_run = Exists(Run._base_manager.filter(pk=OuterRef("run_id")))
+    has_job = Exists(Job._base_manager.filter(pk=OuterRef("job_id")))
+    return outputs.filter(~has_run, ~has_job, pk__in=oldest).delete()[0] if oldest else 0

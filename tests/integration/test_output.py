@@ -1,0 +1,149 @@
+"""What an execution has logged and printed is kept with its outcome: once, without secrets, as long as that row."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_delayq import ledger
+from django_delayq.backend import operating
+from django_delayq.capture import listening
+from django_delayq.models import Job, Output, Run, Schedule
+from tests.app import tasks
+from tests.jobs.durable_support import durable, row_of
+from tests.support import DAILY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+MOST = 65536
+
+
+def schedule_of(task, broker, **values):
+    schedule = Schedule.objects.create(
+        name="s", task=f"tests.app.tasks.{task}", kind="cron", cron=DAILY_CRON, **{"kwargs": {}, **values}
+    )
+    make_due(broker, schedule)
+    return schedule
+
+
+def work(**options):
+    with listening(MOST):
+        run_burst(**options)
+
+
+def test_a_run_keeps_what_its_task_has_said_without_its_secrets(broker):
+    schedule_of("say", broker, kwargs={"text": "hello", "password": "open sesame"})
+    work()
+    [output] = Run.objects.get().outputs.all()
+    lines = output.text.splitlines()
+    assert output.attempt == 1 and lines[:2] == ["hello ********", "to stderr"]
+    assert lines[2].endswith("WARNING shop.tasks: logged hello with ********") and len(lines) == 3
+
+
+def test_what_says_nothing_has_no_row_and_costs_no_query(broker):
+    schedule_of("noop", broker)
+    queries = []
+    with connection.execute_wrapper(lambda execute, sql, *rest: queries.append(sql) or execute(sql, *rest)):
+        work()
+    assert Run.objects.get().status == "succeeded" and not Output.objects.exists()
+    assert not [sql for sql in queries if "django_delayq_output" in sql and "LIMIT" not in sql], "but for the sweep's"
+
+
+def test_each_attempt_keeps_its_own(broker):
+    schedule_of("say", broker, kwargs={"fail": True}, max_attempts=3, backoff=timedelta(0))
+    work()
+    run = Run.objects.get()
+    assert (run.status, run.attempt) == ("failed", 3)
+    assert list(run.outputs.order_by("attempt").values_list("attempt", flat=True)) == [1, 2, 3]
+
+
+def test_a_coroutine_and_its_threads_are_heard(broker):
+    schedule_of("asay", broker, kwargs={"text": "x"})
+    work()
+    assert Output.objects.get().text == "coroutine x\nthread x\n"
+
+
+def test_what_is_cut_off_by_its_hard_timeout_keeps_what_it_had_said(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
+    schedule_of("say_and_hang", broker, kwargs={"text": "before"}, timeout=timedelta(seconds=0.3))
+    work()
+    run = Run.objects.get()
+    assert (run.status, run.reason) == ("failed", "timeout")
+    assert run.outputs.get().text == "before\ninterrupted\n"
+
+
+def test_only_the_end_is_kept_in_bytes(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_OUTPUT_BYTES": 1000}
+    schedule_of("say", broker, kwargs={"text": "é" * 3000})
+    with listening(1000):
+        run_burst()
+    text = Output.objects.get().text
+    assert 900 < len(text.encode()) <= 1000 and text.endswith("é with \n")
+
+
+def test_a_batch_whose_commit_got_no_reply_is_kept_once(broker, monkeypatch, caplog):
+    schedule_of("say", broker)
+    durable(tasks.say).enqueue("hello")
+    lost = []
+
+    def losing(write):
+        def write_without_reply(outcomes):
+            won = write(outcomes)
+            if outcomes and write not in lost:
+                lost.append(write)
+                raise OperationalError("the reply to the COMMIT was lost")
+            return won
+
+        return write_without_reply
+
+    for name in ("record", "record_jobs"):
+        monkeypatch.setattr(ledger, name, losing(getattr(ledger, name)))
+    work()
+    assert len(lost) == 2 and Output.objects.count() == 2
+    assert "refused" not in caplog.text and "cannot be recorded" not in caplog.text
+    assert (Run.objects.get().outputs.count(), Job.objects.get().outputs.count()) == (1, 1)
+
+
+def test_durable_jobs_keep_theirs_and_jobs_of_redis_alone_do_not(broker):
+    result = durable(tasks.say).enqueue("hello", fail=True, password="open sesame")
+    plain = tasks.say.enqueue("plain")
+    work()
+    output = Output.objects.get()
+    assert output.job == row_of(result) and output.attempt == 1
+    assert "open sesame" not in output.text and "hello ********" in output.text
+    plain.refresh()
+    assert plain.status == "SUCCESSFUL"
+
+
+def test_a_job_that_is_revived_keeps_what_it_said_before(broker):
+    result = durable(tasks.say).enqueue("hello", fail=True)
+    work()
+    assert operating.revive(broker, result.id) == operating.Outcome.DONE
+    work()
+    assert list(Output.objects.order_by("pk").values_list("attempt", flat=True)) == [1, 2]
+
+
+def test_a_result_in_the_database_has_the_output_of_its_attempt(broker):
+    result = tasks.say.using(backend="stored").enqueue("hello")
+    work()
+    assert "hello" in row_of(result).outputs.get().text
+
+
+def test_outputs_go_with_their_rows(broker):
+    schedule_of("say", broker)
+    durable(tasks.say).enqueue("hello")
+    work()
+    assert Output.objects.count() == 2
+    Run.objects.all().delete()
+    Job.objects.all().delete()
+    assert not Output.objects.exists()
+
+
+def test_what_sql_leaves_behind_is_swept(broker):
+    schedule_of("say", broker)
+    durable(tasks.say).enqueue("hello")
+    work()
+    assert ledger.prune_outputs(10) == 0
+    for table in ("run", "job"):
+        with connection.cursor() as cursor:
+            cursor.execute(f"DELETE FROM django_delayq_{table}")  # noqa: S608
+    assert ledger.prune_outputs(10) == 2 and not Output.objects.exists()
