@@ -115,6 +115,7 @@ class _Planner:
                 step = self._planned(wanted, lock=True)
                 if step.changes and step.schedule is not None:
                     new = step.schedule._state.adding
+                    step.schedule.changed_by = "delayq_import"
                     step.schedule.save(using=self.using, **({} if new else {"update_fields": list(step.changes)}))
                 return step
         except (Refused, UnknownTask, InvalidArguments, InvalidRecurrence) as error:

@@ -101,6 +101,7 @@ def test_what_changes_there_changes_here_until_somebody_edits_it(table):
     assert "recurrence cron '30 9 * * 1-5' → cron '45 9 * * 1-5'" in run("delayq_import", *command, **options)[0]
     made = Schedule.objects.get()
     assert made.cron == "45 9 * * 1-5"
+    assert made.definitions.get().by == "delayq_import"
     made.max_attempts = 3
     made.save()
     (entry,) = entries(*command, **options).values()
