@@ -16,7 +16,7 @@ from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
 
-ADD, NOOP = "tests.app.tasks.add", "tests.app.tasks.noop"
+ADD, NOOP, COMMAND = "tests.app.tasks.add", "tests.app.tasks.noop", "tests.app.tasks.command"
 SCHEDULES = {}
 LINES = """
 MAILTO=root
@@ -168,14 +168,14 @@ def test_management_commands_need_no_map(tmp_path, monkeypatch):
     )
     command_task(monkeypatch, "tests.app.tasks.missing")
     assert "missing here" in entries("crontab", str(path), timezone="UTC")["clearsessions"]["reason"]
-    command_task(monkeypatch, "tests.app.tasks.add")
+    command_task(monkeypatch, COMMAND)
     found = entries("crontab", str(path), timezone="UTC", write=True)
     assert {name: entry["action"] for name, entry in found.items()} == {
         "clearsessions": "create", "clearsessions (2)": "create", "add 2": "create", "two words here": "refuse",
     }  # fmt: skip
     assert found["clearsessions"]["notes"] == ["left out: cd /srv, >> log 2>&1"]
     made = Schedule.objects.in_bulk(field_name="name")
-    assert (made["add 2"].task, made["add 2"].args) == (ADD, ["add", "2"])
+    assert (made["add 2"].task, made["add 2"].args) == (COMMAND, ["add", "2"])
     assert (made["clearsessions"].overlap, made["clearsessions (2)"].overlap) == ("allow", "skip")
 
 
@@ -296,9 +296,9 @@ def test_what_cannot_be_taken_over_says_why_and_holds_up_nothing(beat, told, why
 
 
 def test_a_function_that_calls_management_commands_is_ours(beat, monkeypatch):
-    command_task(monkeypatch, ADD)
+    command_task(monkeypatch, COMMAND)
     source = beat(s={"task": "django.core.management.call_command", "schedule": 60, "args": ("clearsessions",)})
-    assert entries("celery", source)["s"]["schedule"]["task"] == ADD
+    assert entries("celery", source)["s"]["schedule"]["task"] == COMMAND
 
 
 # -- between projects
