@@ -24,7 +24,7 @@ from .bulk import database, reader, writing
 from .changing import Change, change
 from .locks import leave_locked
 from .outcome import Won
-from .outputs import keep_outputs
+from .outputs import delete_with_outputs, keep_outputs
 
 #: As in the index of open jobs, see `reading._OPEN`.
 _OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
@@ -280,5 +280,5 @@ def prune_jobs(limit: int) -> int:
     if pks:
         with writing(using):
             pks -= leave_locked(Job, pks, using)
-            _jobs(using).filter(pk__in=pks).delete()
+            delete_with_outputs(Job, pks, using)
     return len(pks)

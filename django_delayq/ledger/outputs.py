@@ -1,6 +1,6 @@
 """What executions have said: written with their outcomes, read for a page, swept."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from django.db.models import Exists, OuterRef
 
@@ -22,6 +22,12 @@ def keep_outputs(outputs: Sequence[Output], using: str) -> None:
     """
     if outputs:
         Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)
+
+
+def delete_with_outputs(model: type[Run | Job], pks: Collection[int], using: str) -> None:
+    """Delete rows, and what they have said, in a statement each: Django's cascade takes three times as long."""
+    Output._base_manager.using(using).filter(**{f"{model._meta.model_name}__in": pks}).delete()
+    model._base_manager.using(using).filter(pk__in=pks)._raw_delete(using)
 
 
 def prune_outputs(limit: int) -> int:

@@ -20,6 +20,7 @@ from ..models.run import OUTCOMES
 from ..rows import StateRow
 from .bulk import database, writer, writing
 from .locks import lock_free
+from .outputs import delete_with_outputs
 from .recording import lock_states
 from .retention import OldRun, Rule, may_go, rule_of
 
@@ -164,7 +165,7 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
         going = [row for row in rows if row.schedule_id not in taken and _may_go(row, generations, states)]
         free, locked = lock_free(Run, [row.pk for row in going], using)
         gone = [row for row in going if row.pk in free]
-        Run._base_manager.using(using).filter(pk__in=free).delete()
+        delete_with_outputs(Run, free, using)
         failpoints.reach("during_pruning")
         horizons: dict[int, datetime] = {}
         for row in gone:

@@ -4,12 +4,14 @@ from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
 from django_delayq.backend import operating
 from django_delayq.capture import listening
 from django_delayq.models import Job, Output, Run, Schedule
 from tests.app import tasks
+from tests.integration.histories import history, prune, schedule
 from tests.jobs.durable_support import durable, row_of
 from tests.support import DAILY_CRON, make_due, run_burst
 
@@ -136,6 +138,18 @@ def test_outputs_go_with_their_rows(broker):
     Run.objects.all().delete()
     Job.objects.all().delete()
     assert not Output.objects.exists()
+
+
+def test_outputs_are_pruned_with_their_rows_in_a_statement_for_all(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 1}
+    owner = schedule("old", enabled=False)
+    history(owner, *(9 + number / 24 for number in range(200)), 0.1)
+    for run in Run.objects.all():
+        run.outputs.create(attempt=1, text="said")
+    with CaptureQueriesContext(connection) as queries:
+        assert prune() == 200
+    assert sum("DELETE" in query["sql"] for query in queries) == 2
+    assert Output.objects.get().run == Run.objects.get()
 
 
 def test_what_sql_leaves_behind_is_swept(broker):
