@@ -75,7 +75,7 @@ def test_it_asks_then_orders_and_shows_how_far_it_is(boss, five, broker):
     page = progress(boss, order)
     assert "It is done." in page and 'http-equiv="refresh"' not in page and "Cancel the rest" not in page
     assert "Watch or cancel" not in boss.get(LIST).content.decode()
-    logged = LogEntry.objects.order_by("object_repr")
+    logged = LogEntry.objects.filter(content_type__model="schedule").order_by("object_repr")
     assert [(entry.object_repr, entry.get_change_message()) for entry in logged] == [
         (row.name, "Paused: storm") for row in five
     ]
