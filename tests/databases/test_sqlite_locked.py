@@ -1,6 +1,6 @@
-"""The demo of "database is locked": two people save schedules at once, with Django's own OPTIONS for SQLite and with ours.
+"""The demo of "database is locked": two people save schedules at once, with Django's OPTIONS for SQLite and with ours.
 
-Each plays in a process of its own, with the database of a project made for it.
+Each is played in a process of its own, with the database of a project made for it.
 """
 
 import ast
@@ -22,7 +22,9 @@ from django.conf import settings
 
 settings.configure(
     SECRET_KEY="x", USE_TZ=True, INSTALLED_APPS=("django.contrib.contenttypes", "django.contrib.auth", "django_delayq"),
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1], "OPTIONS": json.loads(sys.argv[2])}},
+    DATABASES={
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1], "OPTIONS": json.loads(sys.argv[2])}
+    },
     CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}},
     DELAYQ={"TASK_MODULES": ["demo_tasks"]},
 )
