@@ -79,8 +79,8 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         ) from None
     except (NotImplementedError, AttributeError):
         raise ImproperlyConfigured(
-            f"The cache {alias!r} is not a django-redis cache: set its BACKEND to 'django_redis.cache.RedisCache', "
-            "or name another alias in DELAYQ['REDIS']."
+            f"The cache {alias!r} is not a django-redis cache. Leave it, add another alias to CACHES with the BACKEND "
+            "'django_redis.cache.RedisCache', and name that in DELAYQ['REDIS']."
         ) from None
 
 

@@ -15,7 +15,7 @@ from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..timing import Recurrence
 from ..timing.zone import get_zone
-from ..validators import validate_json
+from ..validators import is_storable, validate_json
 from ..words import offer
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff")
 INSTANTS = ("at", "start_at", "end_at")
+#: SQLite keeps durations as microseconds in 64 bits.
+LONGEST = timedelta(days=100_000_000)
 #: So many gaps between points of a cron expression are compared with the minimum: more than an hour of minutes.
 GAPS_COMPARED = 100
 #: So many runs are kept at most by their number: each pass of pruning counts that far.
@@ -59,11 +61,22 @@ def _refuse(problems: Sequence[Problem]) -> None:
 def _types(schedule: "Schedule") -> list[Problem]:
     """Values of the wrong type reach this point only from code: a form has converted them."""
     types = dict.fromkeys(DURATIONS, timedelta) | dict.fromkeys(INSTANTS, datetime)
-    return [
-        (name, f"This must be a {wanted.__name__}, not {type(value).__name__} {value!r}.")
-        for name, wanted in types.items()
-        if (value := getattr(schedule, name)) is not None and not isinstance(value, wanted)
-    ]
+    problems = []
+    for field in schedule._meta.concrete_fields:
+        name, value = field.name, getattr(schedule, field.attname)
+        wanted = types.get(name)
+        if not field.editable or field.primary_key:
+            continue
+        if value is None:
+            if not field.null:
+                problems.append((name, "This cannot be null."))
+        elif wanted is not None and not isinstance(value, wanted):
+            problems.append((name, f"This must be a {wanted.__name__}, not {type(value).__name__} {value!r}."))
+        elif isinstance(value, timedelta) and abs(value) > LONGEST:
+            problems.append((name, f"This is longer than a database stores: at most {LONGEST.days:,} days."))
+        elif isinstance(value, str) and not is_storable(value):
+            problems.append((name, "This has a NUL character or half of a surrogate pair, which no database stores."))
+    return problems
 
 
 def _kind(schedule: "Schedule") -> list[Problem]:

@@ -24,17 +24,18 @@ INSTALLED_APPS = [
     "shop",
 ]
 
-# 2. ... a Redis, by way of django-redis ...
+# 2. ... a Redis, by way of django-redis, beside the project's own cache ...
 CACHES = {
-    "default": {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "delayq": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": server.url(),
     },
 }
 
-# 3. ... and, only where the defaults do not fit, its settings.
+# 3. ... and its settings: the first, and what else does not fit by default.
 DELAYQ = {
-    "REDIS": "default",  # the alias in CACHES
+    "REDIS": "delayq",  # the alias in CACHES
     "PREFIX": "shop",  # every key in Redis begins with this: one for each project and database
     "QUEUES": ["default", "mail"],  # what schedules can choose; a worker serves all of them or some
     "SYNC_AFTER_MIGRATE": True,  # `migrate` brings what @periodic declares in shop/tasks.py into the database

@@ -10,6 +10,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +30,10 @@ class Block:
     name: str = ""
 
 
-def read() -> list[Block]:
-    """Return the blocks of all pages in order."""
+def read(pages: Sequence[str] = PAGES) -> list[Block]:
+    """Return the blocks of the pages in order."""
     found = []
-    for page in PAGES:
+    for page in pages:
         text = (ROOT / page).read_text()
         for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
             line = text.count("\n", 0, match.start()) + 2

@@ -17,7 +17,7 @@ SECRET_KEY = "only for tests"
 USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "shop"]
+INSTALLED_APPS = ("django.contrib.auth", "django.contrib.contenttypes", "shop")
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 """
 #: What the README's tasks call, and what it mentions without showing it.
