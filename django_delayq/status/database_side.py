@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError, connections
-from django.db.models import Count, QuerySet
+from django.db.models import Case, Count, QuerySet, Value, When
 
 from .. import chain, conf, handover, ledger, mirror, pruning, registry
 from ..broker import Broker
@@ -102,7 +102,9 @@ def find_unknown() -> Named | None:
         return None
     if not unknown:
         return Named(0, ())
-    rows = schedules.filter(task__in=unknown, enabled=True).order_by("task")  # by whose index they are found
+    # Asked by an expression, `enabled` offers no index, so that they are found by that of the task.
+    on = Case(When(enabled=True, then=Value(1)), default=Value(0))
+    rows = schedules.filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")
     found = list(rows.values_list("task", "name")[: MOST_UNKNOWN + 1])
     names = [f"{name} ({path})" for path, name in dict(reversed(found)).items()]
     return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
