@@ -43,7 +43,7 @@ def _check(find: Callable[[], Found]) -> Callable[..., list[checks.CheckMessage]
 
 def connect() -> None:
     """Register every check once."""
-    for check in (check_settings, check_alias, check_tasks, check_dead_jobs):
+    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_dead_jobs):
         checks.register(check, "delayq")
     for check in (check_mirror, check_server):
         checks.register(check, "delayq", deploy=True)
@@ -109,6 +109,28 @@ def check_tasks() -> Found:
     except Exception as error:
         message = f"A module of tasks cannot be imported: {type(error).__name__}: {error}"
         yield checks.Error(message, hint="Import it in manage.py shell to see where.", id="delayq.E003")
+
+
+@_check
+def check_task_aliases() -> Found:
+    """Check that each of TASK_ALIASES is a name that no task has any more, of a task that is there."""
+    try:
+        tasks = registry.get_tasks()
+    except ImproperlyConfigured:
+        raise
+    except Exception:  # `check_tasks` says it
+        return
+    found, aliases = [], conf.get_config().task_aliases
+    for old, new in aliases.items():
+        if old in tasks:
+            found.append(f"{old!r} is still a task itself, and means that one")
+        elif new in aliases:
+            found.append(f"{old!r} leads to {new!r}, which is an alias too, and only one step is taken")
+        elif new not in tasks:
+            found.append(f"{old!r} leads to {new!r}, which is no @task function of an installed app")
+    if found:
+        hint = "Have each former path lead straight to the present path of a task; take out what is no former path."
+        yield checks.Error(f"DELAYQ['TASK_ALIASES']: {'; '.join(found)}.", hint=hint, id="delayq.E007")
 
 
 @_check

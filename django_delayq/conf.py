@@ -110,6 +110,14 @@ def _is_history(value: Any) -> bool:
 
 _HISTORY = _Rule(f"None, {_DAYS.wanted}, or a dict of these by outcome ({', '.join(_OUTCOMES)})", _is_history)
 _QUEUES = _texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_RENAMED = _Rule(
+    "a dict of paths of tasks, such as {'old.tasks.send': 'new.tasks.send'}",
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(isinstance(path, str) and _PATH.fullmatch(path) for pair in value.items() for path in pair)
+    ),
+)
 _MODULES = _texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
 
 
@@ -133,6 +141,8 @@ class Config:
     max_output_bytes: int = _setting(64 * 1024, _number(0, 512 * 1024, whole=True))
     max_result_bytes: int = _setting(64 * 1024, _number(1024, 64 * 1024 * 1024, whole=True))
     task_modules: tuple[str, ...] = _setting(("tasks",), _MODULES)
+    #: Former paths of tasks, and what they are called now. See `registry.find_task`.
+    task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": _RENAMED})
     mirror: bool = _setting(True, _BOOLEAN)
     redis_in_tests: bool = _setting(False, _BOOLEAN)
     min_interval_seconds: float = _setting(1, _number(0.001, 86400))

@@ -33,21 +33,40 @@ def get_tasks() -> Mapping[str, AnyTask]:
     return _tasks
 
 
+def find_task(path: str) -> AnyTask | None:
+    """Return the task of a path, also of one that TASK_ALIASES still knows it by; None where no installed app has it.
+
+    An alias is followed once, from a name that no task has to one that a registered task has. So it opens nothing that
+    could not be scheduled by its own name, and takes no task's place.
+    """
+    tasks = get_tasks()
+    return tasks.get(path) or tasks.get(conf.get_config().task_aliases.get(path, ""))
+
+
+def current_name(path: str) -> str:
+    """Return the path of the task that a path stands for; the path itself where no installed app has the task."""
+    task = find_task(path)
+    return path if task is None else str(task.module_path)
+
+
+def former_names(path: str) -> list[str]:
+    """Return the aliases of a path."""
+    return [old for old, new in conf.get_config().task_aliases.items() if new == path]
+
+
 def get_task(path: str) -> AnyTask:
-    """Return the task of a path.
+    """Return the task of a path, or of an alias: see `find_task`.
 
     Raises:
         UnknownTask: No installed app offers it; the message names the nearest one that exists.
     """
-    tasks = get_tasks()
-    try:
-        return tasks[path]
-    except KeyError:
-        hint = did_you_mean(path, tasks)
+    task = find_task(path)
+    if task is None:
         raise UnknownTask(
-            f"No installed app has a @task function {path!r}.{hint} Tasks are looked for in the modules "
-            f"{', '.join(conf.get_config().task_modules)} of INSTALLED_APPS."
-        ) from None
+            f"No installed app has a @task function {path!r}.{did_you_mean(path, get_tasks())} Tasks are looked for in "
+            f"the modules {', '.join(conf.get_config().task_modules)} of INSTALLED_APPS."
+        )
+    return task
 
 
 def module_names() -> list[str]:
@@ -90,7 +109,7 @@ def shown_signature(task: AnyTask) -> inspect.Signature:
 
 def parameters_of(path: str) -> list[inspect.Parameter] | None:
     """Return the parameters of a task as a caller sees them, None where no installed app offers it."""
-    task = get_tasks().get(path)
+    task = find_task(path)
     return None if task is None else list(signature(task).parameters.values())
 
 

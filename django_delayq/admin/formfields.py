@@ -158,7 +158,9 @@ def task_choices(former: str) -> Choices:
     """
     tasks = registry.get_tasks()
     known = [(path, Truncator(registry.summary(task)).chars(100)) for path, task in tasks.items()]
-    return [*known, *_gone(former, tasks, _("not installed"))]
+    new = registry.current_name(former)
+    gone = _("not installed") if new == former else _("alias of %(task)s") % {"task": new}
+    return [*known, *_gone(former, tasks, gone)]
 
 
 def queue_choices(former: str) -> Choices:

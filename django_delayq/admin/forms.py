@@ -163,7 +163,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         with suppress(ValidationError):
             args, kwargs = (fields[name].clean(self[name].value()) for name in ("args", "kwargs"))
             written = Call(args, kwargs)
-        task = registry.get_tasks().get(path)
+        task = registry.find_task(path)
         inputs, self._call_problems, call = settle(task, self.data, written)
         if call is not None:
             data = cast(QueryDict, self.data).copy()

@@ -3,7 +3,7 @@
 Redis is asked once a page, for a list and for a form.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import chain, conf, declared, handover, mirror, registry, status
-from ..compat import AnyTask
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..grouping import grouped
@@ -142,15 +141,17 @@ def marks(schedule: Schedule) -> SafeString:
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
         found.append(badge("warn", _("not yet mirrored"), title))
-    tasks: Mapping[str, AnyTask | None]
+    task, readable = None, True
     try:
-        tasks = registry.get_tasks()
+        task = registry.find_task(schedule.task)
     except Exception:  # the code cannot even be read, which the checks report
-        tasks = {schedule.task: None}
-    if schedule.task not in tasks:
+        readable = False
+    if task is not None and task.module_path != schedule.task:
+        title = _("The task is called %(task)s now: DELAYQ['TASK_ALIASES'] says so.") % {"task": task.module_path}
+        found.append(badge("quiet", _("alias"), title))
+    elif task is None and readable:
         found.append(badge("bad", _("task not installed"), _("No installed app has this @task function.")))
     if schedule.backend:
-        task = tasks.get(schedule.task)
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
         title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
         mark = badge("bad", _("backend refuses"), str(refusal)) if refusal else None

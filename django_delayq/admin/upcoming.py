@@ -95,4 +95,10 @@ def render_task(path: str) -> Html:
         return format_html('<p class="delayq-problem">{}</p>', str(error))
     called = f"{task.name}{registry.shown_signature(task)}"
     doc = inspect.getdoc(task.func) or ""
-    return format_html('<code class="delayq-signature">{}</code>{}', called, block(doc, "delayq-doc") if doc else "")
+    note = ""
+    if task.module_path != path:
+        said = _("This is a former name of %(task)s. It works as long as DELAYQ['TASK_ALIASES'] has it.")
+        said += " " + _("Save the schedule with the present name to be rid of this one.")
+        note = format_html('<p class="delayq-note">{}</p>', said % {"task": task.module_path})
+    shown = block(doc, "delayq-doc") if doc else ""
+    return format_html('{}<code class="delayq-signature">{}</code>{}', note, called, shown)

@@ -7,6 +7,7 @@ from typing import Any, Self
 from django.db import IntegrityError
 from django.db.models import Q
 
+from .. import registry
 from ..decorators import Declared
 from ..fields import utcnow
 from ..models import Declaration, Schedule
@@ -32,6 +33,14 @@ class Rows:
         self.declarations = {each.key: each for each in known}
         self.of_schedule = {each.pk: each for each in known}
 
+    def declared_as(self, key: str, keys: Collection[str]) -> Declaration | None:
+        """Return what is declared by this key, or was: the key is by default the path of the task.
+
+        `keys` are all that the code has.
+        """
+        names = [key, *(name for name in registry.former_names(key) if name not in keys)]
+        return next((self.declarations[name] for name in names if name in self.declarations), None)
+
     @classmethod
     def read_all(cls, using: str, names: Collection[str]) -> Self:
         """Return every declared schedule, and those of these names."""
@@ -48,13 +57,13 @@ class Rows:
         Raises:
             Overtaken: There is a declaration now that was not there when declarations were locked.
         """
-        declarations = Declaration._base_manager.using(using).order_by("pk")
+        declarations, keys = Declaration._base_manager.using(using).order_by("pk"), [key, *registry.former_names(key)]
         schedules = Schedule._base_manager.using(using).order_by("pk")
         named = list(schedules.filter(name__in=names).values_list("pk", flat=True))
-        locked = declarations.select_for_update().filter(Q(key=key) | Q(pk__in=named))
+        locked = declarations.select_for_update().filter(Q(key__in=keys) | Q(pk__in=named))
         wanted = Q(pk__in=[each.pk for each in locked]) | Q(name__in=names)
         rows = cls(locked, schedules.select_for_update().filter(wanted))
-        again = declarations.filter(Q(key=key) | Q(pk__in=list(rows.schedules)))
+        again = declarations.filter(Q(key__in=keys) | Q(pk__in=list(rows.schedules)))
         if {(each.pk, each.key) for each in again} != {(each.pk, each.key) for each in locked}:
             raise Overtaken(f"The schedule declared as {key!r} is being written by another sync.")
         return rows
@@ -115,7 +124,7 @@ def plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) 
     Raises:
         NameTaken: Another schedule has the name.
     """
-    declaration = rows.declarations.get(declared.key)
+    declaration = rows.declared_as(declared.key, keys)
     lines = []
     if declaration is not None:
         schedule = rows.schedules[declaration.pk]
@@ -126,7 +135,9 @@ def plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) 
     else:
         schedule = rows.named[wanted["name"]]
         declaration = rows.of_schedule.get(schedule.pk)
-        if schedule.task != declared.task or (declaration is not None and declaration.key in keys):
+        if registry.current_name(schedule.task) != declared.task or (
+            declaration is not None and declaration.key in keys
+        ):
             raise _taken(declared, schedule)
         was = "it was made by hand" if declaration is None else f"its key was {declaration.key!r}"
         lines.append(f"{schedule.name}: taken over by the code, {was}")

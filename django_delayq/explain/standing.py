@@ -84,13 +84,13 @@ class Standing:
         for row in ledger.held_back():
             if row.is_paused() and row.concerns(schedule.queue, schedule.task):
                 yield _("Held back by people: %(what)s: %(how)s.") % {"what": row, "how": row.standing}
-        if schedule.task not in registry.get_tasks():
+        if registry.find_task(schedule.task) is None:
             text = _("No installed app has the @task function %(task)s; workers that lack it hand it on.")
             yield text % {"task": schedule.task}
 
     def handed_over(self) -> Iterator[str]:
         """Yield what another TASKS backend does with its points."""
-        schedule, task = self.schedule, registry.get_tasks().get(self.schedule.task)
+        schedule, task = self.schedule, registry.find_task(self.schedule.task)
         if schedule.backend and task is not None:
             refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
             if refusal is None:

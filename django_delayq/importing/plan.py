@@ -138,9 +138,9 @@ class _Planner:
         if entry.no_task:
             raise Refused(entry.no_task)
         path = COMMAND_TASK if entry.task in CALL_COMMAND else entry.task
-        if path not in registry.get_tasks():
+        if registry.find_task(path) is None:
             raise Refused(_missing(path))
-        return path, args, kwargs
+        return registry.current_name(path), args, kwargs
 
     def _wanted(self) -> dict[str, Any]:
         """Return the values of the schedule as the origin has it, without the line that says so."""

@@ -107,7 +107,7 @@ class Jobs(JobCalls):
         """Return what the call says, else the task's decorator, else the backend's options."""
         known = self._retries.get((call.backend, call.task))
         if known is None:
-            known = retries_of(task).over(backend.settings.retries_of(call.task))
+            known = retries_of(task).over(backend.settings.retries_of(task.module_path))
             self._retries[call.backend, call.task] = known
         if call.max_attempts is None and call.backoff is None and call.timeout is None:
             return known

@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..models import Cancellation, Control
+from ..registry import current_name
 from .bulk import database
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Which queues and tasks are paused, each with the reason, and how many of a queue may run at a time."""
+    """Which queues, and tasks by their present names, are paused, each with the reason, and the limits of queues."""
 
     queues: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +40,10 @@ def read_held_back() -> HeldBack:
     queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
     for row in held_back():
         if row.is_paused():
-            (queues if row.kind == Control.Kind.QUEUE else tasks)[row.name] = row.reason
+            if row.kind == Control.Kind.QUEUE:
+                queues[row.name] = row.reason
+            else:
+                tasks[current_name(row.name)] = row.reason
         if row.most is not None and row.kind == Control.Kind.QUEUE:
             most[row.name] = row.most
     return HeldBack(queues, tasks, most)

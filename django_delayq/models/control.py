@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import get_config
 from ..exceptions import UnknownTask
 from ..fields import UTCDateTimeField, utcnow
-from ..registry import get_task
+from ..registry import current_name, get_task
 from .primary import PrimaryModel, PrimaryQuerySet
 
 
@@ -82,7 +82,9 @@ class Control(PrimaryModel):
 
     def concerns(self, queue: str, task: str) -> bool:
         """Say whether this is about what runs in this queue, or is of this task."""
-        return self.name == (queue if self.kind == self.Kind.QUEUE else task)
+        if self.kind == self.Kind.QUEUE:
+            return self.name == queue
+        return current_name(self.name) == current_name(task)
 
     def clean(self) -> None:
         """Refuse what would hold nothing back; a row that is there may be about what is there no more."""

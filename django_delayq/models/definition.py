@@ -210,7 +210,7 @@ def _misfits(schedule: "Schedule", task: AnyTask) -> list[Problem]:
 
 
 def _handover(schedule: "Schedule") -> list[Problem]:
-    task = registry.get_tasks().get(schedule.task)
+    task = registry.find_task(schedule.task)
     if not schedule.backend or task is None:  # the task's own check says so
         return []
     refusal = handover.find_refusal(task, schedule.backend, schedule.priority)

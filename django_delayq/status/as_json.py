@@ -9,12 +9,12 @@ from ..mirror import Drift
 from ..models import Control
 from ..pruning import LastPass
 from .judge import exit_status
-from .snapshot import MOST_COUNTED, DatabaseView, Problem, Snapshot
+from .snapshot import MOST_COUNTED, MOST_UNKNOWN, DatabaseView, Problem, Snapshot
 
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
     "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
-    "pruned", "held_back",
+    "pruned", "held_back", "unknown_tasks",
 )  # fmt: skip
 
 
@@ -43,6 +43,9 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         values |= _database_values(database)
     if snapshot.held_back is not None:
         values["held_back"] = list(map(_held_back_values, snapshot.held_back))
+    unknown = snapshot.unknown_tasks
+    if unknown is not None:
+        values["unknown_tasks"] = {"count": min(unknown.count, MOST_UNKNOWN), "names": list(unknown.names)}
     values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
@@ -74,6 +77,8 @@ def _capped(snapshot: Snapshot) -> Iterator[str]:
         counts["stale_edits"] = compared.stale_edits
         if compared.drift is not None and compared.drift.capped:
             yield "drift"
+    if snapshot.unknown_tasks is not None and snapshot.unknown_tasks.count > MOST_UNKNOWN:
+        yield "unknown_tasks"
     if database is not None:
         counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
         for name in ("parked", "failing", "refused"):

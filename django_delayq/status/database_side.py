@@ -3,15 +3,15 @@
 from datetime import timedelta
 from typing import Any
 
-from django.db import connections
-from django.db.models import Count, QuerySet
+from django.db import DatabaseError, connections
+from django.db.models import Case, Count, QuerySet, Value, When
 
 from .. import chain, conf, handover, ledger, mirror, pruning, registry
 from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from .snapshot import MOST_COUNTED, Comparison, DatabaseView, Named
+from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Named
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
 STALE = timedelta(seconds=30)
@@ -68,14 +68,14 @@ def _refused() -> Named | None:
     Each combination of task, backend and priority is asked about once.
     """
     try:
-        tasks = registry.get_tasks()
+        registry.get_tasks()
     except Exception:  # the checks report it
         return None
     rows = Schedule._base_manager.using(ledger.database()).filter(enabled=True).exclude(backend="")
     count, names = 0, list[str]()
     combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
     for path, backend, priority, number in combinations:
-        task = tasks.get(path)
+        task = registry.find_task(path)
         if task is None or handover.find_refusal(task, backend, priority) is None:
             continue
         count += number
@@ -83,6 +83,31 @@ def _refused() -> Named | None:
             some = rows.filter(task=path, backend=backend, priority=priority).order_by("name")
             names += some.values_list("name", flat=True)[: NAMES_SHOWN - len(names)]
     return Named(count, tuple(names))
+
+
+def find_unknown() -> Named | None:
+    """Return the enabled schedules whose task no installed app has; None where the tasks cannot be read.
+
+    Which tasks there are is told by steps through their index, and only rows of unknown ones are read.
+
+    Raises:
+        DatabaseError: The database does not answer.
+    """
+    schedules = Schedule.objects.using(ledger.database())
+    try:
+        unknown = [path for path in schedules.used(MOST_UNKNOWN)["task"] if registry.find_task(path) is None]
+    except DatabaseError:
+        raise
+    except Exception:  # the checks report it
+        return None
+    if not unknown:
+        return Named(0, ())
+    # Asked by an expression, `enabled` offers no index, so that they are found by that of the task.
+    on = Case(When(enabled=True, then=Value(1)), default=Value(0))
+    rows = schedules.filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")
+    found = list(rows.values_list("task", "name")[: MOST_UNKNOWN + 1])
+    names = [f"{name} ({path})" for path, name in dict(reversed(found)).items()]
+    return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
 
 
 def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED) -> Comparison:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import OVERLOAD, Load
-from .snapshot import MOST_COUNTED, Comparison, Problem, RedisView, ServerView, Snapshot
+from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
 
@@ -31,6 +31,27 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
         problems += _queues(redis, snapshot, max_lag)
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
+    return [*problems, *_definitions(snapshot)]
+
+
+def exit_status(problems: Iterable[Problem]) -> int:
+    """Return 0 where all is well, else the gravest of WRONG and BLIND."""
+    return max((problem.status for problem in problems), default=0)
+
+
+def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
+    """What no worker can execute, however well it works."""
+    unknown = snapshot.unknown_tasks
+    if unknown and unknown.count:
+        text = ngettext(
+            "%(count)s schedule names a task that no installed app has, and none of its points runs: %(names)s. Was "
+            "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedule.",
+            "%(count)s schedules name a task that no installed app has, and none of their points runs: %(names)s. Was "
+            "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedules.",
+            unknown.count,
+        )
+        count = str(unknown.count) if unknown.count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
+        yield Problem("unknown_tasks", text % {"count": count, "names": unknown.listed})
     refused = snapshot.database and snapshot.database.refused
     if refused and refused.count:
         text = ngettext(
@@ -40,13 +61,7 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
             "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
             refused.count,
         )
-        problems.append(Problem("refused", text % {"count": refused.count, "names": refused.listed}))
-    return problems
-
-
-def exit_status(problems: Iterable[Problem]) -> int:
-    """Return 0 where all is well, else the gravest of WRONG and BLIND."""
-    return max((problem.status for problem in problems), default=0)
+        yield Problem("refused", text % {"count": refused.count, "names": refused.listed})
 
 
 def _server(server: ServerView) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTab
 from ..fields import utcnow
 from ..models import Control
 from ..redaction import redact_text
-from .database_side import compare, count_all, reach_database
+from .database_side import compare, count_all, find_unknown, reach_database
 from .redis_side import read_redis
 from .snapshot import BLIND, MOST_COUNTED, Comparison, Problem, RedisView, Snapshot
 
@@ -47,6 +47,7 @@ def look(*, seconds: float) -> Snapshot:
     if snapshot.database is not None:
         counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
         holding: Future[Sequence[Control]] = _ask(ledger.held_back)
+        naming = _ask(find_unknown)
         summing = _ask(partial(minutes.read_counts, utcnow() - timedelta(hours=1), broker=broker))
         if snapshot.redis is not None:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
@@ -54,6 +55,7 @@ def look(*, seconds: float) -> Snapshot:
             snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
         snapshot.load = _answer(snapshot, loading, deadline, no_database)
         snapshot.held_back = _answer(snapshot, holding, deadline, no_database)
+        snapshot.unknown_tasks = _answer(snapshot, naming, deadline, None)
         snapshot.last_hour = _answer(snapshot, summing, deadline, None)
         _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
     return snapshot
@@ -73,6 +75,7 @@ def look_quickly(*, server: bool = False) -> Snapshot:
         snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
+        snapshot.unknown_tasks = find_unknown()
         if snapshot.redis.late:  # else nobody asks whether that is what people want
             snapshot.held_back = ledger.held_back()
     except BrokerError as error:

@@ -16,6 +16,9 @@ LIVE_SECONDS = 90.0
 #: Nobody looks at more, and a count takes longer the more there are. A count that is one more means: more than that.
 MOST_COUNTED = 100_000
 
+#: So many schedules of unknown tasks are looked at: each page of the admin's list does that.
+MOST_UNKNOWN = 1000
+
 #: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
 WRONG: Final = 1
 BLIND: Final = 2
@@ -184,4 +187,6 @@ class Snapshot:
     last_hour: Counts | None = None
     #: What people hold back: rows that are in force.
     held_back: Sequence[Control] | None = None
+    #: The enabled schedules whose task no installed app has, up to MOST_UNKNOWN + 1 of them; one name for each task.
+    unknown_tasks: Named | None = None
     blind: list[Problem] = field(default_factory=list)

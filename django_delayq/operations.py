@@ -1,0 +1,112 @@
+"""What a project puts into its own migrations.
+
+Note [Renaming in a migration]
+A migration sees historical models, and maybe tables older than this code; so only columns that were always there are
+touched, and a model that the state does not know is left alone. It sends no signal and asks no Redis, which need not be
+there: schedules get a new generation, by which the sweep of any worker mirrors them within seconds, or the next worker
+that starts. Rows are found anew for each batch, so that it can be run again after an interruption; for several
+transactions the migration has `atomic = False`.
+
+Rows of jobs hold the call unsigned, and it is renamed there, for what is rebuilt or revived from them. What waits in
+Redis is signed, and a migration that could sign it would have to find it while workers take it: it keeps the old name,
+which TASK_ALIASES explains. So do what old code enqueues while it is still running, runs and other history.
+"""
+
+import json
+from typing import Any
+
+from django.db import router, transaction
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+from django.db.models import Model
+
+from .fields import utcnow
+from .models.versions import next_generation
+
+APP = "django_delayq"
+#: So many rows are written in one transaction, where the migration is not atomic.
+BATCH = 1000
+
+
+class RenameTask(Operation):
+    """Renames a task in schedules, in what the code declares, in pauses, and in the rows of jobs; reversible.
+
+    For a project's own migration, which depends on one of `django_delayq`. Keep the old name in TASK_ALIASES until no
+    job that waits has it. Backwards, it renames whatever has the new name. See Note [Renaming in a migration].
+
+    Raises:
+        ValueError: When it runs, the migration depends on none of `django_delayq`.
+    """
+
+    reduces_to_sql = False
+    reversible = True
+
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Change no model."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        """Write the new name where the old one stands."""
+        _rename(schema_editor.connection.alias, from_state, self.old, self.new)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        """Write the old name where the new one stands."""
+        _rename(schema_editor.connection.alias, from_state, self.new, self.old)
+
+    def describe(self) -> str:
+        """Say what it does, for `migrate --plan`."""
+        return f"Rename the task {self.old} to {self.new} in schedules and jobs"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """The name that `makemigrations` would give."""
+        return f"rename_task_{self.old.rpartition('.')[2]}".lower()
+
+
+def _rename(using: str, state: ProjectState, old: str, new: str) -> None:
+    models: dict[str, Any] = {
+        name: state.apps.get_model(APP, name)
+        for name in ("schedule", "declaration", "control", "job")
+        if (APP, name) in state.models
+    }
+    if "schedule" not in models:
+        raise ValueError(
+            f'RenameTask needs the tables of django_delayq: add ("{APP}", "0017_output"), or a later one, to the '
+            "dependencies of the migration that has it."
+        )
+    if not router.allow_migrate_model(using, models["schedule"]):
+        return
+    while pks := list(_rows(models["schedule"], using).filter(task=old).values_list("pk", flat=True)[:BATCH]):
+        rows = _rows(models["schedule"], using).filter(pk__in=pks, task=old)
+        rows.update(task=new, generation=next_generation(), updated_at=utcnow())
+    for name, column, lookup in (("declaration", "key", {}), ("control", "name", {"kind": "task"})):
+        if name in models:
+            rows = _rows(models[name], using)
+            if not rows.filter(**lookup, **{column: new}).exists():
+                rows.filter(**lookup, **{column: old}).update(**{column: new})
+    if "job" in models:
+        _rename_jobs(models["job"], using, old, new)
+
+
+def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
+    """Walk by the primary key: there is no index on the task, and no row is looked at twice."""
+    before, after = (f'"task":{json.dumps(name)},"args":' for name in (old, new))
+    rows, last = _rows(model, using).order_by("pk"), 0
+    while (end := max(rows.filter(pk__gt=last).values_list("pk", flat=True)[:BATCH], default=0)) > 0:
+        with transaction.atomic(using=using):
+            found = list(rows.filter(pk__gt=last, pk__lte=end, task=old).only("task", "call"))
+            for row in found:  # the first is the call's own: what stands before it, of a trace, holds no such text
+                row.task, row.call = new, row.call.replace(before, after, 1)
+            _rows(model, using).bulk_update(found, ["task", "call"], batch_size=100)
+        last = end
+
+
+def _rows(model: type[Model], using: str) -> Any:
+    return model._base_manager.using(using)

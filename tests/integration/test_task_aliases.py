@@ -1,0 +1,332 @@
+"""Names of tasks that have changed: what finds the task by its former name, who renames it, and who is told."""
+
+import io
+import json
+from importlib import import_module
+
+import pytest
+from django.core import checks
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations import Migration
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+from django.db.migrations.writer import OperationWriter
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import controls, declared, ledger, mirror, registry
+from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
+from django_delayq.exceptions import UnknownTask
+from django_delayq.jobs.record import decode_lines
+from django_delayq.models import Control, Declaration, Job, Run, Schedule
+from django_delayq.operations import RenameTask
+from django_delayq.status import database_side, snapshot
+from tests.app import tasks
+from tests.integration.admin_pages import LIST, change_url, errors, fields, make
+from tests.integration.mirroring import mirrored
+from tests.integration.probing import ask, text, well
+from tests.support import make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+__all__ = ["well"]
+
+NEW = "tests.app.tasks.add"
+
+
+@task
+def former(a: int, b: int = 1) -> int:
+    """Stand in no module of tasks, and be called by nobody."""
+    raise AssertionError("A path that is no registered task was executed.")
+
+
+OLD = former.module_path
+
+
+@pytest.fixture
+def alias(settings):
+    """Say what the task is called now; or what is given."""
+
+    def say(aliases=None):
+        settings.DELAYQ = {**settings.DELAYQ, "TASK_ALIASES": {OLD: NEW} if aliases is None else aliases}
+
+    say()
+    return say
+
+
+@pytest.fixture(autouse=True)
+def no_calls():
+    tasks.CALLS.clear()
+
+
+# -- what finds it
+
+
+def test_a_schedule_runs_by_its_former_name_and_without_the_alias_waits(alias, broker):
+    row = make("s", task=OLD, args=[1])
+    make_due(broker, row)
+    alias({})
+    run_burst()
+    assert (tasks.CALLS, Run.objects.filter(status="succeeded").count()) == ([], 0)
+    alias()
+    broker.purge()
+    mirror.full_sweep(broker)
+    make_due(broker, row)
+    run_burst()
+    assert tasks.CALLS == [(1, 1)]
+    assert list(Run.objects.values_list("task", "status")) == [(OLD, "succeeded")]
+
+
+@pytest.mark.parametrize("backend", ["default", "durable", "stored"])
+def test_a_job_that_waits_runs_by_its_former_name(alias, broker, backend):
+    result = former.using(backend=backend).enqueue(1, b=2)
+    run_burst()
+    result.refresh()
+    assert (tasks.CALLS, result.status, result.return_value) == ([(1, 2)], TaskResultStatus.SUCCESSFUL, 3)
+    assert task_backends[backend].get_result(result.id).task.module_path == NEW
+    alias({})
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_an_alias_opens_nothing_that_is_no_registered_task(alias):
+    alias({"shop.run": "os.system", "shop.two": "shop.one", "shop.one": NEW, NEW: "tests.app.tasks.fail"})
+    for path in ("shop.run", "shop.two", "os.system"):
+        with pytest.raises(UnknownTask):
+            registry.get_task(path)
+        assert registry.current_name(path) == path
+    assert registry.get_task("shop.one") is tasks.add
+    assert registry.get_task(NEW) is tasks.add, "no alias takes the place of a task"
+
+
+def test_a_pause_of_either_name_holds_back_both(alias, broker):
+    first, second = make("old", task=OLD, args=[1]), make("new", task=NEW, args=[2])
+    make_due(broker, first), make_due(broker, second)
+    controls.pause(task=OLD)
+    assert set(ledger.read_held_back().tasks) == {NEW}
+    for row in Control.objects.all():
+        assert row.concerns("default", OLD) and row.concerns("default", NEW)
+        assert not row.concerns("default", "tests.app.tasks.fail")
+
+
+def test_a_declaration_without_a_key_follows_its_task(alias, code, broker):
+    code.says("periodic('0 9 * * *', args=[1])(add)")
+    declared.sync()
+    Schedule._base_manager.update(task=OLD, name=OLD)
+    values = {**Declaration.objects.get().values, "task": OLD, "name": OLD}
+    Declaration.objects.update(key=OLD, values=values)
+    before = Schedule.objects.get().pk
+    assert declared.sync(dry_run=True).changed == 1
+    report = declared.sync()
+    assert report.problems == []
+    row, declaration = Schedule.objects.get(), Declaration.objects.get()
+    assert (row.pk, row.task, row.name, row.enabled) == (before, NEW, NEW, True)
+    assert (declaration.key, declaration.gone_at) == (NEW, None)
+    assert mirrored(broker, row)
+    assert declared.sync().changed == 0
+
+
+def test_a_declaration_that_has_kept_the_former_path_as_its_key_stays_apart(alias, code):
+    code.says(f"periodic('0 9 * * *', args=[1], key='{OLD}', name='a')(add)")
+    declared.sync()
+    code.adds("periodic('0 8 * * *', args=[2])(add)")
+    assert declared.sync().changed == 1
+    assert set(Declaration.objects.values_list("key", flat=True)) == {OLD, NEW}
+    assert Schedule.objects.filter(enabled=True).count() == 2
+
+
+# -- who refuses
+
+
+@pytest.mark.parametrize(
+    ("aliases", "words"),
+    [
+        ({OLD: "tests.app.tasks.gone"}, ["'tests.app.tasks.gone', which is no @task"]),
+        ({OLD: "os.system"}, ["which is no @task"]),
+        ({"a.one": "a.two", "a.two": NEW}, ["'a.one' leads to 'a.two', which is an alias too"]),
+        ({"a.one": "a.two", "a.two": "a.one"}, ["'a.one' leads to", "'a.two' leads to"]),
+        ({"a.one": "a.one"}, ["'a.one' leads to 'a.one', which is an alias too"]),
+        ({"tests.app.tasks.noop": NEW}, ["'tests.app.tasks.noop' is still a task itself"]),
+    ],
+)
+def test_the_check_refuses_what_leads_nowhere(alias, aliases, words):
+    alias(aliases)
+    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E007"]
+    assert all(word in message.msg for word in words), message.msg
+    assert message.hint and message.level == checks.ERROR
+
+
+def test_the_check_says_nothing_of_good_ones(alias):
+    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E007"]
+
+
+# -- the operation
+
+
+def migrate(operation, *, back=False, at=None):
+    """Carry an operation out as a migration does: by models of the state of all migrations, or of one of ours."""
+    loader = MigrationLoader(connection)
+    state = loader.project_state(at or loader.graph.leaf_nodes("django_delayq"))
+    migration = Migration("0001_rename", "shop")
+    migration.operations, migration.atomic = [operation], False
+    with connection.schema_editor(atomic=False) as editor:
+        (migration.unapply if back else migration.apply)(state, editor)
+
+
+def test_it_renames_there_and_back_and_the_sweep_mirrors_it(alias, broker, monkeypatch):
+    monkeypatch.setattr("django_delayq.operations.BATCH", 2)
+    rows = [make(f"s{number}", task=OLD, args=[number]) for number in range(5)]
+    other = make("other", task="tests.app.tasks.noop", args=[])
+    Declaration.objects.create(schedule=rows[0], key=OLD, values={})
+    controls.pause(task=OLD)
+    results = [former.using(backend="durable").enqueue(number, b=5) for number in range(3)]
+    row, like = Job.objects.first(), f'{{"task":"{OLD}","args":[1]}}'  # an argument that looks like a call, and a trace
+    Job.objects.filter(pk=row.pk).update(call='{"args":{"t":"x"},' + row.call[1:].replace('"b":5', f'"b":{like}'))
+    before = dict(Schedule.objects.values_list("pk", "generation"))
+
+    migrate(RenameTask(OLD, NEW))
+    assert set(Schedule.objects.exclude(pk=other.pk).values_list("task", flat=True)) == {NEW}
+    for one in Schedule.objects.exclude(pk=other.pk):
+        assert one.generation > before[one.pk] and one.generation != one.synced_generation
+    other.refresh_from_db()
+    assert other.generation == before[other.pk]
+    assert (Declaration.objects.get().key, Control.objects.get().name) == (NEW, NEW)
+    for job in Job.objects.all():
+        assert (job.task, decode_lines(job.member, job.call, "")[0].task) == (NEW, NEW)
+    assert decode_lines(row.member, Job.objects.get(pk=row.pk).call, "")[0].kwargs == {"b": json.loads(like)}
+    mirror.delta_sweep(broker)
+    assert all(mirrored(broker, one) for one in Schedule.objects.all())
+
+    migrate(RenameTask(OLD, NEW), back=True)
+    assert set(Schedule.objects.exclude(pk=other.pk).values_list("task", flat=True)) == {OLD}
+    assert (Declaration.objects.get().key, Control.objects.get().name) == (OLD, OLD)
+    assert {decode_lines(job.member, job.call, "")[0].task for job in Job.objects.all()} == {OLD}
+    assert len(results) == Job.objects.count() == 3
+
+
+def test_jobs_run_after_it_from_redis_by_the_alias_and_from_their_rows_without(alias, broker):
+    waits = former.using(backend="durable").enqueue(1, b=2)
+    migrate(RenameTask(OLD, NEW))
+    run_burst()
+    waits.refresh()
+    assert waits.return_value == 3
+    former.using(backend="durable").enqueue(3, b=4)
+    migrate(RenameTask(OLD, NEW))
+    alias({})
+    broker.purge()  # a flush: the entry is made anew of its row, and nothing says the former name any more
+    run_burst()
+    assert tasks.CALLS == [(1, 2), (3, 4)]
+
+
+def test_it_works_with_the_oldest_state_and_refuses_none(alias):
+    make("s", task=OLD, args=[1])
+    migrate(RenameTask(OLD, NEW), at=("django_delayq", "0001_initial"))
+    assert Schedule.objects.get().task == NEW
+    nothing = ProjectState()
+    with (
+        connection.schema_editor() as editor,
+        pytest.raises(ValueError, match=r'add \("django_delayq", "0017_output"\)'),
+    ):
+        RenameTask(OLD, NEW).database_forwards("shop", editor, nothing, nothing)
+
+
+def test_what_has_the_new_key_or_pause_already_stays(alias):
+    for name in (OLD, NEW):
+        controls.pause(task=name)
+        Declaration.objects.create(schedule=make(name, args=[1], task=NEW), key=name, values={})
+    migrate(RenameTask(OLD, NEW))
+    assert set(Control.objects.values_list("name", flat=True)) == {OLD, NEW}
+    assert set(Declaration.objects.values_list("key", flat=True)) == {OLD, NEW}
+
+
+def test_it_can_be_written_into_a_migration():
+    written, imports = OperationWriter(RenameTask("a.b", "c.d"), indentation=0).serialize()
+    assert "RenameTask" in written and "'a.b'" in written and imports == {"import django_delayq.operations"}
+    assert "a.b to c.d" in RenameTask("a.b", "c.d").describe()
+
+
+def test_the_dependency_that_is_named_exists():
+    assert ("django_delayq", "0017_output") in MigrationExecutor(connection).loader.disk_migrations
+
+
+# -- who is told
+
+
+def lose(*names, task="shop.tasks.gone", **values):
+    for name in names:
+        make(name, **values)
+    Schedule._base_manager.filter(name__in=names).update(task=task)
+
+
+def test_schedules_of_unknown_tasks_are_a_problem_with_their_names(well, alias):
+    make("fine"), make("by its former name", task=OLD, args=[1])
+    assert ask()[1]["unknown_tasks"] == {"count": 0, "names": []}
+    lose("a", "b")
+    lose("c", task="shop.tasks.other")
+    lose("off", enabled=False, task="shop.tasks.paused")
+    code, found = ask()
+    (problem,) = found["problems"]
+    assert (code, problem["code"]) == (1, "unknown_tasks")
+    assert problem["message"].startswith("3 schedules name a task that no installed app has")
+    assert "TASK_ALIASES" in problem["message"]
+    assert found["unknown_tasks"]["count"] == 3
+    names = found["unknown_tasks"]["names"]
+    assert [name.split(" ")[1] for name in names] == ["(shop.tasks.gone)", "(shop.tasks.other)"]
+    assert "unknown_tasks: 3 schedules" in text()
+    alias({})
+    assert ask()[1]["unknown_tasks"]["count"] == 4
+
+
+def test_more_than_it_looks_at_is_said(well, monkeypatch):
+    for name in ("database_side", "judge", "as_json"):
+        monkeypatch.setattr(import_module(f"django_delayq.status.{name}"), "MOST_UNKNOWN", 2)
+    lose("a", "b", "c")
+    found = ask()[1]
+    assert found["problems"][0]["message"].startswith("2+ schedules")
+    assert (found["unknown_tasks"]["count"], found["capped"]) == (2, ["unknown_tasks"])
+
+
+def test_looking_for_them_reads_only_rows_of_unknown_tasks():
+    lose("a")
+    with CaptureQueriesContext(connection) as asked:
+        assert database_side.find_unknown() == snapshot.Named(1, ("a (shop.tasks.gone)",))
+    assert len(asked) == 2
+    if connection.vendor == "sqlite":  # PostgreSQL reads a table of one row as it is
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN QUERY PLAN " + asked[1]["sql"])
+            assert "USING INDEX delayq_schedule_task " in str(cursor.fetchall())
+
+
+def test_the_list_tells_of_them(boss, well):
+    lose("a")
+    page = boss.get(LIST).content.decode()
+    assert "1 schedule names a task that no installed app has" in page and "a (shop.tasks.gone)" in page
+
+
+# -- the admin
+
+
+def test_the_admin_marks_a_former_name_and_its_form_keeps_it_or_takes_the_present_one(boss, alias, broker):
+    row = make("s", task=OLD, args=[1])
+    listed = boss.get(LIST).content.decode()
+    assert f"The task is called {NEW} now" in listed and "task not installed" not in listed
+    page = boss.get(change_url(row)).content.decode()
+    assert f"This is a former name of {NEW}" in page
+    assert f'<option value="{OLD}">alias of {NEW}</option>' in page
+    for path in (OLD, NEW):
+        response = boss.post(change_url(row), fields(task=path, args="[7]", description=path))
+        assert response.status_code == 302, errors(response)
+        row.refresh_from_db()
+        assert (row.task, row.args, row.description) == (path, [7], path)
+    assert "a former name" not in boss.get(change_url(row)).content.decode()
+
+
+def test_an_explanation_knows_it_too(alias):
+    row = make("s", task=OLD, args=[1])
+    out = io.StringIO()
+    call_command("delayq_explain", row.name, stdout=out)
+    assert "No installed app" not in out.getvalue()
+    alias({})
+    out = io.StringIO()
+    call_command("delayq_explain", row.name, stdout=out)
+    assert f"No installed app has the @task function {OLD}" in out.getvalue()
