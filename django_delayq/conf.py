@@ -110,6 +110,13 @@ def _is_history(value: Any) -> bool:
 
 _HISTORY = _Rule(f"None, {_DAYS.wanted}, or a dict of these by outcome ({', '.join(_OUTCOMES)})", _is_history)
 _QUEUES = _texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
+_NAMES = _texts(re.compile(r"[A-Za-z0-9_.-]+"), "")
+_COMMANDS = _Rule(
+    "a list of names of management commands, such as ['clearsessions']",
+    lambda value: value in ([], ()) or _NAMES.holds(value),
+)
+_MEGABYTES = _number(64, 1024 * 1024, whole=True)
+_MEMORY = _Rule(f"None or {_MEGABYTES.wanted}", lambda value: value is None or _MEGABYTES.holds(value))
 _MODULES = _texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
 
 
@@ -143,6 +150,9 @@ class Config:
     #: Whoever has it may read the metrics of the web view; empty: nobody.
     metrics_token: str = field(default="", repr=False, metadata={"rule": _TOKEN})
     traces: bool = _setting(False, _TRACES)
+    #: The management commands that may be scheduled, with any arguments.
+    commands: tuple[str, ...] = _setting((), _COMMANDS)
+    command_memory_mb: int | None = _setting(None, _MEMORY)
 
     def days_kept(self, outcome: str) -> int | None:
         """Return for how many days runs of this outcome are kept; None for ever."""
@@ -226,6 +236,11 @@ def project_timezone() -> str:
 def secret_keys() -> tuple[str | bytes, ...]:
     """Return the key that signs, then those that are still accepted."""
     return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
+def settings_module() -> str:
+    """Return the module of the project's settings, '' where they were made without one."""
+    return str(getattr(settings, "SETTINGS_MODULE", "") or "")
 
 
 def cache_aliases() -> list[str]:
