@@ -9,6 +9,7 @@ behind other words, as Django looks for them itself: they choose code, and who e
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.core.management import get_commands, load_command_class
@@ -38,6 +39,15 @@ def command_words(name: str, args: Sequence[Any], options: Mapping[str, Any]) ->
     return [name, *words]
 
 
+def helps() -> str:
+    """Return what each command that may be scheduled says of itself, of those that can be loaded."""
+    said = []
+    for name in conf.get_config().commands:
+        with suppress(InvalidArguments):
+            said.append(f"{name}: {' '.join(str(_load(name).help).split())}")
+    return " · ".join(said)
+
+
 def find_refusal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return why the task that runs commands would refuse these arguments, which fit its signature; else None."""
     try:
@@ -53,8 +63,8 @@ def _load(name: Any) -> BaseCommand:
         hint = did_you_mean(str(name), allowed)
         known = f"; it has {', '.join(allowed)}" if allowed else ""
         raise InvalidArguments(
-            f"The command {name!r} may not be scheduled: DELAYQ['COMMANDS'] does not name it{known}.{hint} Add it "
-            "there, in the settings of web processes and workers, if whoever edits schedules may run it with any arguments."
+            f"The command {name!r} may not be scheduled: DELAYQ['COMMANDS'] does not name it{known}.{hint} Add "
+            "it there, for web processes and workers, if whoever edits schedules may run it with any arguments."
         )
     commands = get_commands()
     if name not in commands:
@@ -108,17 +118,19 @@ def _option(key: str, action: argparse.Action, value: Any, *, by_dest: bool) -> 
     values = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
         raise InvalidArguments(f"{key}: a text, a number or a list of these is wanted, not {value!r}.")
-    if action.nargs is not None and len(values) != 1:
+    if action.nargs in ("*", "+", len(values)) and len(values) != 1:
         yield from (option, *map(str, values))
-    else:
-        for each in values:
-            yield f"{option}={each}" if option.startswith("--") else f"{option}{each}"
+        return
+    if len(values) > 1 and not (action.nargs is None and isinstance(action, argparse._AppendAction)):
+        raise InvalidArguments(f"{key}: {len(values)} values are not what {option} takes.")
+    for each in values:
+        yield f"{option}={each}" if option.startswith("--") else f"{option}{each}"
 
 
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     """Have the command's parser read them. See Note [The command's own parser]."""
     parser.called_from_command_line = False  # it raises instead of leaving the process
-    parser._print_message = lambda *_: None  # type: ignore[method-assign, assignment]  # --help and --version
+    parser._print_message = lambda *_: None  # type: ignore[method-assign]  # --help and --version
     try:
         found = vars(parser.parse_args(list(words)))
     except SystemExit:

@@ -32,6 +32,12 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         if options["stubborn"]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        bytearray(options["megabytes"] * 1024 * 1024)
+        self.stdout.write(
+            f"said {' '.join(options['words'])} in {os.environ['DJANGO_SETTINGS_MODULE']}{memory[:0]!s:.0}"
+        )
+        sys.stderr.write("to stderr\n")
+        self.stdout.flush()
         if options["pids"]:
             child = os.fork()
             if child == 0:
@@ -41,11 +47,6 @@ class Command(BaseCommand):
             path = Path(options["pids"])
             path.with_suffix(".part").write_text(f"{os.getpid()} {os.getppid()} {child}")
             path.with_suffix(".part").rename(path)
-        memory = bytearray(options["megabytes"] * 1024 * 1024)
-        self.stdout.write(
-            f"said {' '.join(options['words'])} in {os.environ['DJANGO_SETTINGS_MODULE']}{memory[:0]!s:.0}"
-        )
-        sys.stderr.write("to stderr\n")
         time.sleep(options["seconds"])
         if options["fail"]:
             raise CommandError(options["fail"])
