@@ -63,7 +63,7 @@ def run(words: Sequence[str]) -> None:
     finally:
         _end(process, hearing, grace)
     if status := process.returncode:
-        raise CommandFailed(words[0], status, hearing.last)
+        raise CommandFailed(words[0], status if status > 0 else 128 - status, hearing.last)
 
 
 def _program() -> list[str]:

@@ -33,9 +33,7 @@ class Command(BaseCommand):
         if options["stubborn"]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         bytearray(options["megabytes"] * 1024 * 1024)
-        self.stdout.write(
-            f"said {' '.join(options['words'])} in {os.environ['DJANGO_SETTINGS_MODULE']}{memory[:0]!s:.0}"
-        )
+        self.stdout.write(f"said {' '.join(options['words'])} in {os.environ['DJANGO_SETTINGS_MODULE']}")
         sys.stderr.write("to stderr\n")
         self.stdout.flush()
         if options["pids"]:
