@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import commands, conf
-from .compat import task
+from .compat import task, task_backends
 
 if TYPE_CHECKING:
     Command = str
@@ -11,7 +11,13 @@ else:  # what the form offers; the settings of a process do not change
     Command = Literal[conf.get_config().commands] if conf.get_config().commands else str
 
 
-@task
+def _queue() -> str:
+    """Return a queue that the default backend takes: schedules and `using()` name their own."""
+    queues = sorted(task_backends["default"].queues)
+    return queues[0] if queues and "default" not in queues else "default"
+
+
+@task(queue_name=_queue())
 def management_command(name: Command, /, *args: str, **options: Any) -> None:
     """Run a management command of those that `DELAYQ["COMMANDS"]` names, in a process of its own.
 

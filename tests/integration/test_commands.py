@@ -66,6 +66,13 @@ def test_with_names_it_is_offered_whatever_the_modules_of_tasks(settings, module
     assert TASK in registry.get_tasks()
 
 
+def test_a_project_without_a_default_queue_has_it_too(settings, monkeypatch):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["mail"]}}
+    monkeypatch.delitem(sys.modules, "django_delayq.tasks", raising=False)
+    settings.DELAYQ = {**settings.DELAYQ}  # it is discovered anew
+    assert registry.get_task(TASK).queue_name == "mail"
+
+
 @pytest.mark.parametrize(
     ("args", "options", "words"),
     [
@@ -204,6 +211,17 @@ def test_a_process_that_dies_takes_its_command_along(broker, tmp_path):
         process.kill()
         process.wait()
         gone(pids)
+
+
+def test_a_worker_that_drains_lets_it_end(broker, tmp_path):
+    path = tmp_path / "pids"
+    with worker(COMMANDS=COMMANDS) as process:
+        schedule("tell", broker=broker, kwargs={"seconds": 1.5, "pids": str(path)})
+        pids = pids_in(path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert Run.objects.get().status == "succeeded"
+    gone(pids)
 
 
 def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
