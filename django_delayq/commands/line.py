@@ -136,7 +136,8 @@ def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     except SystemExit:
         raise InvalidArguments(f"{name}: --help and --version do nothing else. Leave them out.") from None
     except Exception as error:
-        raise InvalidArguments(f"{name}: {error}. See manage.py help {name}.") from None
+        why = str(error).removeprefix("Error: ").rstrip(".")
+        raise InvalidArguments(f"{name}: {why}. See manage.py help {name}.") from None
     chosen = [found.get(option.lstrip("-")) for option in _CHOOSE_CODE]
     if any(chosen) or any(word.partition("=")[0] in _CHOOSE_CODE for word in words):
         raise InvalidArguments(f"{name}: {' and '.join(_CHOOSE_CODE)} are the worker's own. Leave them out.")
