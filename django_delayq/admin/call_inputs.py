@@ -23,7 +23,7 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import commands, registry
+from .. import registry
 from ..annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
 from ..compat import AnyTask
 from ..redaction import HIDDEN, looks_secret
@@ -138,8 +138,6 @@ class CallInputs(forms.Form):
         for each in self.parameters:
             if each.kind not in _VARIABLE:
                 self.fields[each.name] = ValueField(each, hints.get(each.name, Any))
-        if task.module_path == commands.COMMAND_TASK:
-            self.fields["name"].help_text = commands.helps()
 
     @classmethod
     def showing(cls, task: AnyTask | None, call: Call | None) -> Self | None:

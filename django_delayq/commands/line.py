@@ -40,12 +40,12 @@ def command_words(name: str, args: Sequence[Any], options: Mapping[str, Any]) ->
 
 
 def helps() -> str:
-    """Return what each command that may be scheduled says of itself, of those that can be loaded."""
+    """Return a line for each command that may be scheduled, with its own help; not those that cannot be loaded."""
     said = []
     for name in conf.get_config().commands:
         with suppress(InvalidArguments):
             said.append(f"{name}: {' '.join(str(_load(name).help).split())}")
-    return " · ".join(said)
+    return "\n".join(said)
 
 
 def find_refusal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
