@@ -111,10 +111,7 @@ def _is_history(value: Any) -> bool:
 _HISTORY = _Rule(f"None, {_DAYS.wanted}, or a dict of these by outcome ({', '.join(_OUTCOMES)})", _is_history)
 _QUEUES = _texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
 _NAMES = _texts(re.compile(r"[A-Za-z0-9_.-]+"), "")
-_COMMANDS = _Rule(
-    "a list of names of management commands, such as ['clearsessions']",
-    lambda value: value in ([], ()) or _NAMES.holds(value),
-)
+_COMMANDS = _Rule("a list of names of management commands", lambda value: value in ([], ()) or _NAMES.holds(value))
 _MEGABYTES = _number(64, 1024 * 1024, whole=True)
 _MEMORY = _Rule(f"None or {_MEGABYTES.wanted}", lambda value: value is None or _MEGABYTES.holds(value))
 _MODULES = _texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
@@ -150,7 +147,6 @@ class Config:
     #: Whoever has it may read the metrics of the web view; empty: nobody.
     metrics_token: str = field(default="", repr=False, metadata={"rule": _TOKEN})
     traces: bool = _setting(False, _TRACES)
-    #: The management commands that may be scheduled, with any arguments.
     commands: tuple[str, ...] = _setting((), _COMMANDS)
     command_memory_mb: int | None = _setting(None, _MEMORY)
 
