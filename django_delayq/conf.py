@@ -12,19 +12,18 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_noop
 
-from .redaction import HIDDEN, looks_secret, redact_text
+from . import setting_rules as rules
 from .spelling import did_you_mean
 
 logger = logging.getLogger("django_delayq")
@@ -43,116 +42,51 @@ _marked = _INHERITED
 _logged: set[str] = set()
 #: How many `without_redis` are under way.
 _runners = 0
-QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+QUEUE_NAME = rules.QUEUE_NAME
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SHARDS = 4096
 #: Scripts unpack a whole batch onto Lua's stack, and larger batches only block Redis for longer.
 MAX_BATCH_SIZE = 1000
 
 
-class _Rule(NamedTuple):
-    """What a value must be, in words, and whether it is."""
-
-    wanted: str
-    holds: Callable[[Any], bool]
-
-    def check(self, name: str, value: object) -> None:
-        """Refuse a value that is not as it must be."""
-        if not self.holds(value):
-            shown = HIDDEN if looks_secret(name) else redact_text(repr(value))
-            raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {shown}.")
-
-
-def _number(low: float, high: float, *, whole: bool = False) -> _Rule:
-    kinds: Any = int if whole else int | float
-    return _Rule(
-        f"a{' whole' if whole else ''} number from {low:g} to {high:g}",
-        lambda value: isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high,
-    )
-
-
-def _text(pattern: re.Pattern[str], wanted: str) -> _Rule:
-    return _Rule(wanted, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value)))
-
-
-def _texts(pattern: re.Pattern[str], wanted: str) -> _Rule:
-    item = _text(pattern, "")
-    return _Rule(
-        wanted,
-        lambda value: (
-            isinstance(value, list | tuple)
-            and len(value) > 0
-            and all(map(item.holds, value))
-            and len(set(value)) == len(value)
-        ),
-    )
-
-
-def _setting(default: Value, rule: _Rule) -> Value:
+def _setting(default: Value, rule: rules.Rule) -> Value:
     return field(default=default, metadata={"rule": rule})
-
-
-_BOOLEAN = _Rule("True or False", lambda value: isinstance(value, bool))
-_TRACES = _Rule(
-    'False, or True with the packages of: pip install "django-delayq[otel]"',
-    lambda value: isinstance(value, bool) and (not value or find_spec("opentelemetry") is not None),
-)
-_TOKEN = _text(re.compile(r"|\S{16,}"), "a text of at least 16 characters without spaces, or empty")
-_DAYS = _number(1, 36500, whole=True)
-_ALIAS = _text(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)")
-_OUTCOMES = ("succeeded", "failed", "skipped", "lost")
-
-
-def _is_history(value: Any) -> bool:
-    by_outcome = value if isinstance(value, Mapping) else {_OUTCOMES[0]: value}
-    return all(name in _OUTCOMES and (days is None or _DAYS.holds(days)) for name, days in by_outcome.items())
-
-
-_HISTORY = _Rule(f"None, {_DAYS.wanted}, or a dict of these by outcome ({', '.join(_OUTCOMES)})", _is_history)
-_QUEUES = _texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_RENAMED = _Rule(
-    "a dict of paths of tasks, such as {'old.tasks.send': 'new.tasks.send'}",
-    lambda value: (
-        isinstance(value, Mapping)
-        and all(isinstance(path, str) and _PATH.fullmatch(path) for pair in value.items() for path in pair)
-    ),
-)
-_MODULES = _texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """What `settings.DELAYQ` says, with the defaults filled in. Durations are in the unit of their name."""
 
-    redis: str = _setting("default", _ALIAS)
-    prefix: str = _setting("delayq", _text(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"))
-    queues: tuple[str, ...] = _setting(("default",), _QUEUES)
+    redis: str = _setting("default", rules.ALIAS)
+    prefix: str = _setting("delayq", rules.text(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"))
+    queues: tuple[str, ...] = _setting(("default",), rules.QUEUES)
     #: For each queue where it is a mapping, whose values are held to the same rule.
-    shards: int | Mapping[str, int] = _setting(1, _number(1, MAX_SHARDS, whole=True))
-    lease_seconds: float = _setting(30, _number(1, 3600))
-    max_reclaims: int = _setting(3, _number(0, 1000, whole=True))
-    idle_cap_seconds: float = _setting(5, _number(0.05, 60))
-    drain_seconds: float = _setting(25, _number(0, 3600))
-    timeout_grace_seconds: float = _setting(10, _number(0, 3600))
-    running_after_seconds: float = _setting(1, _number(0, 3600))
-    batch_size: int = _setting(100, _number(1, MAX_BATCH_SIZE, whole=True))
+    shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
+    lease_seconds: float = _setting(30, rules.number(1, 3600))
+    max_reclaims: int = _setting(3, rules.number(0, 1000, whole=True))
+    idle_cap_seconds: float = _setting(5, rules.number(0.05, 60))
+    drain_seconds: float = _setting(25, rules.number(0, 3600))
+    timeout_grace_seconds: float = _setting(10, rules.number(0, 3600))
+    running_after_seconds: float = _setting(1, rules.number(0, 3600))
+    batch_size: int = _setting(100, rules.number(1, MAX_BATCH_SIZE, whole=True))
     #: Of what an execution has logged and printed; 0: nothing is kept.
-    max_output_bytes: int = _setting(64 * 1024, _number(0, 512 * 1024, whole=True))
-    max_result_bytes: int = _setting(64 * 1024, _number(1024, 64 * 1024 * 1024, whole=True))
-    task_modules: tuple[str, ...] = _setting(("tasks",), _MODULES)
+    max_output_bytes: int = _setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))
+    max_result_bytes: int = _setting(64 * 1024, rules.number(1024, 64 * 1024 * 1024, whole=True))
+    task_modules: tuple[str, ...] = _setting(("tasks",), rules.MODULES)
     #: Former paths of tasks, and what they are called now. See `registry.find_task`.
-    task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": _RENAMED})
-    mirror: bool = _setting(True, _BOOLEAN)
-    redis_in_tests: bool = _setting(False, _BOOLEAN)
-    min_interval_seconds: float = _setting(1, _number(0.001, 86400))
+    task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": rules.RENAMED})
+    mirror: bool = _setting(True, rules.BOOLEAN)
+    redis_in_tests: bool = _setting(False, rules.BOOLEAN)
+    min_interval_seconds: float = _setting(1, rules.number(0.001, 86400))
     #: By outcome where it is a mapping; None and what it does not name is kept for ever.
-    history_days: int | Mapping[str, int | None] | None = _setting(None, _HISTORY)
-    sync_after_migrate: bool = _setting(False, _BOOLEAN)
-    accept_jobs_without_queue: bool = _setting(True, _BOOLEAN)
+    history_days: int | Mapping[str, int | None] | None = _setting(None, rules.HISTORY)
+    sync_after_migrate: bool = _setting(False, rules.BOOLEAN)
+    accept_jobs_without_queue: bool = _setting(True, rules.BOOLEAN)
     #: Whoever has it may read the metrics of the web view; empty: nobody.
-    metrics_token: str = field(default="", repr=False, metadata={"rule": _TOKEN})
-    traces: bool = _setting(False, _TRACES)
+    metrics_token: str = field(default="", repr=False, metadata={"rule": rules.TOKEN})
+    traces: bool = _setting(False, rules.TRACES)
+    commands: tuple[str, ...] = _setting((), rules.COMMANDS)
+    command_memory_mb: int | None = _setting(None, rules.MEMORY)
 
     def days_kept(self, outcome: str) -> int | None:
         """Return for how many days runs of this outcome are kept; None for ever."""
@@ -238,6 +172,11 @@ def secret_keys() -> tuple[str | bytes, ...]:
     return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
 
 
+def settings_module() -> str:
+    """Return the module of the project's settings, '' where they were made without one."""
+    return str(getattr(settings, "SETTINGS_MODULE", "") or "")
+
+
 def cache_aliases() -> list[str]:
     """Return the configured cache aliases, for messages."""
     return sorted(settings.CACHES)
@@ -261,7 +200,7 @@ def _load() -> Config:
             raise ImproperlyConfigured(
                 f"DELAYQ has an unknown key {str(key)!r}.{hint} Known keys: {', '.join(sorted(known))}."
             )
-        rule: _Rule = known[key].metadata["rule"]
+        rule: rules.Rule = known[key].metadata["rule"]
         if key == "SHARDS" and isinstance(value, Mapping):
             for queue, count in value.items():
                 rule.check(f"[{key!r}][{queue!r}]", count)

@@ -1,5 +1,7 @@
 """Every exception of this package. Never raises anything itself."""
 
+from collections.abc import Iterable
+
 
 class DelayQError(Exception):
     """Base of all errors raised by django_delayq."""
@@ -89,6 +91,18 @@ class HandoverRefused(DelayQError, ValueError):
 
 class HandoverFailed(DelayQError):
     """A TASKS backend answered at once that the task has failed, or could not be started. The message has its error."""
+
+
+class CommandFailed(DelayQError):
+    """A management command ended with an exit status that is not 0, which is `status`; 128 and more: by a signal."""
+
+    def __init__(self, name: str, status: int, last: Iterable[str] = ()) -> None:
+        """`last` are the last lines that it wrote to stderr."""
+        lines = [line for line in last if line.strip()]
+        super().__init__(f"{name}: exit status {status}" + (f": {lines[-1].strip()}" if lines else ""))
+        self.status = status
+        if lines[:-1]:
+            self.add_note("The last that it wrote to stderr:\n" + "\n".join(lines))
 
 
 class TaskTimeout(BaseException):

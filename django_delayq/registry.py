@@ -13,6 +13,7 @@ from django.apps import apps
 from django.core.signals import setting_changed
 
 from . import conf
+from .commands import COMMAND_TASK
 from .compat import AnyTask, Task
 from .exceptions import InvalidArguments, UnknownTask
 from .redaction import redact_signature
@@ -62,6 +63,11 @@ def get_task(path: str) -> AnyTask:
     """
     task = find_task(path)
     if task is None:
+        if path == COMMAND_TASK:
+            raise UnknownTask(
+                f"{path} is not offered: DELAYQ['COMMANDS'] is empty. Name there the management commands that whoever "
+                "edits schedules may run with any arguments, in the settings of web processes and workers."
+            )
         raise UnknownTask(
             f"No installed app has a @task function {path!r}.{did_you_mean(path, get_tasks())} Tasks are looked for in "
             f"the modules {', '.join(conf.get_config().task_modules)} of INSTALLED_APPS."
@@ -145,6 +151,12 @@ def _exists(path: str) -> bool:
 
 
 def _discover() -> dict[str, AnyTask]:
-    values = [value for path in module_names() if _exists(path) for value in vars(import_module(path)).values()]
+    own = COMMAND_TASK.rpartition(".")[0]
+    modules = [path for path in module_names() if path != own and _exists(path)]
+    if conf.get_config().commands:
+        modules.append(own)
+    values = [value for path in modules for value in vars(import_module(path)).values()]
     found = {value.module_path: value for value in values if isinstance(value, Task)}
+    if not conf.get_config().commands:  # an app may have imported it
+        found.pop(COMMAND_TASK, None)
     return dict(sorted(found.items()))

@@ -26,6 +26,9 @@ OTHER_DAILY_CRON = _daily_cron(3)
 #: Whose point is half a year away, whatever the day: at New Year the first of January would be due.
 YEARLY_CRON = f"0 0 1 {(datetime.now(UTC).month + 5) % 12 + 1} *"
 
+#: What DELAYQ["COMMANDS"] is in tests of commands, in all of them: the form's choice is made at the first import.
+COMMANDS = ["tell", "clearsessions", "nowhere"]
+
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:
     """Pretend that the schedule was made long ago, so that a point of it is due now; return that point."""

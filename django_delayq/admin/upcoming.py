@@ -9,7 +9,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from .. import registry
+from .. import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..models import Schedule
@@ -95,6 +95,8 @@ def render_task(path: str) -> Html:
         return format_html('<p class="delayq-problem">{}</p>', str(error))
     called = f"{task.name}{registry.shown_signature(task)}"
     doc = inspect.getdoc(task.func) or ""
+    if path == commands.COMMAND_TASK:
+        doc = f"{doc}\n\n{commands.helps()}"
     note = ""
     if task.module_path != path:
         said = _("This is a former name of %(task)s. It works as long as DELAYQ['TASK_ALIASES'] has it.")

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from .. import conf
+from ..commands import COMMAND_TASK
 from ..timing.dialect import MACROS
 from .entry import Entry, Options, Refused, guarded, read_text
-from .plan import COMMAND_TASK
 
 DIFFERS = (
     "cron starts a command although the last one is still busy: so does overlap 'allow', which is set here, but for "

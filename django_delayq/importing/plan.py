@@ -19,6 +19,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from .. import conf, ledger, registry
+from ..commands import COMMAND_TASK
 from ..declared.sync import said
 from ..declared.values import FIELDS, SWITCH, UNITS, Values, differing, shown, to_json, values_for, values_of
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
@@ -28,8 +29,7 @@ from ..validators import storable_json
 from .crons import clock_note
 from .entry import Entry, Refused
 
-#: What runs `manage.py COMMAND`, and what others call to do it.
-COMMAND_TASK = "django_delayq.tasks.management_command"
+#: What others call to run `manage.py COMMAND`.
 CALL_COMMAND = ("django.core.management.call_command", "django.core.management:call_command")
 _MARK = re.compile(r"(?:^|\n+)Imported from (?P<origin>[\w-]+) \((?P<print>[0-9a-f]{12})\)\.\s*\Z")
 
@@ -139,7 +139,7 @@ class _Planner:
             raise Refused(entry.no_task)
         path = COMMAND_TASK if entry.task in CALL_COMMAND else entry.task
         if registry.find_task(path) is None:
-            raise Refused(_missing(path))
+            raise Refused(_missing(path, args))
         return registry.current_name(path), args, kwargs
 
     def _wanted(self) -> dict[str, Any]:
@@ -211,10 +211,13 @@ class _Planner:
         return notes
 
 
-def _missing(path: str) -> str:
+def _missing(path: str, args: Sequence[Any]) -> str:
     """Say what to add for a task that no installed app offers."""
     if path == COMMAND_TASK:
-        return f"It runs a management command, for which the task {COMMAND_TASK} is missing here."
+        return (
+            f"It runs the management command {''.join(map(repr, args[:1]))}, and DELAYQ['COMMANDS'] names none. Add it "
+            "there, if whoever edits schedules may run it with any arguments."
+        )
     module, _, function = path.rpartition(".")
     return (
         f"No installed app has a @task function {path!r}. Put @task above {function or path} in "

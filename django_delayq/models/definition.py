@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.utils.timezone import is_naive
 from django.utils.translation import gettext as _
 
-from .. import conf, handover, registry
+from .. import commands, conf, handover, registry
 from ..annotations import misfits
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
@@ -192,6 +192,10 @@ def _call(schedule: "Schedule") -> list[Problem]:
         if not schedule.kwargs or not registry.fits(task, schedule.args):
             field = "args"
         registry.check_call(task, schedule.args, schedule.kwargs)
+        if schedule.task == commands.COMMAND_TASK and (
+            refusal := commands.find_refusal(schedule.args, schedule.kwargs)
+        ):
+            raise InvalidArguments(refusal)
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]
     return _misfits(schedule, task)

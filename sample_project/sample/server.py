@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -33,8 +34,11 @@ def start_if_needed(arguments: Sequence[str]) -> None:
 
 
 def end_with_parent() -> None:
-    """In a process that `demo` started: end when the demo is gone, even if it was killed with -9."""
-    if CHILD_VARIABLE in os.environ:
+    """In a process that `demo` started: end when the demo is gone, even if it was killed with -9.
+
+    The commands that a worker starts inherit the variable, but not the pipe.
+    """
+    if CHILD_VARIABLE in os.environ and stat.S_ISFIFO(os.fstat(0).st_mode):
         threading.Thread(target=_wait_for_parent, name="end-with-parent", daemon=True).start()
 
 

@@ -282,9 +282,3 @@ def report(
 def gather(first: int, *rest: object, **more: object) -> None:
     """Take as many arguments as are given."""
     CALLS.append((first, rest, more))
-
-
-@task
-def command(name: str, word: str = "") -> None:
-    """Take what a task that runs management commands takes."""
-    CALLS.append((name, word))

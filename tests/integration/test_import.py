@@ -10,13 +10,15 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq.importing import ORIGINS, crontab, origin, plan
+from django_delayq.commands import COMMAND_TASK
+from django_delayq.importing import ORIGINS, origin
 from django_delayq.models import Schedule
 from tests.app import tasks
+from tests.support import COMMANDS
 
 pytestmark = pytest.mark.django_db
 
-ADD, NOOP, COMMAND = "tests.app.tasks.add", "tests.app.tasks.noop", "tests.app.tasks.command"
+ADD, NOOP = "tests.app.tasks.add", "tests.app.tasks.noop"
 SCHEDULES = {}
 LINES = """
 MAILTO=root
@@ -152,30 +154,29 @@ def test_all_of_an_origin_are_switched_on_as_the_documentation_says(table):
 # -- crontab
 
 
-def command_task(monkeypatch, path):
-    """Have another task run management commands."""
-    for module in (plan, crontab):
-        monkeypatch.setattr(module, "COMMAND_TASK", path)
-
-
-def test_management_commands_need_no_map(tmp_path, monkeypatch):
+def test_management_commands_need_no_map(tmp_path, settings):
     path = tmp_path / "t"
     path.write_text(
         "0 1 * * * cd /srv && python manage.py clearsessions >> log 2>&1\n"
         "0 2 * * * flock -n /tmp/l ./manage.py clearsessions\n"
-        "0 3 * * * python manage.py add 2\n"
-        "0 3 * * * python manage.py two words here\n"
+        "0 3 * * * python manage.py tell two 'wor ds' --seconds=2\n"
+        "0 3 * * * python manage.py tell --second=soon\n"
+        "0 3 * * * python manage.py migrate\n"
     )
-    command_task(monkeypatch, "tests.app.tasks.missing")
-    assert "missing here" in entries("crontab", str(path), timezone="UTC")["clearsessions"]["reason"]
-    command_task(monkeypatch, COMMAND)
+    why = entries("crontab", str(path), timezone="UTC")["clearsessions"]["reason"]
+    assert "'clearsessions', and DELAYQ['COMMANDS'] names none. Add it" in why
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
     found = entries("crontab", str(path), timezone="UTC", write=True)
+    assert "invalid float" in found["tell --second=soon"]["reason"]
+    assert "'migrate' may not be scheduled" in found["migrate"]["reason"] and "Add it" in found["migrate"]["reason"]
     assert {name: entry["action"] for name, entry in found.items()} == {
-        "clearsessions": "create", "clearsessions (2)": "create", "add 2": "create", "two words here": "refuse",
+        "clearsessions": "create", "clearsessions (2)": "create", "tell two wor ds --seconds=2": "create",
+        "tell --second=soon": "refuse", "migrate": "refuse",
     }  # fmt: skip
     assert found["clearsessions"]["notes"] == ["left out: cd /srv, >> log 2>&1"]
     made = Schedule.objects.in_bulk(field_name="name")
-    assert (made["add 2"].task, made["add 2"].args) == (COMMAND, ["add", "2"])
+    told = made["tell two wor ds --seconds=2"]
+    assert (told.task, told.args) == (COMMAND_TASK, ["tell", "two", "wor ds", "--seconds=2"])
     assert (made["clearsessions"].overlap, made["clearsessions (2)"].overlap) == ("allow", "skip")
 
 
@@ -295,10 +296,10 @@ def test_what_cannot_be_taken_over_says_why_and_holds_up_nothing(beat, told, why
     assert why in found["bad"]["reason"]
 
 
-def test_a_function_that_calls_management_commands_is_ours(beat, monkeypatch):
-    command_task(monkeypatch, COMMAND)
+def test_a_function_that_calls_management_commands_is_ours(beat, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
     source = beat(s={"task": "django.core.management.call_command", "schedule": 60, "args": ("clearsessions",)})
-    assert entries("celery", source)["s"]["schedule"]["task"] == COMMAND
+    assert entries("celery", source)["s"]["schedule"]["task"] == COMMAND_TASK
 
 
 # -- between projects

@@ -1,0 +1,143 @@
+"""What a management command is called with: a call of Python made to words of a command line, and checked.
+
+Note [The command's own parser]
+Words are checked by the parser that the command makes, before they are stored and before a process is started; so what
+is refused says so in the form. That imports the command's module, and has its parser's types convert the words: a
+`FileType` opens its file. `--settings` and `--pythonpath` are refused in every form, also where they are abbreviated or
+behind other words, as Django looks for them itself: they choose code, and who edits schedules must not.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand, CommandParser
+
+from .. import conf
+from ..exceptions import InvalidArguments
+from ..spelling import did_you_mean
+
+#: Options of every command that would choose what is imported.
+_CHOOSE_CODE = ("--settings", "--pythonpath")
+
+
+def command_words(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> list[str]:
+    """Return the words of `manage.py` that call a command as `call_command` would: its name, arguments and options.
+
+    Raises:
+        InvalidArguments: It is not allowed, does not exist or cannot be called like this; the message says what to do.
+    """
+    command = _load(name)
+    try:
+        parser = command.create_parser("manage.py", name)
+    except Exception as error:
+        raise _broken(name, error) from error
+    words = [*map(_text, args), *_options(name, parser, options)]
+    _check(name, parser, words)
+    return [name, *words]
+
+
+def helps() -> str:
+    """Return a line for each command that may be scheduled, with its own help; not those that cannot be loaded."""
+    said = []
+    for name in conf.get_config().commands:
+        with suppress(InvalidArguments):
+            said.append(f"{name}: {' '.join(str(_load(name).help).split())}")
+    return "\n".join(said)
+
+
+def find_refusal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return why the task that runs commands would refuse these arguments, which fit its signature; else None."""
+    try:
+        command_words(args[0], args[1:], kwargs)
+    except InvalidArguments as error:
+        return str(error)
+    return None
+
+
+def _load(name: Any) -> BaseCommand:
+    allowed = conf.get_config().commands
+    if name not in allowed:
+        hint = did_you_mean(str(name), allowed)
+        known = f"; it has {', '.join(allowed)}" if allowed else ""
+        raise InvalidArguments(
+            f"The command {name!r} may not be scheduled: DELAYQ['COMMANDS'] does not name it{known}.{hint} Add "
+            "it there, for web processes and workers, if whoever edits schedules may run it with any arguments."
+        )
+    commands = get_commands()
+    if name not in commands:
+        raise InvalidArguments(
+            f"No installed app has a management command {name!r}, which DELAYQ['COMMANDS'] names."
+            f"{did_you_mean(name, commands)}"
+        )
+    app = commands[name]
+    try:
+        return app if isinstance(app, BaseCommand) else load_command_class(app, name)
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> InvalidArguments:
+    return InvalidArguments(f"The command {name!r} cannot be loaded: {type(error).__name__}: {error}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidArguments(f"A positional argument of a command is a text or a number, not {value!r}.")
+    return str(value)
+
+
+def _options(name: str, parser: CommandParser, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words of keyword options, which are named as `call_command` takes them, or as they are typed."""
+    actions = [action for action in parser._actions if action.option_strings]
+    typed = {text.lstrip("-").replace("-", "_"): action for action in actions for text in action.option_strings}
+    named = {action.dest: action for action in actions}
+    for key, value in options.items():
+        action = named.get(key) or typed.get(key.replace("-", "_"))
+        if action is None:
+            known = sorted({*named, *typed} - {"help", "h", "settings", "pythonpath"})
+            hint = did_you_mean(key, known)
+            raise InvalidArguments(f"{name} has no option {key!r}.{hint} It has {', '.join(known)}.")
+        if value is not None:
+            yield from _option(key, action, value, by_dest=key in named)
+
+
+def _option(key: str, action: argparse.Action, value: Any, *, by_dest: bool) -> Iterator[str]:
+    texts = action.option_strings
+    option = next((text for text in texts if text.startswith("--")), texts[0])
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise InvalidArguments(f"{key}: true or false is wanted, not {value!r}.")
+        if isinstance(action, argparse.BooleanOptionalAction):
+            yield next(text for text in texts if text.startswith("--no-") is not value)
+        elif value is (action.const is not False if by_dest else True):
+            yield option
+        return
+    values = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
+        raise InvalidArguments(f"{key}: a text, a number or a list of these is wanted, not {value!r}.")
+    if action.nargs in ("*", "+", len(values)) and len(values) != 1:
+        yield from (option, *map(str, values))
+        return
+    if len(values) > 1 and not (action.nargs is None and isinstance(action, argparse._AppendAction)):
+        raise InvalidArguments(f"{key}: {len(values)} values are not what {option} takes.")
+    for each in values:
+        yield f"{option}={each}" if option.startswith("--") else f"{option}{each}"
+
+
+def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
+    """Have the command's parser read them. See Note [The command's own parser]."""
+    parser.called_from_command_line = False  # it raises instead of leaving the process
+    parser._print_message = lambda *_: None  # type: ignore[method-assign]  # --help and --version
+    try:
+        found = vars(parser.parse_args(list(words)))
+    except SystemExit:
+        raise InvalidArguments(f"{name}: --help and --version do nothing else. Leave them out.") from None
+    except Exception as error:
+        why = str(error).removeprefix("Error: ").rstrip(".")
+        raise InvalidArguments(f"{name}: {why}. See manage.py help {name}.") from None
+    chosen = [found.get(option.lstrip("-")) for option in _CHOOSE_CODE]
+    if any(chosen) or any(word.partition("=")[0] in _CHOOSE_CODE for word in words):
+        raise InvalidArguments(f"{name}: {' and '.join(_CHOOSE_CODE)} are the worker's own. Leave them out.")

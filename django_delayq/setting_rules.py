@@ -1,0 +1,83 @@
+"""What values settings may have, in words and as conditions. Reads no settings."""
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+
+from .redaction import HIDDEN, looks_secret, redact_text
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words, and whether it is."""
+
+    wanted: str
+    holds: Callable[[Any], bool]
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value that is not as it must be."""
+        if not self.holds(value):
+            shown = HIDDEN if looks_secret(name) else redact_text(repr(value))
+            raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {shown}.")
+
+
+def number(low: float, high: float, *, whole: bool = False) -> Rule:
+    kinds: Any = int if whole else int | float
+    return Rule(
+        f"a{' whole' if whole else ''} number from {low:g} to {high:g}",
+        lambda value: isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high,
+    )
+
+
+def text(pattern: re.Pattern[str], wanted: str) -> Rule:
+    return Rule(wanted, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value)))
+
+
+def texts(pattern: re.Pattern[str], wanted: str) -> Rule:
+    item = text(pattern, "")
+    return Rule(
+        wanted,
+        lambda value: (
+            isinstance(value, list | tuple)
+            and len(value) > 0
+            and all(map(item.holds, value))
+            and len(set(value)) == len(value)
+        ),
+    )
+
+
+BOOLEAN = Rule("True or False", lambda value: isinstance(value, bool))
+TRACES = Rule(
+    'False, or True with the packages of: pip install "django-delayq[otel]"',
+    lambda value: isinstance(value, bool) and (not value or find_spec("opentelemetry") is not None),
+)
+TOKEN = text(re.compile(r"|\S{16,}"), "a text of at least 16 characters without spaces, or empty")
+DAYS = number(1, 36500, whole=True)
+ALIAS = text(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)")
+OUTCOMES = ("succeeded", "failed", "skipped", "lost")
+
+
+def _is_history(value: Any) -> bool:
+    by_outcome = value if isinstance(value, Mapping) else {OUTCOMES[0]: value}
+    return all(name in OUTCOMES and (days is None or DAYS.holds(days)) for name, days in by_outcome.items())
+
+
+HISTORY = Rule(f"None, {DAYS.wanted}, or a dict of these by outcome ({', '.join(OUTCOMES)})", _is_history)
+QUEUES = texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
+PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+RENAMED = Rule(
+    "a dict of paths of tasks, such as {'old.tasks.send': 'new.tasks.send'}",
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(isinstance(path, str) and PATH.fullmatch(path) for pair in value.items() for path in pair)
+    ),
+)
+NAMES = texts(re.compile(r"[A-Za-z0-9_.-]+"), "")
+COMMANDS = Rule("a list of names of management commands", lambda value: value in ([], ()) or NAMES.holds(value))
+MEGABYTES = number(64, 1024 * 1024, whole=True)
+MEMORY = Rule(f"None or {MEGABYTES.wanted}", lambda value: value is None or MEGABYTES.holds(value))
+MODULES = texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")

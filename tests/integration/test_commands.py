@@ -1,0 +1,248 @@
+"""Management commands as tasks: which, with what arguments, in processes that end with their run or their worker."""
+
+import os
+import re
+import signal
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from django_delayq import registry
+from django_delayq.capture import listening
+from django_delayq.commands import command_words
+from django_delayq.exceptions import InvalidArguments, UnknownTask
+from django_delayq.models import Run, Schedule
+from tests.acceptance.processes import alive
+from tests.acceptance.support import output_of, wait_until, worker
+from tests.integration.admin_pages import client_for
+from tests.support import COMMANDS, DAILY_CRON, make_due, run_burst
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TASK = "django_delayq.tasks.management_command"
+
+
+@pytest.fixture(autouse=True)
+def allowed(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS, "TIMEOUT_GRACE_SECONDS": 2}
+
+
+def schedule(*args, broker=None, **values):
+    """A schedule of a command, due where there is a broker."""
+    row = Schedule(name="s", task=TASK, args=list(args), kind="cron", cron=DAILY_CRON, **values)
+    row.save()
+    if broker is not None:
+        make_due(broker, row)
+    return row
+
+
+def pids_in(path):
+    """Return those of the command, its guard and its child, once they are there."""
+    wait_until(path.exists, 30, "the command")
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def gone(pids):
+    wait_until(lambda: not alive(pids), 20, f"the end of {pids}")
+
+
+# -- which, and with what
+
+
+def test_without_names_it_is_not_offered_and_says_what_to_do(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": []}
+    assert TASK not in registry.get_tasks()
+    with pytest.raises(ValidationError, match=r"DELAYQ\['COMMANDS'\] is empty"):
+        schedule("tell")
+    with pytest.raises(UnknownTask, match="COMMANDS"):
+        registry.get_task(TASK)
+
+
+@pytest.mark.parametrize("modules", [["tasks"], ["jobs.nightly"]])
+def test_with_names_it_is_offered_whatever_the_modules_of_tasks(settings, modules):
+    settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": modules}
+    assert TASK in registry.get_tasks()
+
+
+def test_a_project_without_a_default_queue_has_it_too(settings, monkeypatch):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["mail"]}}
+    monkeypatch.delitem(sys.modules, "django_delayq.tasks", raising=False)
+    settings.DELAYQ = {**settings.DELAYQ}  # it is discovered anew
+    assert registry.get_task(TASK).queue_name == "mail"
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "words"),
+    [
+        (["a", 2], {}, "a 2"),
+        ([], {"exit_status": 3, "seconds": 0.5, "verbosity": 2}, "--exit-status=3 --seconds=0.5 --verbosity=2"),
+        ([], {"exit-status": 3}, "--exit-status=3"),
+        ([], {"stubborn": True}, "--stubborn"),
+        ([], {"stubborn": False, "fail": None}, ""),
+        ([], {"interactive": False}, "--no-input"),
+        ([], {"interactive": True}, ""),
+        ([], {"no_input": True}, "--no-input"),
+        ([], {"colour": False}, "--no-colour"),
+        ([], {"colour": True}, "--colour"),
+        ([], {"tag": ["a", "-b"]}, "--tag=a --tag=-b"),
+        (["w"], {"pair": ["a", "b"]}, "w --pair a b"),
+        (["--tag", "x", "w"], {}, "--tag x w"),
+    ],
+)
+def test_options_are_those_of_call_command(args, options, words):
+    assert command_words("tell", args, options) == ["tell", *words.split()]
+
+
+REFUSED = [
+    (["flush"], {}, r"'flush' may not be scheduled: DELAYQ\['COMMANDS'\] does not name it.*Add it there"),
+    (["tel"], {}, "Did you mean 'tell'"),
+    (["nowhere"], {}, "No installed app has a management command 'nowhere'"),
+    (["tell"], {"second": 1}, "no option 'second'. Did you mean 'seconds'"),
+    (["tell"], {"seconds": "soon"}, "invalid float value: 'soon'"),
+    (["tell"], {"seconds": True}, "seconds: a text, a number or a list"),
+    (["tell"], {"stubborn": 1}, "stubborn: true or false is wanted"),
+    (["tell"], {"pair": [1, 2, 3]}, "pair: 3 values are not what --pair takes"),
+    (["tell"], {"seconds": [1, 2]}, "seconds: 2 values are not what --seconds takes"),
+    (["tell", "--sec"], {}, "expected one argument"),
+    (["tell", None], {}, "a text or a number"),
+    (["tell", "--help"], {}, "Leave them out"),
+    (["tell", "--version"], {}, "Leave them out"),
+    (["tell"], {"settings": "evil"}, "the worker's own"),
+    (["tell", "--pythonp=/tmp"], {}, "the worker's own"),
+    (["tell", "--", "--pythonpath=/tmp"], {}, "the worker's own"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "why"), REFUSED)
+def test_what_cannot_be_called_is_refused_when_it_is_saved_and_when_it_is_executed(args, kwargs, why, capsys):
+    with pytest.raises(ValidationError) as caught:
+        schedule(*args, kwargs=kwargs)
+    assert re.search(why, " ".join(caught.value.messages))
+    with pytest.raises(InvalidArguments, match=why):
+        registry.get_task(TASK).call(*args, **kwargs)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():
+    admin = client_for(superuser=True)
+    data = {"name": "f", "task": TASK, "args": '["tell"]', "kwargs": '{"seconds": "soon"}', "kind": "cron"}
+    page = admin.post("/admin/django_delayq/schedule/add/", data).content.decode()
+    assert "invalid float value" in page
+    assert "Run a management command of those" in page
+    page = admin.post("/admin/django_delayq/schedule/add/", {**data, "kwargs": "{}"}).content.decode()
+    assert all(f"&quot;{name}&quot;" in page for name in COMMANDS) and "invalid float" not in page
+    assert "tell: Say words." in page and "clearsessions: Can be run as a cronjob" in page, "their own help"
+
+
+# -- one run
+
+
+def test_what_it_writes_is_the_output_of_a_run_that_has_succeeded(broker):
+    schedule("tell", "hello", broker=broker, kwargs={"tag": ["x"]})
+    with listening(65536):
+        run_burst()
+    run = Run.objects.get()
+    assert (run.status, run.error) == ("succeeded", "")
+    assert sorted(run.outputs.get().text.splitlines()) == ["said hello in tests.settings", "to stderr"]
+
+
+def test_an_exit_status_fails_with_the_last_lines_of_stderr(broker):
+    schedule("tell", broker=broker, kwargs={"fail": "no luck"})
+    run_burst()
+    run = Run.objects.get()
+    assert (run.status, run.reason) == ("failed", "CommandFailed: tell: exit status 1: CommandError: no luck")
+    assert "to stderr\nCommandError: no luck" in run.error
+
+
+def test_what_is_no_longer_allowed_fails_and_is_not_tried_again(broker, settings):
+    schedule("tell", broker=broker, max_attempts=3)
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsessions"]}
+    run_burst()
+    run = Run.objects.get()
+    assert (run.status, run.attempt) == ("failed", 1) and "may not be scheduled" in run.reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is the kernel's")
+def test_a_memory_limit_holds(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMAND_MEMORY_MB": 400}
+    schedule("tell", broker=broker, kwargs={"megabytes": 500})
+    run_burst()
+    assert Run.objects.get().reason == "CommandFailed: tell: exit status 1: MemoryError"
+
+
+# -- ends
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_its_timeout_ends_it_with_all_that_it_started(broker, tmp_path, stubborn):
+    path = tmp_path / "pids"
+    options = {"seconds": 600, "pids": str(path), "stubborn": stubborn}
+    schedule("tell", "before", broker=broker, kwargs=options, timeout=timedelta(seconds=4))
+    with listening(65536):
+        assert run_burst() == 0, "its thread is not lost"
+    run = Run.objects.get()
+    assert run.reason == "TaskTimeout: stopped after its timeout of 4 s"
+    assert "said before" in run.outputs.get().text
+    assert not alive(pids_in(path)), "nor a zombie"
+
+
+def test_who_stops_a_run_ends_its_command(broker, tmp_path):
+    path = tmp_path / "pids"
+    schedule("tell", broker=broker, kwargs={"seconds": 600, "pids": str(path)})
+    thread = threading.Thread(target=run_burst)
+    thread.start()
+    pids = pids_in(path)
+    wait_until(lambda: Run.objects.filter(status="running").exists(), 20, "a running row")
+    assert alive(pids) == set(pids) and Run.objects.get().cancel(by="ann")
+    thread.join(30)
+    run = Run.objects.get()
+    assert (run.status, run.reason) == ("failed", "cancelled by ann")
+    gone(pids)
+
+
+def test_a_process_that_dies_takes_its_command_along(broker, tmp_path):
+    path = tmp_path / "pids"
+    with worker(COMMANDS=COMMANDS) as process:
+        schedule("tell", broker=broker, kwargs={"seconds": 600, "pids": str(path), "stubborn": True})
+        pids = pids_in(path)
+        assert alive(pids) == set(pids)
+        process.kill()
+        process.wait()
+        gone(pids)
+
+
+def test_a_worker_that_drains_lets_it_end(broker, tmp_path):
+    path = tmp_path / "pids"
+    with worker(COMMANDS=COMMANDS) as process:
+        schedule("tell", broker=broker, kwargs={"seconds": 1.5, "pids": str(path)})
+        pids = pids_in(path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert Run.objects.get().status == "succeeded"
+    gone(pids)
+
+
+def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
+    path = tmp_path / "pids"
+    with worker(COMMANDS=COMMANDS) as process:
+        schedule("tell", "hello", broker=broker, kwargs={"seconds": 600, "pids": str(path)})
+        pids = pids_in(path)
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: Run.objects.filter(status="failed").exists(), 30, "the outcome")
+        gone(pids)
+        assert process.poll() is None
+        assert "said hello" in output_of(process), "its output is also the worker's"
+    run = Run.objects.get()
+    assert run.reason == "CommandFailed: tell: exit status 137: to stderr"
+    assert "said hello" in run.outputs.get().text
+
+
+def test_the_program_of_the_worker_runs_its_commands(monkeypatch):
+    from django_delayq.commands.process import _program
+
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "manage.py", "delayq_worker", "--burst"])
+    assert _program() == [sys.executable, "-X", "dev", "manage.py"]
+    monkeypatch.setattr(sys, "orig_argv", ["gunicorn"])
+    assert _program() == [sys.executable, "-m", "django"]
