@@ -330,7 +330,7 @@ print([name for name in found if name not in before])
 def test_it_is_refused_at_once_where_the_package_is_missing(settings, monkeypatch):
     conf._load.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(conf, "find_spec", lambda name: None)
+        patch.setattr(conf.rules, "find_spec", lambda name: None)
         with pytest.raises(ImproperlyConfigured, match=r"django-delayq\[otel\]"):
             conf.get_config()
 
