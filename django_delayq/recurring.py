@@ -34,8 +34,9 @@ class Recurring:
         """
         rule: Recurrence
         if self.kind == CRON:
-            key = self.name if "h" in str(self.cron).lower() else ""  # so that most schedules share theirs
-            rule = _cron(self.cron, self.timezone, self.dst_gap, self.dst_overlap, key)
+            rule = Cron(
+                self.cron, timezone=self.timezone, dst_gap=self.dst_gap, dst_overlap=self.dst_overlap, key=self.name
+            )
         elif self.kind == EVERY:
             if self.every_from not in (DUE, FINISH):
                 raise InvalidRecurrence(f"every_from is due or finish, not {self.every_from!r}.", field="every_from")
@@ -77,5 +78,4 @@ class Recurring:
         )
 
 
-_cron = lru_cache(4096)(Cron)
 _policies = lru_cache(1000)(Policies)

@@ -1,6 +1,6 @@
 """The filters beside the lists. Each is a question an operator asks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -105,11 +105,8 @@ class QueueFilter(ChoiceFilter):
     answers = {}
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        return [(queue, queue) for queue in self.queues] if len(self.queues) > 1 else []
-
-    @property
-    def queues(self) -> Sequence[str]:
-        return conf.get_config().queues
+        queues = conf.get_config().queues
+        return [(queue, queue) for queue in queues] if len(queues) > 1 else []
 
 
 def used_by(request: Any) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from ..timing import Cron
 from ..timing.dialect import MACROS, compile_cron
 from ..timing.fields import DayRule
 from ..timing.grammar import SPECS, FieldSpec, read_field
+from ..words.sets import runs, values_of
 from .entry import Refused
 
 #: So many days ahead changes of the clock are looked for; each year has two.
@@ -159,13 +160,7 @@ def _without_star(spec: FieldSpec, text: str) -> str:
 
 
 def _ranges(spec: FieldSpec, mask: int) -> str:
-    runs: list[list[int]] = []
-    for number in range(spec.low, spec.high + 1):
-        if mask >> number & 1:
-            if runs and runs[-1][1] == number - 1:
-                runs[-1][1] = number
-            else:
-                runs.append([number, number])
-    if runs == [[spec.low, spec.high]]:
+    ends = [(run[0], run[-1]) for run in runs(values_of(mask))]
+    if ends == [(spec.low, spec.high)]:
         return "*"
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ends)

@@ -7,7 +7,7 @@ from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
 from .closing import close_abandoned, close_orphan
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
-from .dead import EndKey, count_dead, delete_job, end_keys, load_ended, revive_job
+from .ended import EndKey, count_dead, delete_job, end_keys, load_ended, revive_job
 from .horizon import lock_horizon
 from .instances import as_run, as_schedule
 from .jobs import (

@@ -16,7 +16,7 @@ from ..counters import LAG, RAN, Counts, by_queue, outcomes, percentile
 from ..exceptions import BrokerError
 from ..fields import utcnow
 from ..status import Snapshot, judge
-from ..status.database_side import compare
+from ..status.database_side import compare, find_unknown
 from ..status.redis_side import read_redis
 from ..status.snapshot import MOST_COUNTED, RedisView
 from .text import Gauges, text_of
@@ -36,6 +36,7 @@ def told_of_all() -> bytes:
     snapshot.load = _asked(ledger.read_load)
     snapshot.last_hour = _asked(lambda: minutes.read_counts(utcnow() - HOUR))
     snapshot.held_back = _asked(ledger.held_back)
+    snapshot.unknown_tasks = _asked(find_unknown)
     for service, answer in (("redis", snapshot.redis), ("database", snapshot.load)):
         gauges.put("up", "Whether this service answers.", answer is not None, service=service)
     if snapshot.redis is not None:

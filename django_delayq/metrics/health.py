@@ -1,15 +1,19 @@
 """Whether Redis and the database answer: for probes. Says nothing of what is in them."""
 
 import time
+from typing import TYPE_CHECKING
 
 from django.db import Error, connections
 
 from .. import conf, ledger
 from ..broker.web import ask
 from ..exceptions import BrokerError
-from ..worker import Worker
 
-#: A loop that has not come by for so long stands still, however short the leases are. It sleeps 5 s at most.
+if TYPE_CHECKING:  # the web does without
+    from ..worker import Worker
+
+#: A loop, of a worker or a supervisor, that has not come by for so long stands still, however short the leases are. It
+#: sleeps 5 s at most.
 STILL_SECONDS = 30.0
 
 
@@ -28,7 +32,7 @@ def unready() -> list[str]:
     return missing
 
 
-def moves(worker: Worker) -> bool:
+def moves(worker: "Worker") -> bool:
     """Say whether a worker's loop has come by of late. One that waits for Redis or the database before it begins, does.
 
     What makes it wait for longer than two leases has lost all that it held: a restart costs nothing more.

@@ -20,7 +20,7 @@ from django.db import connections
 
 from .. import tracing
 from ..worker import Worker
-from ..worker.options import listening
+from ..worker.options import port_word
 from . import health
 
 logger = logging.getLogger("django_delayq.worker")
@@ -76,7 +76,7 @@ def served(worker: Worker) -> Iterator[None]:
             yield
     else:
         with Server(LOOPBACK, 0, pages_of(worker)) as server:
-            options.tell(listening(server.port))
+            options.tell(port_word(server.port))
             yield
 
 

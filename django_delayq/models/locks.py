@@ -30,11 +30,12 @@ def locked(rows: QuerySet[Row], *, skip: bool = False) -> QuerySet[Row]:
 def lock_to_delete(schedules: QuerySet[Any]) -> None:
     """Lock schedules and their declarations, before what belongs to them is deleted. See Note [Order of locks].
 
-    Deletes their former definitions, which Django would read one by one.
+    Deletes their former definitions and tags, which Django would read one by one.
     """
     related = schedules.model._meta.get_field
     if connections[schedules.db].features.has_select_for_update:
         declarations = related("declaration").related_model._base_manager.using(schedules.db)
         for rows in (declarations.filter(schedule__in=schedules), schedules):
             list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
-    related("definitions").related_model._base_manager.using(schedules.db).filter(schedule__in=schedules).delete()
+    for name in ("definitions", "tags"):
+        related(name).related_model._base_manager.using(schedules.db).filter(schedule__in=schedules).delete()

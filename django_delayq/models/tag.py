@@ -53,9 +53,9 @@ class TagQuerySet(PrimaryQuerySet["Tag"]):
 class Tag(PrimaryModel):
     """One tag of one schedule."""
 
-    #: Without a constraint, so that code which does not know this table may delete schedules.
+    #: Deleted with it, by `lock_to_delete`; a release that does not know this table leaves them, and nobody is hurt.
     schedule = models.ForeignKey(
-        "django_delayq.Schedule", on_delete=models.CASCADE, related_name="tags", db_constraint=False, db_index=False
+        "django_delayq.Schedule", on_delete=models.DO_NOTHING, related_name="tags", db_constraint=False, db_index=False
     )
     name = models.CharField(gettext_lazy("tag"), max_length=MOST_CHARS)
 

@@ -8,14 +8,13 @@ from http.client import HTTPConnection, HTTPException
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from ..metrics.health import STILL_SECONDS
 from ..metrics.server import LOOPBACK, Page, Pages, said
 from ..metrics.text import CONTENT_TYPE_LATEST, text_of
 from .pool import Pool
 
 #: Whoever does not answer for so long is left out.
 PATIENCE_SECONDS = 4.0
-#: A supervisor's loop that has not come by for so long stands still. It sleeps 5 s at most.
-STILL_SECONDS = 30.0
 
 
 class Together:

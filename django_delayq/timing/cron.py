@@ -24,12 +24,18 @@ DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
 
 
+#: The last instant that was asked for, and the answer: whoever judges, records and settles a point asks the same.
+Asked = list[tuple[Any, datetime | None]]
+
+
 @lru_cache(maxsize=4096)
-def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str) -> tuple[Fields, ZoneInfo]:
+def _prepare(
+    expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str
+) -> tuple[Fields, ZoneInfo, Asked]:
     for name, value, allowed in (("dst_gap", dst_gap, DST_GAP), ("dst_overlap", dst_overlap, DST_OVERLAP)):
         if value not in allowed:
             raise InvalidRecurrence(f"{name} is one of {' and '.join(allowed)}, not {value!r}.", field=name)
-    return compile_cron(expression, key), get_zone(timezone)
+    return compile_cron(expression, key), get_zone(timezone), [("", None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,7 @@ class Cron:
     key: str = ""
     fields: Fields = field(init=False, repr=False, compare=False)
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
-    #: The last instant that was asked for, and the answer: whoever judges, records and settles a point asks the same.
-    _asked: list[tuple[Any, datetime | None]] = field(init=False, repr=False, compare=False)
+    _asked: Asked = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("expression", "timezone", "dst_gap", "dst_overlap", "key"):
@@ -60,10 +65,10 @@ class Cron:
                 column = "cron" if name in ("expression", "key") else name
                 raise InvalidRecurrence(f"{name} must be text, not {value!r}.", field=column)
         key = self.key if "h" in self.expression.lower() else ""  # else thousands of names would each be prepared
-        fields, zone = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
+        fields, zone, asked = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "_zone", zone)
-        object.__setattr__(self, "_asked", [("", None)])
+        object.__setattr__(self, "_asked", asked)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Cron, (self.expression, self.timezone, self.dst_gap, self.dst_overlap, self.key)

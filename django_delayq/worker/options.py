@@ -15,7 +15,7 @@ LEAVING: Final = "leaving"
 PORT: Final = "port:"
 
 
-def listening(port: int) -> str:
+def port_word(port: int) -> str:
     """Return the word by which a worker says on which port of the loopback interface it tells its metrics."""
     return f"{PORT}{port}"
 

@@ -142,8 +142,8 @@ def test_a_page_reads_no_more_texts_than_it_shows_and_asks_as_much_whatever_the_
 @pytest.mark.parametrize("after", [None, (from_ms(START_MS), 7)])
 @pytest.mark.parametrize(("dead", "index"), [(True, "delayq_job_dead"), (False, "delayq_job_succeeded")])
 def test_pages_and_counts_are_read_on_the_index_without_sorting(dead, index, after):
-    pages = ledger.dead._listed("default", after, dead=dead)[:50]
-    for rows in (pages, *([ledger.dead._dead("default").values("pk")[:1001]] if dead else [])):
+    pages = ledger.ended._listed("default", after, dead=dead)[:50]
+    for rows in (pages, *([ledger.ended._dead("default").values("pk")[:1001]] if dead else [])):
         assert index in rows.explain()
         assert "TEMP B-TREE" not in rows.explain()
 
