@@ -150,6 +150,13 @@ def test_every_name_follows_the_conventions(broker):
 # -- how all stands
 
 
+def test_a_schedule_of_an_unknown_task_is_a_problem(broker):
+    one = schedule("lost")
+    assert value(fleet(), "delayq_problem", code="unknown_tasks") is None
+    Schedule.objects.filter(pk=one.pk).update(task="shop.tasks.gone")
+    assert value(fleet(), "delayq_problem", code="unknown_tasks") == 1
+
+
 def test_the_view_tells_how_all_stands(broker):
     make_due(broker, schedule("waits"))
     tasks.add.using(queue_name="mail").enqueue(1)
