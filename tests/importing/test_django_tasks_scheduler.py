@@ -12,7 +12,7 @@ from django_delayq.models import Schedule
 from tests.importing.conftest import START, imported, our_points
 
 ADD = "tests.importing.callables.add"
-MAPS = ["--map=tests.importing.callables.*=tests.app.tasks.add"]
+MAPS = ["--map=tests.importing.callables.*=tests.app.tasks.gather"]
 
 
 def row(name, **values):
