@@ -12,9 +12,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from .celery_beat import in_future
 from .crons import joined, spelled
-from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, load, seconds, zone_name
+from .entry import Entry, Options, Refused, UnreadableSource, guarded, load, once, seconds, zone_name
+from .tables import model
 
 DIFFERS = (
     "misfire_grace_time: here a point may always be late by the grace, by default 60 s or half the gap; "
@@ -71,8 +71,6 @@ def _states(alias: str, store: Any) -> list[tuple[str, Any]]:
         with store.engine.connect() as connection:
             return [(row.id, row.job_state) for row in connection.execute(table.select().order_by(table.c.id))]
     if type(store).__name__ == "DjangoJobStore":
-        from .tables import model
-
         rows = model("django_apscheduler", "DjangoJob")._default_manager.order_by("pk")
         return list(rows.values_list("id", "job_state"))
     raise UnreadableSource(
@@ -99,7 +97,7 @@ def _entry(name: str, path: str, job: Any) -> Entry:
 def _when(trigger: Any) -> tuple[dict[str, Any], Any, list[str]]:
     kind = type(trigger).__name__
     if kind == "DateTrigger":
-        return {"kind": "once", "at": in_future(aware(trigger.run_date))}, None, []
+        return once(trigger.run_date), None, []
     notes = []
     values: dict[str, Any] = {}
     if jitter := getattr(trigger, "jitter", None):
@@ -159,5 +157,4 @@ def _weekdays(expression: Any) -> str:
     first = getattr(expression, "first", 0)
     last = getattr(expression, "last", None)
     last = (first if hasattr(expression, "last") and not expression.step else 6) if last is None else last
-    numbers = [(number + 1) % 7 for number in range(first, last + 1, step)]
-    return "*" if len(numbers) == 7 else spelled(5, numbers)
+    return spelled(5, [(number + 1) % 7 for number in range(first, last + 1, step)])

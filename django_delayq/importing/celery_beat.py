@@ -5,9 +5,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from ..fields import utcnow
 from .crons import joined, spelled
-from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, load, seconds, zone_name
+from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, load, once, seconds, zone_name
 
 DIFFERS = (
     "Celery starts a task although the last one is still busy: so does overlap 'allow', which is set here.",
@@ -69,7 +68,7 @@ def recurrence(schedule: Any, zone: str, *, relative: bool = False) -> tuple[dic
         own = vars(schedule).get("tz")
         return {"kind": "cron", "cron": _cron(schedule), "timezone": zone_name(own) if own else zone}, []
     if hasattr(schedule, "clocked_time"):
-        return {"kind": "once", "at": aware(schedule.clocked_time)}, []
+        return once(schedule.clocked_time), []
     if hasattr(schedule, "event") and hasattr(schedule, "lat"):
         raise Refused(f"A time of the sun ({schedule.event}) moves every day: no schedule here says that.")
     if hasattr(schedule, "run_every"):
@@ -115,14 +114,3 @@ def enqueue_options(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]
     if lost := sorted(name for name, value in options.items() if value not in (None, {}, ())):
         notes.append(f"left out: {', '.join(lost)}")
     return values, notes
-
-
-def in_future(at: datetime) -> datetime:
-    """Return an instant to come.
-
-    Raises:
-        Refused: It has passed.
-    """
-    if at <= utcnow():
-        raise Refused(f"Its only time, {at:%Y-%m-%d %H:%M:%S %Z}, has passed.")
-    return at

@@ -10,7 +10,7 @@ mere `*` (croniter). Either is written by numbers in place of a leading `*`. Bot
 
 import re
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from ..exceptions import InvalidRecurrence
 from ..preview import clock_changes
@@ -18,11 +18,13 @@ from ..timing import Cron
 from ..timing.dialect import MACROS, compile_cron
 from ..timing.fields import DayRule
 from ..timing.grammar import SPECS, FieldSpec, read_field
+from ..timing.point import seconds
+from ..timing.zone import DAY, LONGEST_SHIFT, stretch
 from ..words.sets import runs, values_of
 from .entry import Refused
 
-#: So many days ahead changes of the clock are looked for; each year has two.
-DAYS_AHEAD = 370
+#: So many seconds ahead changes of the clock are looked for; each year has two.
+AHEAD = 370 * DAY
 _ONE_TO_ITSELF = re.compile(r"\b(\w+)-\1\b", re.IGNORECASE)
 _ALL_DAYS, _ALL_WEEKDAYS = (1 << 32) - 2, (1 << 7) - 1
 _WEEKS = [sum(1 << day for day in range(7 * week + 1, min(7 * week + 7, 31) + 1)) for week in range(5)]
@@ -140,17 +142,15 @@ def from_crontab_package(text: str) -> str:
 
 def clock_note(expression: str, zone: str, now: datetime) -> tuple[str, ...]:
     """Return what the next changes of the clock do to an expression here, with a name for each; mostly nothing."""
-    cron = Cron(expression, zone)
-    if not cron.fields.fixed or zone == "UTC":
-        return ()
-    notes, point = [], now
-    for _number in range(DAYS_AHEAD):
-        following = cron.next_after(point)
-        if following is None or (following - now).days > DAYS_AHEAD:
-            break
-        day = following.astimezone(cron._zone).date()
-        notes += [f"on {day} {note}" for note in clock_changes(cron, point, following)]
-        point = following
+    cron, second = Cron(expression, zone), seconds(now)
+    notes: dict[str, None] = {}
+    while cron.fields.fixed and (second := stretch(cron._zone, second)[1]) < seconds(now) + AHEAD:
+        change, around = datetime.fromtimestamp(second, UTC), timedelta(seconds=LONGEST_SHIFT)
+        point = change - around
+        while point < change + around and (following := cron.next_after(point)) is not None:
+            day = following.astimezone(cron._zone).date()
+            notes |= dict.fromkeys(f"on {day} {note}" for note in clock_changes(cron, point, following))
+            point = following
     return (f"clocks change: {'; '.join(notes)} (dst_gap, dst_overlap)",) if notes else ()
 
 

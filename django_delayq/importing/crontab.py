@@ -8,10 +8,9 @@ from functools import partial
 from itertools import pairwise
 from pathlib import PurePath
 
-from .. import conf
 from ..commands import COMMAND_TASK
 from ..timing.dialect import MACROS
-from .entry import Entry, Options, Refused, guarded, read_text
+from .entry import Entry, Options, Refused, guarded, local_zone, read_text
 
 DIFFERS = (
     "cron starts a command although the last one is still busy: so does overlap 'allow', which is set here, but for "
@@ -72,8 +71,8 @@ def _split(line: str, system: bool) -> tuple[str, str]:
     """Return the expression and the command."""
     text = line.strip().removeprefix("-")  # cronie: do not log
     count = 1 if text.startswith("@") else 5
-    parts = text.split(None, count + (1 if system else 0))
-    if len(parts) <= count + (1 if system else 0):
+    parts = text.split(None, count + system)
+    if len(parts) <= count + system:
         form = "user form; --system tells that it has a column for the user" if not system else "system form"
         raise Refused(f"This line is no entry of a crontab in {form}.")
     when = " ".join(parts[:count])
@@ -94,10 +93,7 @@ def _unescaped(command: str) -> str:
 def _zone(settings: dict[str, str], options: Options) -> tuple[str, list[str]]:
     if zone := settings.get("CRON_TZ"):
         return zone, ["CRON_TZ is followed, as cronie does; Debian's cron ignores it"]
-    if options.timezone:
-        return options.timezone, []
-    zone = conf.project_timezone()
-    return zone, [f"read in TIME_ZONE ({zone}), cron has the machine's zone: --timezone names another"]
+    return local_zone(options, "cron")
 
 
 class _Call:

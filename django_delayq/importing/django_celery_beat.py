@@ -6,8 +6,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from .celery_beat import CLEANUP, DIFFERS, NOT_NEEDED, enqueue_options, in_future, recurrence
-from .entry import Entry, Options, Refused, guarded, zone_name
+from .celery_beat import CLEANUP, DIFFERS, NOT_NEEDED, enqueue_options, recurrence
+from .entry import Entry, Options, Refused, guarded, once, zone_name
 from .tables import model
 
 __all__ = ["DIFFERS", "read"]
@@ -49,15 +49,12 @@ def _when(row: Any) -> tuple[dict[str, Any], list[str]]:
     if row.solar_id:
         raise Refused(f"A time of the sun ({row.solar.event}) moves every day: no schedule here says that.")
     if row.clocked_id:
-        return {"kind": "once", "at": in_future(row.clocked.clocked_time)}, []
+        return once(row.clocked.clocked_time), []
     if row.interval_id:
         return recurrence(timedelta(**{row.interval.period: row.interval.every}), "UTC")
     if not row.crontab_id:
         raise Refused("It has neither an interval nor a crontab.")
-    try:
-        return recurrence(row.crontab.schedule, zone_name(row.crontab.timezone))
-    except (ValueError, KeyError) as error:
-        raise Refused(f"Celery itself cannot read its crontab: {error}") from error
+    return recurrence(row.crontab.schedule, zone_name(row.crontab.timezone))
 
 
 def _read(text: str | None, empty: str, name: str) -> Any:

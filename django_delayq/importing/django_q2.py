@@ -11,11 +11,10 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from .celery_beat import in_future
+from ..timing.zone import get_zone
 from .crons import from_croniter
-from .entry import Entry, Options, Refused, aware, guarded, seconds
+from .entry import Entry, Options, Refused, aware, guarded, once, seconds
 from .tables import model
 
 DIFFERS = (
@@ -44,7 +43,8 @@ def _entry(row: Any, name: str, conf: Any, options: Options) -> Entry:
         return Entry(name, row.func, skipped="It has run as often as it was to.")
     zone = options.timezone or str(conf.TIME_ZONE or "UTC")
     values: dict[str, Any] = {"overlap": "allow", "missed": "all" if conf.CATCH_UP else "latest"}
-    args, kwargs, notes = _arguments(row)
+    args, kwargs = _arguments(row)
+    notes = []
     q_options = kwargs.pop("q_options", {})
     if timeout := q_options.pop("timeout", None):
         values["timeout"] = seconds(timeout)
@@ -57,12 +57,11 @@ def _entry(row: Any, name: str, conf: Any, options: Options) -> Entry:
     if row.repeats > 0 and row.schedule_type != "O":
         values["max_runs"] = row.repeats
     when, phase = _when(row, zone)
-    values |= when
-    if when.get("timezone") and row.schedule_type == "C":
+    if row.schedule_type == "C":
         values["missed"] = "latest"
     if row.schedule_type == "BW" and zone != "UTC":
         notes.append("two weeks are an interval here: when the clocks change, its hour changes too")
-    return Entry(name, row.func, args, kwargs, values, phase, tuple(notes))
+    return Entry(name, row.func, args, kwargs, {**values, **when}, phase, tuple(notes))
 
 
 def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
@@ -74,12 +73,12 @@ def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
         raise Refused("It has no next run.")
     following = aware(row.next_run)
     if kind == "O":
-        return {"kind": "once", "at": in_future(following)}, None
+        return once(following), None
     if kind == "I":
         return {"kind": "every", "every": timedelta(minutes=row.minutes or 1)}, following
     if kind in _EVERY:
         return {"kind": "every", "every": _EVERY[kind]}, following
-    local = following.astimezone(ZoneInfo(zone))
+    local = following.astimezone(get_zone(zone))
     time = f"{local.second} {local.minute} {local.hour}" if local.second else f"{local.minute} {local.hour}"
     if kind == "D":
         return {"kind": "cron", "cron": f"{time} * * *", "timezone": zone}, None
@@ -87,17 +86,17 @@ def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
         return {"kind": "cron", "cron": f"{time} * * {local.isoweekday() % 7}", "timezone": zone}, None
     if kind not in _MONTHS:
         raise Refused(f"Schedules of the type {kind!r} are not known here.")
-    if max(local.day, following.day) > 28:
+    if max(local.day, following.day) > 28 or local.month != following.month:
         raise Refused(
-            f"Its day is the {local.day}.: where a month is shorter, django-q2 moves it to the last day, and leaves it "
-            "there. Make a schedule by hand: day L is the last one of every month."
+            f"Its day is the {local.day}. ({following.day}. in UTC): where a month is shorter, django-q2 moves it, and "
+            "leaves it there. Make a schedule by hand: day L is the last one of every month."
         )
     step = _MONTHS[kind]
     months = ",".join(str(month) for month in sorted((local.month - 1 + step * n) % 12 + 1 for n in range(12 // step)))
     return {"kind": "cron", "cron": f"{time} {local.day} {'*' if step == 1 else months} *", "timezone": zone}, None
 
 
-def _arguments(row: Any) -> tuple[list[Any], dict[str, Any], list[str]]:
+def _arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:
     """Return its arguments, which are text, as django-q2 reads them: literals only.
 
     Raises:
@@ -119,4 +118,4 @@ def _arguments(row: Any) -> tuple[list[Any], dict[str, Any], list[str]]:
         raise Refused(f"Its arguments cannot be read: {row.args!r}.") from None
     if not isinstance(kwargs, dict):
         raise Refused(f"Its keyword arguments are no dict: {row.kwargs!r}.")
-    return list(args) if isinstance(args, tuple) else [args], kwargs, []
+    return list(args) if isinstance(args, tuple) else [args], kwargs

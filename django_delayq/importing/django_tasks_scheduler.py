@@ -5,9 +5,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from .celery_beat import in_future
 from .crons import from_croniter
-from .entry import Entry, Options, Refused, aware, guarded, seconds
+from .entry import Entry, Options, Refused, aware, guarded, once, seconds
 from .tables import model
 
 DIFFERS = (
@@ -45,7 +44,7 @@ def _entry(row: Any) -> Entry:
     elif row.scheduled_time is None:
         raise Refused("It has no time.")
     else:
-        values |= {"kind": "once", "at": in_future(aware(row.scheduled_time))}
+        values |= once(row.scheduled_time)
     args = [_value(arg) for arg in row.callable_args.all()]
     kwargs = {arg.key: _value(arg) for arg in row.callable_kwargs.all()}
     return Entry(row.name, row.callable, args, kwargs, values, phase, tuple(notes))

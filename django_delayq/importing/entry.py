@@ -8,7 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from django.db import DatabaseError
+
+from .. import conf
 from ..exceptions import DelayQError, InvalidRecurrence
+from ..fields import utcnow
 
 
 class UnreadableSource(DelayQError):
@@ -57,6 +61,10 @@ def guarded(name: str, task: str, read: Callable[[], Entry]) -> Entry:
         return read()
     except (Refused, InvalidRecurrence) as error:
         return Entry(name, task, refused=str(error))
+    except DatabaseError:
+        raise
+    except Exception as error:  # of values that the other scheduler would not take either
+        return Entry(name, task, refused=f"It cannot be read: {type(error).__name__}: {error}")
 
 
 def load(source: str, what: str) -> Any:
@@ -99,11 +107,7 @@ def read_text(source: str) -> str:
 
 
 def zone_name(zone: tzinfo | str) -> str:
-    """Return a zone's name as a schedule has it.
-
-    Raises:
-        Refused: It has none, such as a fixed offset.
-    """
+    """Return a zone's name as a schedule has it; what has none, as a fixed offset, is refused by its check."""
     name = zone if isinstance(zone, str) else getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     if name in ("UTC", "UTC+00:00", "tzutc()"):
         return "UTC"
@@ -127,3 +131,23 @@ def seconds(value: Any) -> timedelta:
 def aware(value: datetime, zone: tzinfo = UTC) -> datetime:
     """Return an instant; a naive one is read in this zone."""
     return value.replace(tzinfo=zone) if value.tzinfo is None else value
+
+
+def once(value: datetime) -> dict[str, Any]:
+    """Return the recurrence of an instant to come.
+
+    Raises:
+        Refused: It has passed.
+    """
+    at = aware(value)
+    if at <= utcnow():
+        raise Refused(f"Its only time, {at:%Y-%m-%d %H:%M:%S %Z}, has passed.")
+    return {"kind": "once", "at": at}
+
+
+def local_zone(options: Options, who: str) -> tuple[str, list[str]]:
+    """Return the zone of what runs by its machine's clock, and what is to be said of it."""
+    if options.timezone:
+        return options.timezone, []
+    zone = conf.project_timezone()
+    return zone, [f"read in TIME_ZONE ({zone}), {who} has its machine's zone: --timezone names another"]

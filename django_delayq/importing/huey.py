@@ -6,9 +6,8 @@ from functools import partial
 from inspect import getclosurevars, isfunction
 from typing import Any
 
-from .. import conf
 from .crons import joined, spelled
-from .entry import Entry, Options, Refused, UnreadableSource, guarded, load, seconds
+from .entry import Entry, Options, Refused, UnreadableSource, guarded, load, local_zone, seconds
 
 DIFFERS = (
     "Huey enqueues a task although the last one is still busy: so does overlap 'allow', which is set here.",
@@ -31,10 +30,7 @@ def read(source: str, options: Options) -> Iterator[Entry]:
 
 
 def _entry(path: str, task: Any, huey: Any, options: Options) -> Entry:
-    zone = options.timezone or ("UTC" if huey.utc else conf.project_timezone())
-    notes = []
-    if not huey.utc and not options.timezone:
-        notes.append(f"read in TIME_ZONE ({zone}), Huey has its machine's zone: --timezone names another")
+    zone, notes = (options.timezone or "UTC", []) if huey.utc else local_zone(options, "Huey")
     values: dict[str, Any] = {"kind": "cron", "cron": _cron(task), "timezone": zone, "overlap": "allow"}
     if retries := getattr(task, "retries", 0):
         values |= {"max_attempts": 1 + retries, "backoff": timedelta(seconds=task.retry_delay or 0)}

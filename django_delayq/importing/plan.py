@@ -21,7 +21,7 @@ from django.db import IntegrityError, transaction
 from .. import conf, ledger, registry
 from ..commands import COMMAND_TASK
 from ..declared.sync import said
-from ..declared.values import FIELDS, SWITCH, UNITS, Values, differing, shown, to_json, values_for, values_of
+from ..declared.values import FIELDS, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..models import Schedule
@@ -31,7 +31,7 @@ from .entry import Entry, Refused
 
 #: What others call to run `manage.py COMMAND`.
 CALL_COMMAND = ("django.core.management.call_command", "django.core.management:call_command")
-_MARK = re.compile(r"(?:^|\n+)Imported from (?P<origin>[\w-]+) \((?P<print>[0-9a-f]{12})\)\.\s*\Z")
+_MARK = re.compile(r"(?:^|\n+)Imported from [\w-]+ \((?P<print>[0-9a-f]{12})\)\.\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class _Planner:
             with transaction.atomic(using=self.using):
                 step = self._planned(wanted, lock=True)
                 if step.changes and step.schedule is not None:
-                    new = step.schedule._state.adding
+                    columns = None if step.schedule._state.adding else list(step.changes)
                     step.schedule.changed_by = "delayq_import"
-                    step.schedule.save(using=self.using, **({} if new else {"update_fields": list(step.changes)}))
+                    step.schedule.save(using=self.using, update_fields=columns)
                 return step
         except (Refused, UnknownTask, InvalidArguments, InvalidRecurrence) as error:
             return Step(self.entry, "refuse", self.name, str(error))
@@ -171,9 +171,9 @@ class _Planner:
         if not differs:
             return step
         told = ", ".join(f"{unit.name} {shown(unit, current)} → {shown(unit, wanted)}" for unit in differs)
-        origin, fingerprint = _mark(schedule.description)
-        if not self.choices.overwrite and fingerprint != _fingerprint(current):
-            if origin is None:
+        mark = _MARK.search(schedule.description)
+        if not self.choices.overwrite and (mark is None or mark["print"] != _fingerprint(current)):
+            if mark is None:
                 raise Refused(
                     f"A schedule {self.name!r} is there that was not imported ({told}). Rename one of them, give "
                     "--prefix, or --overwrite."
@@ -181,7 +181,7 @@ class _Planner:
             step.action, step.reason = "keep", f"edited here since; --overwrite takes {told}"
             return step
         step.action, step.reason = "update", told
-        self._set(step, values_for([unit for unit in UNITS if unit in differs], wanted))
+        self._set(step, values_for(differs, wanted))
         return step
 
     def _set(self, step: Step, values: Mapping[str, Any]) -> None:
@@ -224,12 +224,6 @@ def _missing(path: str, args: Sequence[Any]) -> str:
         f"{module or 'a tasks module'}, a module that DELAYQ['TASK_MODULES'] names in an installed app, or say which "
         f"task it is: --map '{path}=app.tasks.name'."
     )
-
-
-def _mark(description: str) -> tuple[str | None, str]:
-    """Return from where a schedule was imported, None where it was not, and the fingerprint of what was written."""
-    found = _MARK.search(description)
-    return (found["origin"], found["print"]) if found else (None, "")
 
 
 def without_mark(description: str) -> str:

@@ -6,10 +6,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from .. import conf
-from .celery_beat import in_future
 from .crons import from_crontab_package
-from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, load, seconds
+from .entry import Entry, Options, Refused, UnreadableSource, aware, guarded, load, local_zone, once, seconds
 
 DIFFERS = (
     "rq-scheduler enqueues a job although the last one is still busy: so does overlap 'allow', which is set here.",
@@ -39,21 +37,19 @@ def read(source: str, options: Options) -> Iterator[Entry]:
 
 
 def _entry(name: str, path: str, job: Any, at: Any, options: Options) -> Entry:
-    meta, notes = job.meta or {}, []
+    meta, phase = job.meta or {}, None
+    notes: list[str] = []
     values: dict[str, Any] = {"queue": job.origin, "overlap": "allow"}
     if job.timeout is not None and job.timeout != -1:
         values["timeout"] = seconds(job.timeout)
-    following, phase = aware(at), None
     if cron := meta.get("cron_string"):
-        zone = options.timezone or conf.project_timezone()
+        zone, notes = local_zone(options, "rq-scheduler")
         values |= {"kind": "cron", "cron": from_crontab_package(cron), "timezone": zone}
-        if not options.timezone:
-            notes.append(f"read in TIME_ZONE ({zone}), rq-scheduler has its machine's zone: --timezone names another")
     elif interval := meta.get("interval"):
         values |= {"kind": "every", "every": timedelta(seconds=int(interval))}
-        phase = following
+        phase = aware(at)
     else:
-        values |= {"kind": "once", "at": in_future(following)}
+        values |= once(at)
     if repeat := meta.get("repeat"):
         values["max_runs"] = int(repeat)
     if getattr(job, "instance", None) is not None:

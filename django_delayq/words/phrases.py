@@ -68,7 +68,7 @@ def _canonical(text: str) -> Iterator[str]:
         if kind == "time":
             yield f"t{_time(word)}"
         elif kind in ("day", "number"):
-            yield f"{kind[0]}{int(re.sub('[^0-9]', '', word))}"
+            yield f"{kind[0]}{int(''.join(filter(str.isdecimal, word)))}"
         elif same := _SAME.get(word, _SAME.get(word.removesuffix("s"), word)):
             yield same
 

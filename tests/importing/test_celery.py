@@ -187,9 +187,11 @@ def test_every_column_is_taken_over_or_named(app):
     periodic("sun", solar=SolarSchedule.objects.create(event="sunset", latitude=1, longitude=1))
     periodic("unknown", task="shop.tasks.none", interval=every)
     periodic("broken", interval=every, args="[")
+    periodic("odd", crontab=CrontabSchedule.objects.create(minute="abc"))
+    periodic("endless", interval=IntervalSchedule.objects.create(every=2**31 - 1, period="days"))
     found = imported("django-celery-beat", write=True)
     refused = {name for name, entry in found.items() if name and entry["action"] == "refuse"}
-    assert refused == {"gone", "sun", "unknown", "broken"} and not found[""]
+    assert refused == {"gone", "sun", "unknown", "broken", "odd", "endless"} and not found[""]
     assert "@task" in found["unknown"]["reason"] and "--map" in found["unknown"]["reason"]
     full = Schedule.objects.get(name="full")
     assert (full.args, full.kwargs, full.queue, full.max_runs, full.enabled) == ([1], {"b": 2}, "mail", 1, False)

@@ -12,7 +12,7 @@ from django_delayq.models import Schedule
 from tests.importing.conftest import START, imported, our_points
 
 RIGA = ZoneInfo("Europe/Riga")
-ADD, NOOP = "tests.app.tasks.add", "tests.app.tasks.noop"
+ADD, NOOP, GATHER = (f"tests.app.tasks.{name}" for name in ("add", "noop", "gather"))
 
 
 @pytest.mark.parametrize("kind", ["I", "H", "D", "W", "BW", "M", "BM", "Q", "Y"])
@@ -44,8 +44,8 @@ def test_the_points_of_a_cron_expression_are_those_of_croniter(cron):
     assert our_points("s") == [own.get_next(datetime).astimezone(UTC) for _ in range(10)]
 
 
-def test_a_day_that_months_do_not_have_is_refused_as_it_would_move():
-    first = datetime(2027, 1, 31, 10, tzinfo=UTC)
+@pytest.mark.parametrize("first", [datetime(2027, 1, 31, 10, tzinfo=UTC), datetime(2027, 2, 28, 23, tzinfo=UTC)])
+def test_a_day_that_months_do_not_have_is_refused_as_it_would_move(first):
     row = schedule(NOOP, name="s", schedule_type="M", next_run=first)
     after = row.calculate_next_run(first)
     assert [after.day, row.calculate_next_run(after).day] == [28, 28]
@@ -69,7 +69,12 @@ def test_arguments_and_options_come_over_or_are_named():
     Theirs.objects.create(func=ADD, args="7", schedule_type="H", next_run=soon)
     Theirs.objects.create(func=ADD, name="d", kwargs="a=1, b=2", schedule_type="H", next_run=soon)
     Theirs.objects.create(
-        func=ADD, name="e", kwargs="{'a': [1, 2]}", schedule_type="D", next_run=soon, intended_date_kwarg="when"
+        func=GATHER,
+        name="e",
+        kwargs="{'first': 1, 'b': [2]}",
+        schedule_type="D",
+        next_run=soon,
+        intended_date_kwarg="x",
     )
     Theirs.objects.create(func=NOOP, name="f", schedule_type="D", repeats=0, next_run=soon)
     Theirs.objects.create(func=ADD, name="g", args="open('x')", schedule_type="D", next_run=soon)
@@ -88,6 +93,6 @@ def test_arguments_and_options_come_over_or_are_named():
     assert any("hook" in note for note in found["a"]["notes"])
     second = made["b"]
     assert (second.max_runs, second.timeout, second.queue, second.missed) == (24, timedelta(seconds=30), "mail", "all")
-    assert (made[unnamed].args, made["d"].kwargs, made["e"].kwargs) == ([7], {"a": 1, "b": 2}, {"a": [1, 2]})
+    assert (made[unnamed].args, made["d"].kwargs, made["e"].kwargs) == ([7], {"a": 1, "b": 2}, {"first": 1, "b": [2]})
     assert any("due_at" in note for note in found["e"]["notes"])
     assert "JSON" in found["h"]["reason"]

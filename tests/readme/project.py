@@ -2,13 +2,17 @@
 
 import inspect
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import django
 
 from django_delayq.compat import task
 
-from .blocks import Block
+from .blocks import ROOT, Block
 
 SETTINGS = """
 from pathlib import Path
@@ -74,22 +78,36 @@ def make(folder: Path, blocks: list[Block]) -> None:
     files = {
         "settings.py": SETTINGS,
         "shop/__init__.py": "",
-        "shop/tasks.py": _for_this_django(TASKS),
+        "shop/tasks.py": for_this_django(TASKS),
         "test_examples.py": EXAMPLES,
     }
     for block in blocks:
         if block.kind == "file" and not _is_too_new(block):
-            files[block.name] = f"{files.get(block.name, '')}\n\n{_for_this_django(block.text)}"
+            files[block.name] = f"{files.get(block.name, '')}\n\n{for_this_django(block.text)}"
     examples = [
-        (block.page, block.line, _for_this_django(block.text))
-        for block in blocks
-        if block.kind in ("doctest", "script")
+        (block.page, block.line, for_this_django(block.text)) for block in blocks if block.kind in ("doctest", "script")
     ]
     files["blocks.json"] = json.dumps(examples)
+    write(folder, files)
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files by their names."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def play(folder: Path, *options: str) -> str:
+    """Return what the project's own tests say, which must pass."""
+    paths = filter(None, (str(folder), str(ROOT), os.environ.get("PYTHONPATH")))
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DELAYQ_"))}
+    env |= {"PYTHONPATH": os.pathsep.join(paths), "DJANGO_SETTINGS_MODULE": "settings"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "."]
+    ended = subprocess.run([*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 def _is_too_new(block: Block) -> bool:
@@ -98,5 +116,5 @@ def _is_too_new(block: Block) -> bool:
     return "@task(max_attempts" in block.text and not takes_options
 
 
-def _for_this_django(text: str) -> str:
+def for_this_django(text: str) -> str:
     return text if django.VERSION >= (6, 0) else text.replace("from django.tasks import", "from django_tasks import")

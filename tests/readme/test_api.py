@@ -1,11 +1,7 @@
 """The API of docs/api.md, as it stands there, with the real Django REST framework in a project of its own."""
 
-import os
-import subprocess
-import sys
-
-from .blocks import ROOT, read
-from .project import SETTINGS, _for_this_django
+from . import project
+from .blocks import read
 
 TEST = """
 from datetime import timedelta
@@ -101,18 +97,9 @@ def test_a_plain_serializer_takes_what_save_refuses_as_the_page_says():
 
 
 def test_the_api_of_the_page(tmp_path):
-    files = {"settings.py": SETTINGS + '\nINSTALLED_APPS += ("django_delayq",)\nROOT_URLCONF = "shop.urls"\n'}
+    files = {"settings.py": project.SETTINGS + '\nINSTALLED_APPS += ("django_delayq",)\nROOT_URLCONF = "shop.urls"\n'}
     for block in read(["docs/api.md"]):
-        files[block.name] = f"{files.get(block.name, '')}\n\n{_for_this_django(block.text)}"
+        files[block.name] = f"{files.get(block.name, '')}\n\n{project.for_this_django(block.text)}"
     files |= {"conftest.py": 'pytest_plugins = ["django_delayq.testing.plugin"]', "test_api.py": TEST}
-    for name, text in {**files, "reminders/__init__.py": "", "shop/__init__.py": ""}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    paths = filter(None, (str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH")))
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DELAYQ_"))}
-    env |= {"PYTHONPATH": os.pathsep.join(paths), "DJANGO_SETTINGS_MODULE": "settings"}
-    options = ["-q", "--nomigrations", "-p", "no:cacheprovider", "-c", os.devnull]
-    command = [sys.executable, "-m", "pytest", *options, "--rootdir", ".", "."]
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "34 passed" in ended.stdout
+    project.write(tmp_path, {**files, "reminders/__init__.py": "", "shop/__init__.py": ""})
+    assert "34 passed" in project.play(tmp_path, "--nomigrations")

@@ -4,9 +4,6 @@ What a block is: `blocks.py`. The project of the examples has no Redis.
 """
 
 import ast
-import os
-import subprocess
-import sys
 
 import pytest
 from django.core.checks import run_checks
@@ -16,7 +13,7 @@ from django_delayq import conf
 from django_delayq.compat import task_backends
 
 from . import project
-from .blocks import ROOT, Block, read
+from .blocks import Block, read
 
 BLOCKS = read()
 
@@ -31,11 +28,7 @@ def named(block: Block) -> str:
 
 def test_the_examples_and_the_tests_of_the_readme_pass(tmp_path):
     project.make(tmp_path, BLOCKS)
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
-    env = {name: value for name, value in env.items() if not name.startswith(("PYTEST_", "DELAYQ_"))}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
-    ended = subprocess.run([*command, "."], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    project.play(tmp_path)
     files = {path.name for path in tmp_path.rglob("test_*.py")}
     assert {"test_examples.py", "test_stock.py", "test_reminders.py", "test_orders.py"} <= files
 

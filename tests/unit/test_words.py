@@ -292,6 +292,7 @@ def _between(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:
 PHRASES = {
     "every weekday at 9": "0 9 * * 1-5",
     "every 15 minutes": "*/15 * * * *",
+    "every ٣ minutes": "*/3 * * * *",
     "daily at 18:30": "30 18 * * *",
     "on the 1st at noon": "0 12 1 * *",
     "mondays at 8:00": "0 8 * * 1",

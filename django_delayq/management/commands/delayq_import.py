@@ -37,7 +37,9 @@ class Command(BaseCommand):
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         """Return the parser, with a line for each origin."""
-        lines = [f"  {name:<24}{source or 'no SOURCE: its tables'}" for name, (_module, source) in ORIGINS.items()]
+        lines = [
+            f"  {name:<24}{source or 'no SOURCE: its tables'}" for name, (_module, source) in importing.ORIGINS.items()
+        ]
         epilog = "ORIGIN and SOURCE:\n" + "\n".join(lines)
         parser = super().create_parser(prog_name, subcommand, epilog=epilog, **kwargs)
         parser.formatter_class = partial(RawDescriptionHelpFormatter, width=110)
@@ -45,7 +47,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("origin", choices=list(ORIGINS), metavar="ORIGIN", help="Where from, see below.")
+        parser.add_argument("origin", choices=list(importing.ORIGINS), metavar="ORIGIN", help="Where from, see below.")
         parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help="What to read there, see below.")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Write nothing: the default.")
@@ -106,9 +108,6 @@ class Command(BaseCommand):
         return steps, origin.DIFFERS
 
 
-ORIGINS = importing.ORIGINS
-
-
 def _table(steps: list[importing.Step], differs: tuple[str, ...], *, written: bool) -> Iterator[str]:
     """Yield a line for each entry, below it what differs, and a summary."""
     rows = [(step.action, step.name, *_when(step)) for step in steps]
@@ -151,7 +150,7 @@ def _as_json(step: importing.Step) -> dict[str, Any]:
         "name": step.name,
         "action": step.action,
         "reason": redact_text(step.reason),
-        "notes": step.notes,
+        "notes": list(map(redact_text, step.notes)),
         "calls": redact_text(step.entry.command or step.entry.task),
         "next": iso(step.next_at) if step.next_at else None,
         "schedule": schedule,
