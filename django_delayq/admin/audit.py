@@ -3,7 +3,8 @@
 Note [Two sources]
 The log knows every act in the admin, by whom, and no values; the kept definitions know values, also of edits by code,
 and by whom only where the caller said so. Both are read by their primary keys, downwards from a place that the address
-names, so a page costs the same however much there is. What the admin has saved and logged in one go becomes one line:
+names, so a page of everything costs the same however much there is; one of few among many costs what Django's own
+history does: the log has no index by object. What the admin has saved and logged in one go becomes one line:
 an edit of the same schedule by the same person, no more than TOGETHER before the entry.
 """
 
