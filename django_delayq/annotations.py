@@ -22,7 +22,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from .redaction import HIDDEN, looks_secret
+from .redaction import HIDDEN, looks_secret, redact
 
 #: So much is quoted of a list or an object.
 MOST_QUOTED = 100
@@ -101,7 +101,7 @@ def find_misfit(name: str, hint: Any, value: Any) -> str | None:
         return None
     if any(_fits(each, value) for each in options_of(hint)):
         return next(_within(name, hint, value), None)
-    shown = HIDDEN if looks_secret(name) else _quoted(value)
+    shown = HIDDEN if looks_secret(name) else _quoted(redact(value))
     return _("%(name)s: %(wanted)s is wanted, not %(value)s") % {"name": name, "wanted": words, "value": shown}
 
 

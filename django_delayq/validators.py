@@ -16,6 +16,11 @@ def is_storable(text: str) -> bool:
     return not _UNSTORABLE.search(text)
 
 
+def read_key(text: str) -> int | None:
+    """Return the primary key that a text says, None where it says none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
 def validate_json(args: Any, kwargs: Any) -> None:
     """Check that arguments are a list and a dict of plain JSON of at most 64 KiB.
 

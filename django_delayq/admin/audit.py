@@ -3,7 +3,8 @@
 Note [Two sources]
 The log knows every act in the admin, by whom, and no values; the kept definitions know values, also of edits by code,
 and by whom only where the caller said so. Both are read by their primary keys, downwards from a place that the address
-names, so a page costs the same however much there is. What the admin has saved and logged in one go becomes one line:
+names, so a page of everything costs the same however much there is; one of few among many costs what Django's own
+history does: the log has no index by object. What the admin has saved and logged in one go becomes one line:
 an edit of the same schedule by the same person, no more than TOGETHER before the entry.
 """
 
@@ -28,6 +29,7 @@ from .. import ledger
 from ..declared.values import SWITCH, Values, differing, from_json, values_of
 from ..models import BulkAction, Control, Definition, Dismissal, RedisJob, Run, Schedule
 from ..plain import plain
+from ..validators import read_key
 from . import definitions, display
 from .base import BaseAdmin
 
@@ -91,18 +93,19 @@ class Asked(NamedTuple):
         given, kind = request.GET, request.GET.get("kind", "")
         return cls(given.get("who", "").strip(), kind if kind in KINDS else "", given.get("key", ""), _place(given))
 
-    def query(self, before: tuple[int, int] | None) -> str:
-        """Return the address of what comes after that place; none where nothing does."""
-        place = {} if before is None else {"before": "{}.{}".format(*before)}
+    def links(self, before: tuple[int, int] | None) -> dict[str, Any]:
+        """Return the addresses of the next page, which begins at that place, and of the first; '' where this is it."""
+        following = "" if before is None else self._address(before="{}.{}".format(*before))
+        return {"older": following, "newest": self._address() if self.before else ""}
+
+    def _address(self, **place: str) -> str:
         wanted = {"who": self.who, "kind": self.kind, "key": self.key, **place}
         return f"?{urlencode({name: value for name, value in wanted.items() if value})}"
 
 
 def _place(given: Any) -> tuple[int, int] | None:
-    parts = given.get("before", "").split(".")
-    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
-        return None
-    return int(parts[0]), int(parts[1])
+    entry, definition = map(read_key, given.get("before", "").partition(".")[::2])
+    return None if entry is None or definition is None else (entry, definition)
 
 
 def read(asked: Asked, kinds: Iterable[str]) -> tuple[list[Event], tuple[int, int] | None]:
@@ -148,7 +151,7 @@ def _replaced(asked: Asked) -> list[Definition]:
     if asked.who:
         rows = rows.filter(by=asked.who)
     if asked.key:
-        rows = rows.filter(schedule=int(asked.key)) if asked.key.isdecimal() and len(asked.key) < 19 else rows.none()
+        rows = rows.filter(schedule=read_key(asked.key))
     if asked.before is not None:
         rows = rows.filter(pk__lt=asked.before[1])
     return list(rows.order_by("-pk")[: PAGE + 1])
@@ -228,6 +231,5 @@ class AuditPage(BaseAdmin):
         return self.page(
             request, "overview/audit.html", _("Audit"), events=events, asked=asked,
             kinds=[(name, capfirst(str(KINDS[name].model._meta.verbose_name))) for name in kinds],
-            older="" if before is None else asked.query(before), newest=asked.query(None) if asked.before else "",
-            back=self.address("changelist"),
+            back=self.address("changelist"), **asked.links(before),
         )  # fmt: skip

@@ -89,13 +89,14 @@ def definition_of_run(run: Run, history: str) -> display.Html:
         return format_html("{} {}", why, link)
     values = values_of(schedule) if kept is None else from_json(kept.values)
     told = changes(values, values_of(schedule))
-    calls = [FIELDS[name].verbose_name for name in ("args", "kwargs") if values[name]]
-    parts = [recurrence(values), *(shown(Unit(name, (name,)), values) for name in ("args", "kwargs") if values[name])]
+    calls = [
+        (FIELDS[name].verbose_name, shown(Unit(name, (name,)), values)) for name in ("args", "kwargs") if values[name]
+    ]
     text = _("It stands as it was.") if not told else _("The schedule was changed since.")
     return SafeString(
         render_to_string(
             "admin/django_delayq/run/definition.html",
-            {"recurrence": parts[0], "calls": zip(calls, parts[1:], strict=True), "text": text, "link": link,
+            {"recurrence": recurrence(values), "calls": calls, "text": text, "link": link,
              "changes": told, "before": _("When it ran"), "after": _("Now")},
         )
     )  # fmt: skip

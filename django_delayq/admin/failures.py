@@ -22,6 +22,7 @@ from ..failures import Failures, RunGroup
 from ..fields import utcnow
 from ..models import Dismissal, RedisJob, Schedule
 from ..plain import plain
+from ..validators import read_key
 from . import failure_rows as shown
 from .actions import NAMES_SHOWN, ScheduleActions
 from .base import BaseAdmin
@@ -130,7 +131,7 @@ class FailuresPage(BaseAdmin):
         """Ask (GET), or order one run of each schedule that was asked about (POST)."""
         back, schedules = self._may_change(request), self._schedules
         if request.method == "POST":
-            wanted = {int(pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME) if pk.isdecimal() and len(pk) < 19}
+            wanted = set(filter(None, map(read_key, request.POST.getlist(ACTION_CHECKBOX_NAME))))
         else:
             group = self._find(request, digest)
             if group is None:

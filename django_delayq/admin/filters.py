@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
+from ..validators import read_key
 from . import paging
 
 #: So many schedules that never ran are looked up one by one; of more, the list has one on every page.
@@ -191,6 +192,7 @@ class ScheduleFilter(admin.SimpleListFilter):
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+    number = read_key(text)
+    if number is None:
         raise IncorrectLookupParameters
-    return int(text)
+    return number

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from ..declared.values import SWITCH, from_json, values_of
 from ..models import Definition, Schedule
+from ..validators import read_key
 from . import definitions
 from .actions import ScheduleActions
 from .audit import Asked, read
@@ -40,28 +41,33 @@ class HistoryPage(ScheduleActions):
                 event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
         return self.page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
-            of_one=True, older="" if before is None else asked.query(before),
-            newest=asked.query(None) if asked.before else "", back=self.address("change", schedule.pk),
+            of_one=True, back=self.address("change", schedule.pk), **asked.links(before),
         )  # fmt: skip
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Show what would change and ask (GET), or restore a definition (POST)."""
         schedule = self.one(request, pk)
         given = request.POST if request.method == "POST" else request.GET
-        wanted = given.get("definition", "")
-        rows = Definition.objects.using(schedule._state.db).filter(schedule=schedule)
-        kept = rows.filter(pk=int(wanted)).first() if wanted.isdecimal() and len(wanted) < 19 else None
+        rows, key = Definition.objects.using(schedule._state.db), read_key(given.get("definition", ""))
+        kept = None if key is None else rows.filter(schedule=schedule, pk=key).first()
         back = HttpResponseRedirect(self.address("history", pk))
         if kept is None:
             text = _("That definition is not kept any more; of each schedule the newest fifty are.")
             self.message_user(request, text, messages.WARNING)
             return back
         if request.method == "POST":
-            if given.get("seen") == str(schedule.generation):
-                return back if self._restore(request, schedule, kept) else self._ask_to_restore(request, schedule, kept)
-            text = _("Somebody changed this schedule meanwhile; nothing was restored yet. Look again.")
-            self.message_user(request, text, messages.WARNING)
-        return self._ask_to_restore(request, schedule, kept)
+            if given.get("seen") != str(schedule.generation):
+                text = _("Somebody changed this schedule meanwhile; nothing was restored yet. Look again.")
+                self.message_user(request, text, messages.WARNING)
+            elif self._restore(request, schedule, kept):
+                return back
+        current, wanted = values_of(schedule), from_json(kept.values)
+        wanted |= {name: current[name] for name in SWITCH.fields}
+        return self.page(
+            request, "confirm.html", _("Restore “%(name)s”") % {"name": schedule.name}, note=NOTE,
+            changes=definitions.changes(current, wanted), before=_("Now"), after=_("Restored"),
+            hidden=[("definition", kept.pk), ("seen", schedule.generation)], button=_("Restore"), back=back.url,
+        )  # fmt: skip
 
     def _restore(self, request: HttpRequest, schedule: Schedule, kept: Definition) -> bool:
         try:
@@ -78,14 +84,3 @@ class HistoryPage(ScheduleActions):
         else:
             self.message_user(request, _("There is nothing to restore."), messages.INFO)
         return True
-
-    def _ask_to_restore(self, request: HttpRequest, schedule: Schedule, kept: Definition) -> HttpResponse:
-        current = values_of(schedule)
-        wanted = from_json(kept.values)
-        wanted |= {name: current[name] for name in SWITCH.fields}
-        return self.page(
-            request, "confirm.html", _("Restore “%(name)s”") % {"name": schedule.name}, note=NOTE,
-            changes=definitions.changes(current, wanted), before=_("Now"), after=_("Restored"),
-            hidden=[("definition", kept.pk), ("seen", schedule.generation)], button=_("Restore"),
-            back=self.address("history", schedule.pk),
-        )  # fmt: skip

@@ -28,7 +28,7 @@ from ..exceptions import BrokerError, ForeignLayout
 from ..models import RedisJob
 from ..plain import plain
 from .base import BaseAdmin
-from .job_list import failure, state_of
+from .job_list import failure, find, state_of
 
 #: So many jobs are changed at once.
 MOST_SELECTED = 100
@@ -200,7 +200,7 @@ class JobActions(BaseAdmin):
             self._do(request, order, [wanted])
             return back
         try:
-            row = self.get_object(request, wanted)
+            row = find(wanted)
         except (BrokerError, ForeignLayout) as error:
             return self.away(request, error)
         if row is None:
@@ -219,7 +219,7 @@ class JobActions(BaseAdmin):
             self._do(request, order, chosen)
             return None
         hidden = [("action", order.action), *((ACTION_CHECKBOX_NAME, wanted) for wanted in chosen)]
-        names = [self._name(request, wanted) for wanted in chosen[:NAMES_SHOWN]]
+        names = [_name(wanted) for wanted in chosen[:NAMES_SHOWN]]
         return self._ask(request, order, names, len(chosen), hidden, request.get_full_path())
 
     def orders_of(self, request: HttpRequest, seen: SeenJob) -> list[dict[str, Any]]:
@@ -233,13 +233,6 @@ class JobActions(BaseAdmin):
         """Return a page that says that Redis could not be asked."""
         reason = str(error) if self.has_change_permission(request) else ""
         return self.page(request, "redisjob/away.html", _("Job"), status=503, error=failure(error), reason=reason)
-
-    def _name(self, request: HttpRequest, wanted: str) -> str:
-        """Return what a job is called, its id where nobody tells more."""
-        with suppress(BrokerError, ForeignLayout):  # what follows says so
-            if (row := self.get_object(request, wanted)) is not None:
-                return str(row)
-        return plain(wanted[:100])
 
     def _ask(
         self,
@@ -259,7 +252,7 @@ class JobActions(BaseAdmin):
         )  # fmt: skip
 
     def _do(self, request: HttpRequest, order: Order, chosen: list[str]) -> None:
-        titles = {wanted: self._name(request, wanted) for wanted in chosen}  # afterwards some are gone
+        titles = {wanted: _name(wanted) for wanted in chosen}  # afterwards some are gone
         given = {"by": request.user.get_username()} if order.name == "stop" else {}
         outcomes = {wanted: found for wanted in chosen if (found := order.by_row(wanted)) is not None}
         left = [wanted for wanted in chosen if wanted not in outcomes]
@@ -297,3 +290,11 @@ class JobActions(BaseAdmin):
     def _may(self, request: HttpRequest, order: Order) -> bool:
         allowed: bool = getattr(self, f"has_{order.permission}_permission")(request)
         return allowed
+
+
+def _name(wanted: str) -> str:
+    """Return what a job is called, its id where nobody tells more."""
+    with suppress(BrokerError, ForeignLayout):  # what follows says so
+        if (row := find(wanted)) is not None:
+            return str(row)
+    return plain(wanted[:100])

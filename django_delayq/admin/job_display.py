@@ -10,14 +10,14 @@ from django.utils.translation import gettext as _
 from ..backend.listing import Flaw, JobState, SeenJob
 from ..fields import utcnow
 from ..history import Attempt, followed_by
-from ..jobs import Call, attempts_of
+from ..jobs import attempts_of
 from ..models import Output
 from ..plain import plain
-from ..redaction import redact, redact_arguments, redact_text, secret_texts
+from ..redaction import redact, redact_arguments, redact_text
 from ..timing.point import known_ms
 from . import display
 from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
-from .job_list import WORDS
+from .job_list import WORDS, error_of, secrets_of
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
 SLACK = timedelta(seconds=5)
@@ -95,12 +95,8 @@ def attempts(seen: SeenJob) -> str:
 
 def last_line(seen: SeenJob) -> Html:
     """Return the last line of the last error."""
-    call, record = seen.read()
-    line = "–"
-    if record.errors:
-        path, trace = record.errors[-1]
-        lines = [line for line in redact_text(trace, _secrets(call)).splitlines() if line.strip()]
-        line = plain(lines[-1] if lines else path).strip()
+    path, line = error_of(*seen.read())
+    line = plain(line.strip() or path) or "–"
     return format_html(
         '<span class="delayq-error">{}</span>', line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
     )
@@ -109,7 +105,7 @@ def last_line(seen: SeenJob) -> Html:
 def errors(seen: SeenJob) -> Html:
     """Return the errors with their tracebacks, the last one first; only that where the others are in the table."""
     call, record = seen.read()
-    secrets = _secrets(call)
+    secrets = secrets_of(call)
     newest = record.errors[-1:] if len(history(seen)) > 1 else record.errors[::-1]
     shown = ((plain(path), display.traceback(redact_text(trace, secrets))) for path, trace in newest)
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
@@ -125,7 +121,7 @@ def error_words(seen: SeenJob, text: str) -> Html:
     """Return the fingerprint of the error of such jobs as it may be shown; of those that nobody reads, their flaw."""
     if seen.call is None:
         return _flaw(seen)
-    return plain(redact_text(text, _secrets(seen.call))) or "–"
+    return plain(redact_text(text, secrets_of(seen.call))) or "–"
 
 
 def history(seen: SeenJob) -> list[Attempt]:
@@ -135,7 +131,7 @@ def history(seen: SeenJob) -> list[Attempt]:
 
 
 def all_attempts(seen: SeenJob) -> Html:
-    secrets = _secrets(seen.read()[0])
+    secrets = secrets_of(seen.read()[0])
     return attempts_table(history(seen), lambda text: redact_text(text, secrets))
 
 
@@ -180,7 +176,3 @@ def size(seen: SeenJob) -> str:
     """Return the length of its text, and whether that stands in the database."""
     text = _("%(count)s characters in the database") if seen.in_database else _("%(count)s characters")
     return text % {"count": f"{seen.size:,}"}
-
-
-def _secrets(call: Call) -> list[str]:
-    return secret_texts(call.args, call.kwargs, display.parameters_of(call.task))

@@ -17,6 +17,7 @@ from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob
 from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
+from ..jobs import Call, State
 from ..models import RedisJob
 from ..plain import plain
 from ..redaction import redact_text, secret_texts
@@ -26,7 +27,7 @@ from .display import parameters_of
 OWN_PARAMETERS = ("state", "after")
 #: So long a text may be looked for.
 MOST_TYPED = 200
-#: So much of an error's end is looked into.
+#: So much is read of a traceback before its last line: a secret may begin there.
 MOST_READ = 2_000
 
 
@@ -61,6 +62,18 @@ def as_row(seen: SeenJob) -> RedisJob:
     return row
 
 
+def find(wanted: str) -> RedisJob | None:
+    """Return the job with this id, from the database where its row tells all, else from Redis.
+
+    Raises:
+        BrokerError, ForeignLayout: Redis cannot be asked.
+    """
+    seen = listing.find_stored(wanted)
+    if seen is None and conf.get_config().mirror:
+        seen = ask(lambda broker: listing.find_job(broker, wanted))
+    return None if seen is None else as_row(seen)
+
+
 def failure(error: Exception) -> str:
     """Return what a page says first where Redis could not be asked; why stands in the error itself."""
     if isinstance(error, ForeignLayout):
@@ -77,9 +90,20 @@ def searched(seen: SeenJob) -> list[str]:
     """
     if seen.call is None or seen.record is None:
         return []
-    path, trace = seen.record.errors[-1] if seen.record.errors else ("", "")
-    secrets = secret_texts(seen.call.args, seen.call.kwargs, parameters_of(seen.call.task))
-    return [seen.call.task, path, redact_text(trace.rstrip()[-MOST_READ:], secrets).rpartition("\n")[2]]
+    return [seen.call.task, *error_of(seen.call, seen.record)]
+
+
+def error_of(call: Call, record: State) -> tuple[str, str]:
+    """Return the class of the last error, and its last line as it may be shown; both are empty where none is kept."""
+    path, trace = record.errors[-1] if record.errors else ("", "")
+    trace = trace.rstrip()
+    end = trace[max(0, trace.rfind("\n") - MOST_READ) :]
+    return path, redact_text(end, secrets_of(call)).rpartition("\n")[2]
+
+
+def secrets_of(call: Call) -> list[str]:
+    """Return what no text about a job may show."""
+    return secret_texts(call.args, call.kwargs, parameters_of(call.task))
 
 
 class JobChangeList(ChangeList):

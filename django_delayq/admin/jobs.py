@@ -17,9 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf
-from ..backend.listing import JobState, SeenJob, find_job, find_stored
-from ..broker.web import ask
+from ..backend.listing import JobState, SeenJob
 from ..exceptions import BrokerError, ForeignLayout, UnreadableJob
 from ..jobs import parse_id
 from ..models import Output, RedisJob
@@ -30,7 +28,7 @@ from .base import Column, column
 from .display import Html
 from .filters import QueueFilter
 from .job_failures import JobFailures
-from .job_list import JobChangeList, as_row, state_of
+from .job_list import JobChangeList, find, state_of
 from .origins import run_of
 
 
@@ -152,19 +150,11 @@ class RedisJobAdmin(JobFailures):
     size = about(gettext_lazy("size"), shown.size)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> RedisJob | None:
-        """Read a job from the database where its row tells all, else from Redis.
-
-        Raises:
-            BrokerError, ForeignLayout: Redis cannot be asked.
-        """
-        seen = find_stored(object_id)
-        if seen is None and conf.get_config().mirror:
-            seen = ask(lambda broker: find_job(broker, object_id))
-        if seen is None:
-            return None
-        row: Any = as_row(seen)
-        row.said = list(Output.objects.filter(job__member=seen.member).order_by("attempt"))
-        row.origin = run_of(seen) if request.user.has_perm("django_delayq.view_run") else None
+        """Return a job with what its page tells beside; raises what `find` does."""
+        row: Any = find(object_id)
+        if row is not None:
+            row.said = list(Output.objects.filter(job__member=row.seen.member).order_by("attempt"))
+            row.origin = run_of(row.seen) if request.user.has_perm("django_delayq.view_run") else None
         return row  # type: ignore[no-any-return]
 
     @admin.display(description=gettext_lazy("handed over by"))

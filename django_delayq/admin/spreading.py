@@ -15,6 +15,7 @@ from .. import coming, ledger
 from ..coming import Hour, look_into
 from ..fields import utcnow
 from ..models import Schedule
+from ..validators import read_key
 from .coming import ComingPage, address_of, clock, minute_bars, read_hour
 from .durations import format_duration
 from .formfields import DurationField
@@ -90,9 +91,8 @@ class SpreadPage(ComingPage):
         return self._ask(request, hour, was, changed, refused, back)
 
     def _chosen(self, request: HttpRequest, hour: Hour, minute: int) -> list[int]:
-        """Return the keys of the schedules that were chosen; of too many, enough to tell."""
-        typed = [text for text in request.POST.getlist("chosen") if text.isascii() and text.isdecimal()]
-        pks = {int(text) for text in typed[: MOST_AT_ONCE + 1] if len(text) < 19}
+        """Return the keys of the schedules that were chosen."""
+        pks = set(filter(None, map(read_key, request.POST.getlist("chosen"))))
         if request.POST.get("everyone"):
             pks |= {row.pk for row in hour.due(minute, MOST_AT_ONCE + 1)}
         return sorted(pks)

@@ -8,7 +8,8 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 
 from ..models import Declaration, Schedule
-from .values import FIELDS, RECURRENCE, SWITCH, differing, from_json, shown, values_for, values_of
+from ..models.kept import write
+from .values import FIELDS, RECURRENCE, differing, from_json, shown, values_for, values_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,4 @@ def reset(schedule: Schedule, by: str = "") -> bool:
         if declaration is None or row is None:
             return False
         declared = from_json(declaration.values)
-        changes = values_for(differing(values_of(row), declared), declared)
-        for name, value in changes.items():
-            setattr(row, name, value)
-        if changes.keys() - SWITCH.fields:
-            row.full_clean()
-        if changes:
-            row.changed_by = by
-            row.save(using=using, update_fields=list(changes))
-        return bool(changes)
+        return write(row, values_for(differing(values_of(row), declared), declared), by)

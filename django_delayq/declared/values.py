@@ -8,6 +8,7 @@ from .. import registry
 from ..decorators import Declared
 from ..models import Schedule
 from ..models import values as as_stored
+from ..models.kept import SWITCH_FIELDS
 from ..models.values import Values, fields_of, to_json, values_of
 from ..redaction import redact_arguments
 
@@ -34,7 +35,7 @@ class Unit(NamedTuple):
 
 
 RECURRENCE = Unit("recurrence", ("kind", "cron", "every", "at"))
-SWITCH = Unit("enabled", ("enabled", "pause_reason"))
+SWITCH = Unit("enabled", SWITCH_FIELDS)
 _TOGETHER = {name: unit for unit in (RECURRENCE, SWITCH) for name in unit.fields}
 UNITS = tuple(dict.fromkeys(_TOGETHER.get(name) or Unit(name, (name,)) for name in FIELDS))
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 KEPT = 50
 #: Of a write of more rows nothing is kept.
 MOST_AT_ONCE = 100
-#: Whether a schedule runs is not restored: pausing and resuming are acts of their own.
-SWITCH_FIELDS = frozenset(("enabled", "pause_reason"))
+#: What says whether a schedule runs. It is not restored: pausing and resuming are acts of their own.
+SWITCH_FIELDS = ("enabled", "pause_reason")
 
 
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
@@ -122,13 +122,22 @@ class Definition(PrimaryModel):
             row: Schedule | None = rows.filter(pk=self.schedule_id).first()
             if row is None:
                 return False
-            current = values_of(row)
-            then: dict[str, Any] = from_json(model, self.values)
+            current, then = values_of(row), from_json(model, self.values)
             changed = [name for name in then if name not in SWITCH_FIELDS and then[name] != current[name]]
-            for name in changed:
-                setattr(row, name, then[name])
-            if changed:
-                row.full_clean()
-                row.changed_by = by
-                row.save(using=using, update_fields=changed)
-            return bool(changed)
+            return write(row, {name: then[name] for name in changed}, by)
+
+
+def write(row: "Schedule", changes: Mapping[str, Any], by: str) -> bool:
+    """Save these values of a locked row, checked as a person's; False where there are none. `by` says who did it.
+
+    Raises:
+        ValidationError: They cannot be saved any more.
+    """
+    for name, value in changes.items():
+        setattr(row, name, value)
+    if changes.keys() - SWITCH_FIELDS:
+        row.full_clean()
+    if changes:
+        row.changed_by = by
+        row.save(using=row._state.db, update_fields=list(changes))
+    return bool(changes)

@@ -13,7 +13,7 @@ from ..indexes import PrefixIndex
 from ..preview import PreviewPoint, preview
 from ..recurring import Recurring
 from .definition import clean_definition
-from .kept import Definition
+from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
@@ -249,12 +249,12 @@ class Schedule(Recurring, PrimaryModel):
     def pause(self, reason: str = "", *, by: str = "") -> None:
         """Start no further run; the one that runs now finishes and is recorded. `by` says who did it."""
         self.enabled, self.pause_reason, self.changed_by = False, reason, by
-        self.save(update_fields=["enabled", "pause_reason"])
+        self.save(update_fields=SWITCH_FIELDS)
 
     def resume(self, *, by: str = "") -> None:
         """Go on with the first due point from now on. What passed during the pause is not made up for."""
         self.enabled, self.pause_reason, self.changed_by = True, "", by
-        self.save(update_fields=["enabled", "pause_reason"])
+        self.save(update_fields=SWITCH_FIELDS)
 
 
 #: A change of one of these is validated by `save()` too, not only by forms.

@@ -113,6 +113,14 @@ def page_of(chromium, live_server, size, scheme):
     context.close()
 
 
+def look_at(page, name):
+    """Leave a picture where they are wanted; return by how many px the page is too wide."""
+    if PICTURES.name:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / f"{name.replace(' ', '-')}.png", full_page=True)
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
 def violations(page):
     """Return the rules of axe-core that a page violates, with what does so."""
     page.evaluate(axe())  # past the policy, as it is a tool's
@@ -138,12 +146,9 @@ def test_every_page_is_readable_and_says_no_error(chromium, live_server, site, s
         for name, address in site.items():
             said.clear()
             reply = page.goto(live_server.url + address)
-            if PICTURES.name:
-                PICTURES.mkdir(parents=True, exist_ok=True)
-                page.screenshot(path=PICTURES / f"{name.replace(' ', '-')}-{size}-{scheme}.png", full_page=True)
+            across = look_at(page, f"{name}-{size}-{scheme}")
             assert reply.status == 200, name
             wrong += [f"{name}: {text}" for text in said]
-            across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             if across > 0:
                 wrong.append(f"{name}: {across} px too wide: {page.evaluate(TOO_WIDE)}")
             wrong += [f"{name}: {rule}: {html}" for rule, html in violations(page).items() if rule not in stock]

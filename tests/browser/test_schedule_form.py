@@ -4,8 +4,7 @@ import pytest
 
 from django_delayq.models import Schedule
 from tests.acceptance.support import wait_until
-from tests.browser.conftest import PICTURES
-from tests.browser.test_admin import SCHEMES, SIZES, page_of, violations
+from tests.browser.test_admin import SCHEMES, SIZES, look_at, page_of, violations
 from tests.integration.admin_pages import ADD, change_url, make
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
@@ -143,10 +142,7 @@ def test_the_form_can_be_read_with_inputs_errors_and_an_offer(broker, chromium, 
         page.evaluate("document.getElementById('schedule_form').noValidate = true")
         save(page)
         wait_for(page, "#delayq-upcoming", "Take 0 12 1 * *")
-        if PICTURES.name:
-            PICTURES.mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=PICTURES / f"form-{size}-{scheme}.png", full_page=True)
-        across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        across = look_at(page, f"form-{size}-{scheme}")
         assert (across <= 0, violations(page).keys() - stock, said) == (True, set(), [])
 
 

@@ -5,8 +5,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from django_delayq.models import Origin, Run, Schedule
-from tests.browser.conftest import PICTURES
-from tests.browser.test_admin import TOO_WIDE, page_of, site  # noqa: F401 - a fixture
+from tests.browser.test_admin import TOO_WIDE, look_at, page_of, site  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
 
@@ -19,10 +18,7 @@ def test_every_page_opens(chromium, live_server, site, size):  # noqa: F811
         for name, address in site.items():
             reply = page.goto(live_server.url + address)
             assert reply.status == 200, name
-            if PICTURES.name:
-                PICTURES.mkdir(parents=True, exist_ok=True)
-                page.screenshot(path=PICTURES / f"{settings.THEME}-{name.replace(' ', '-')}-{size}.png", full_page=True)
-            across = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            across = look_at(page, f"{settings.THEME}-{name}-{size}")
             if across > 0 and size == "wide":
                 wrong.append(f"{name}: {across} px too wide: {page.evaluate(TOO_WIDE)}")
     assert not wrong, "\n".join(wrong)

@@ -86,7 +86,7 @@ def test_a_task_or_an_error_is_looked_for_and_the_page_says_in_how_many(viewer, 
     assert ids(viewer, state="ready", q="NOOP") == [wanted]
     assert ids(viewer, state="ready", q="tests.app") == [other, wanted]
     died = dead(broker, error="Traceback\nValueError: password=swordfish no luck\n")
-    dead(broker, error="Traceback\nKeyError: x")
+    dead(broker, error=f"Traceback\nKeyError: password=swordfish {'x' * 1988}")
     assert ids(viewer, state="dead", q="no luck") == [died]
     assert ids(viewer, state="dead", q="swordfish") == []
     assert "2 jobs were looked through, 0 found." in listed(viewer, state="dead", q="nothing such")[1]

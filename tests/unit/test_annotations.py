@@ -125,6 +125,8 @@ def test_a_default_is_always_right():
 def test_values_of_secret_names_are_not_quoted():
     assert "hunter2" not in find_misfit("api_token", int, "hunter2")
     assert "hunter2" not in find_misfit("options", dict[str, int], {"password": "hunter2"})
+    assert "hunter2" not in find_misfit("options", list[int], {"deep": [{"password": "hunter2"}]})
+    assert "hunter2" not in find_misfit("server", int, "https://me:hunter2@example.org")
 
 
 def test_words_and_choices_are_for_people():
