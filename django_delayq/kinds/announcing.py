@@ -76,7 +76,7 @@ def log_run(outcome: Outcome) -> None:
     level = LEVELS.get(run.status, logging.INFO)
     if not logger.isEnabledFor(level):
         return
-    event = run_event(run) | outcome.trace
+    event = run_event(run) | (outcome.trace or {})
     message = f"{event['event']:<9} {event['schedule']}".replace("%", "%%").replace("\n", " ")
     extra = {"delayq": event, **labels_of(run)}
     if outcome.error is None:
@@ -92,8 +92,8 @@ def idempotency_key(run: AnyRun) -> str:
 
 def labels_of(run: RunRow) -> dict[str, str | int]:
     """See `Held.labels`."""
-    labels = {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": idempotency_key(run)}
-    return {**labels, "attempt": run.attempt}
+    key = idempotency_key(run)
+    return {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": key, "attempt": run.attempt}
 
 
 def run_event(run: RunRow) -> dict[str, Any]:

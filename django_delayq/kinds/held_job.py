@@ -72,8 +72,8 @@ class HeldJob(Held):
     @property
     def labels(self) -> dict[str, str | int]:
         """See `Held.labels`."""
-        labels = {"task": self.read.task, "queue": self.shard.queue, "job": self.result_id}
-        return {**labels, "attempt": len(self.state.workers)}
+        attempt = len(self.state.workers)
+        return {"task": self.read.task, "queue": self.shard.queue, "job": self.result_id, "attempt": attempt}
 
     @property
     def waited(self) -> tuple[datetime | None, float | None]:

@@ -38,7 +38,7 @@ class Outcome:
     owner: "Outcome | None" = None
     #: For whoever tells of it: what ended the execution, and the ids of its trace.
     error: BaseException | None = field(default=None, repr=False)
-    trace: dict[str, str] = field(default_factory=dict)
+    trace: dict[str, str] | None = None
     #: What its last attempt has said.
     output: str = ""
 

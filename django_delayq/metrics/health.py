@@ -1,7 +1,7 @@
 """Whether Redis and the database answer: for probes. Says nothing of what is in them."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error, connections
 
@@ -12,9 +12,24 @@ from ..exceptions import BrokerError
 if TYPE_CHECKING:  # the web does without
     from ..worker import Worker
 
+PLAIN = "text/plain; charset=utf-8"
+
 #: A loop, of a worker or a supervisor, that has not come by for so long stands still, however short the leases are. It
 #: sleeps 5 s at most.
 STILL_SECONDS = 30.0
+
+
+class Page(NamedTuple):
+    """What a path answers."""
+
+    status: int
+    body: bytes
+    content_type: str = PLAIN
+
+
+def said(missing: list[str]) -> Page:
+    """Return the page of a probe: 200, or 503 with what is missing."""
+    return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
 
 
 def unready() -> list[str]:

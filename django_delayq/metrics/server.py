@@ -11,10 +11,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
 
 from django.db import connections
 
@@ -22,29 +21,16 @@ from .. import tracing
 from ..worker import Worker
 from ..worker.options import port_word
 from . import health
+from .health import Page, said
 
 logger = logging.getLogger("django_delayq.worker")
 
-PLAIN = "text/plain; charset=utf-8"
 #: Whoever sends or reads nothing for so long is let go.
 TIMEOUT_SECONDS = 10.0
 LOOPBACK = "127.0.0.1"
 
 
-class Page(NamedTuple):
-    """What a path answers."""
-
-    status: int
-    body: bytes
-    content_type: str = PLAIN
-
-
 Pages = Mapping[str, Callable[[], Page]]
-
-
-def said(missing: list[str]) -> Page:
-    """Return the page of a probe: 200, or 503 with what is missing."""
-    return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
 
 
 def pages_of(worker: Worker) -> Pages:
@@ -61,23 +47,20 @@ def pages_of(worker: Worker) -> Pages:
     }
 
 
-@contextmanager
-def served(worker: Worker) -> Iterator[None]:
-    """Listen while a worker works, where it is to. See Note [One port for all processes].
+def served(worker: Worker) -> AbstractContextManager[object]:
+    """Listen, where a worker is to; answer within what is returned. See Note [One port for all processes].
 
     Raises:
         OSError: The port is taken, or the host is none of this machine.
     """
     options = worker.options
     if options.metrics_port is None:
-        yield
-    elif options.tell is None:
-        with Server(options.metrics_host, options.metrics_port, pages_of(worker)):
-            yield
-    else:
-        with Server(LOOPBACK, 0, pages_of(worker)) as server:
-            options.tell(port_word(server.port))
-            yield
+        return nullcontext()
+    if options.tell is None:
+        return Server(options.metrics_host, options.metrics_port, pages_of(worker))
+    server = Server(LOOPBACK, 0, pages_of(worker))
+    options.tell(port_word(server.port))
+    return server
 
 
 class Server:

@@ -8,8 +8,8 @@ from django.views.decorators.http import require_safe
 
 from .. import conf
 from . import MISSING, health, is_there
+from .health import PLAIN
 
-PLAIN = "text/plain; charset=utf-8"
 NO_TOKEN = "Set DELAYQ['METRICS_TOKEN'], and have it sent as: Authorization: Bearer TOKEN"  # noqa: S105
 
 
@@ -53,5 +53,5 @@ def healthz(request: HttpRequest) -> HttpResponse:
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
     """Say whether Redis and the database answer: 503 and their names where they do not."""
-    missing = health.unready()
-    return HttpResponse(f"{', '.join(missing) or 'ok'}\n", PLAIN, status=503 if missing else 200)
+    page = health.said(health.unready())
+    return HttpResponse(page.body, page.content_type, page.status)

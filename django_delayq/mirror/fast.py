@@ -29,15 +29,8 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
     Their states learn their next points within the transaction, whether Redis is there or not.
     """
     if pks and len(pks) <= MOST_AT_ONCE and conf.mirrors():
-        wanted, carried = read_wanted(pks), tracing.carrier()
-        members = [(item.member, item.queue) for item in wanted] if carried else []
-
-        def write(broker: Broker) -> None:
-            with suppress(BrokerError):  # what matters is told by the next one
-                note_trace(broker, members, carried)
-            sync(broker, pks)
-
-        _after_commit("An edit", write, using)
+        members = [(item.member, item.queue) for item in read_wanted(pks)]
+        _after_commit("An edit", _traced(members, lambda broker: sync(broker, pks)), using)
 
 
 def sweep_after_commit(count: int, *, using: str) -> None:
@@ -48,17 +41,9 @@ def sweep_after_commit(count: int, *, using: str) -> None:
 
 def enqueue_after_commit(runs: Sequence[Run], *, using: str) -> None:
     """Put ordered runs into Redis once the current transaction is committed. Never raises because of Redis."""
-    if not runs:
-        return
-    carried = tracing.carrier()
-    members = [(chain.run_member_of(run.pk), run.queue) for run in runs] if carried else []
-
-    def write(broker: Broker) -> None:
-        with suppress(BrokerError):
-            note_trace(broker, members, carried)  # first: it may start at once
-        enqueue_runs(broker, runs)
-
-    _after_commit("An order", write, using)
+    if runs:
+        members = [(chain.run_member_of(run.pk), run.queue) for run in runs]
+        _after_commit("An order", _traced(members, lambda broker: enqueue_runs(broker, runs)), using)
 
 
 def put_after_commit(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], object], *, using: str) -> None:
@@ -83,6 +68,20 @@ def _put(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], object]) -> None
 def _after_commit(what: str, write: Callable[[Broker], object], using: str) -> None:
     if conf.get_config().mirror:
         transaction.on_commit(lambda: _attempt(what, write), using=using, robust=True)
+
+
+def _traced(members: Sequence[tuple[str, str]], write: Callable[[Broker], object]) -> Callable[[Broker], object]:
+    """Have the trace of this moment noted for these (member, queue) before they are written: they may start at once."""
+    carried = tracing.carrier()
+    if not carried:
+        return write
+
+    def note_and_write(broker: Broker) -> None:
+        with suppress(BrokerError):  # what matters is told by the next one
+            note_trace(broker, members, carried)
+        write(broker)
+
+    return note_and_write
 
 
 def _attempt(what: str, write: Callable[[Broker], object]) -> None:

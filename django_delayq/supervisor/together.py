@@ -8,8 +8,8 @@ from http.client import HTTPConnection, HTTPException
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..metrics.health import STILL_SECONDS
-from ..metrics.server import LOOPBACK, Page, Pages, said
+from ..metrics.health import STILL_SECONDS, Page, said
+from ..metrics.server import LOOPBACK, Pages
 from ..metrics.text import CONTENT_TYPE_LATEST, text_of
 from .pool import Pool
 

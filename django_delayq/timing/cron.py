@@ -24,8 +24,9 @@ DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
 
 
-#: The last instant that was asked for, and the answer: whoever judges, records and settles a point asks the same.
-Asked = list[tuple[Any, datetime | None]]
+#: The last second that was asked for, and the answer: whoever judges, records and settles a point asks the same. As
+#: datetimes, the two instants of an hour that a zone has twice would be equal.
+Asked = list[tuple[int | None, datetime | None]]
 
 
 @lru_cache(maxsize=4096)
@@ -35,7 +36,7 @@ def _prepare(
     for name, value, allowed in (("dst_gap", dst_gap, DST_GAP), ("dst_overlap", dst_overlap, DST_OVERLAP)):
         if value not in allowed:
             raise InvalidRecurrence(f"{name} is one of {' and '.join(allowed)}, not {value!r}.", field=name)
-    return compile_cron(expression, key), get_zone(timezone), [("", None)]
+    return compile_cron(expression, key), get_zone(timezone), [(None, None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,11 @@ class Cron:
         return Cron, (self.expression, self.timezone, self.dst_gap, self.dst_overlap, self.key)
 
     def next_after(self, instant: datetime) -> datetime | None:
+        second = seconds(instant)
         asked, found = self._asked[0]
-        if asked != instant:
-            found = from_seconds(self._first(seconds(instant) + 1))
-            self._asked[0] = instant, found
+        if asked != second:
+            found = from_seconds(self._first(second + 1))
+            self._asked[0] = second, found
         return found
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:

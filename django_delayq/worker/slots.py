@@ -276,7 +276,7 @@ class Contexts:
 
     def __init__(self, *, traces: bool = False) -> None:
         self._locale = locale.setlocale(locale.LC_ALL)
-        self._call = spans.execute if traces else _execute
+        self._traces = traces
 
     def execute(self, held: Held) -> bool:
         """Execute an entry in a context of its own. See Note [A context of its own] and `kinds/execution.py`."""
@@ -292,8 +292,4 @@ class Contexts:
 
     def _begin(self, held: Held) -> bool:
         EXECUTING.set(held)
-        return self._call(held)
-
-
-def _execute(held: Held) -> bool:
-    return held.kind.execute(held)
+        return spans.execute(held) if self._traces else held.kind.execute(held)

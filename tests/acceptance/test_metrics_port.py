@@ -9,23 +9,15 @@ import pytest
 
 from tests.acceptance.processes import alive, every_second, processes_of, stop
 from tests.acceptance.support import output_of, wait_until, worker
+from tests.faults.harness.shapes import free_ports
 from tests.integration.test_metrics import get, parsed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def told(port, page="/metrics"):
     """Return the samples of a page, none where nobody listens yet."""
-    try:
-        status, text = get(port, page)
-    except OSError:
-        return {}
+    status, text = answers(port, page) or (0, "")
     return parsed(text) if status == 200 else {}
 
 
@@ -47,7 +39,7 @@ def answers(port, page):
 
 
 def test_a_worker_has_one_port_until_it_ends(broker):
-    port = free_port()
+    (port,) = free_ports(1)
     every_second()
     with worker("--metrics", str(port)) as process:
         wait_until(lambda: sum(succeeded(port).values()) >= 2)
@@ -58,7 +50,7 @@ def test_a_worker_has_one_port_until_it_ends(broker):
 
 
 def test_a_supervisor_has_one_port_for_all_its_processes_also_after_one_was_killed(broker):
-    port = free_port()
+    (port,) = free_ports(1)
     for n in range(6):
         every_second(f"beat {n}")
     with worker("--metrics", str(port), "--processes", "2", "--threads", "2") as process:
@@ -92,7 +84,7 @@ def test_a_taken_port_ends_a_supervisor_with_the_reason(broker):
 
 
 def test_a_process_that_becomes_a_fresh_one_has_its_port_again(broker):
-    port = free_port()
+    (port,) = free_ports(1)
     every_second()
     with worker("--metrics", str(port), "--max-runs-per-process", "2", cold=True) as process:
         wait_until(lambda: "starts afresh" in output_of(process))

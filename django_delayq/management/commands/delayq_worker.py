@@ -7,7 +7,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -158,7 +158,9 @@ class Command(BaseCommand):
 
     def _work(self, worker: Worker) -> int:
         try:
-            with _metrics(worker), listening(conf.get_config().max_output_bytes):
+            with _listening(worker.options):
+                telling = server.served(worker)
+            with telling, listening(conf.get_config().max_output_bytes):
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error
@@ -210,17 +212,6 @@ def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerO
 
 
 @contextmanager
-def _metrics(worker: Worker) -> Iterator[None]:
-    if worker.options.metrics_port is None:
-        yield
-        return
-    with ExitStack() as stack:
-        with _listening(worker.options):
-            stack.enter_context(server.served(worker))
-        yield
-
-
-@contextmanager
 def _metrics_together(options: WorkerOptions) -> Iterator[Callable[[Pool], None]]:
     """Yield what the supervisor calls each time its loop comes by."""
     if options.metrics_port is None:
@@ -229,9 +220,9 @@ def _metrics_together(options: WorkerOptions) -> Iterator[Callable[[Pool], None]
     from django_delayq.supervisor.together import Together
 
     together = Together()
-    with ExitStack() as stack:
-        with _listening(options):
-            stack.enter_context(server.Server(options.metrics_host, options.metrics_port, together.pages))
+    with _listening(options):
+        telling = server.Server(options.metrics_host, options.metrics_port, together.pages)
+    with telling:
         yield together.note
 
 

@@ -138,6 +138,12 @@ def test_a_daily_job_runs_exactly_once_on_every_local_day(zone: str) -> None:
         assert {later - earlier for earlier, later in pairwise(days)} == {timedelta(days=1)}
 
 
+def test_the_two_instants_of_a_local_time_that_comes_twice_have_answers_of_their_own() -> None:
+    cron, first = Cron("*/10 * * * *"), datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = [cron.next_after(first.replace(fold=fold)) for fold in (0, 1)]
+    assert found == [datetime(2026, 10, 25, hour, 40, tzinfo=UTC) for hour in (0, 1)]
+
+
 def test_a_minute_by_minute_job_runs_in_every_real_minute_of_a_year() -> None:
     for zone in (RIGA, LORD_HOWE, TROLL, SANTIAGO):
         cron = Cron("* * * * *", zone)
