@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from .. import conf, failures
 from ..backend import listing
-from ..backend.listing import Listing, SeenJob
+from ..backend.listing import JobState, Listing, SeenJob
 from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, ForeignLayout
@@ -51,14 +51,14 @@ def read_dead() -> DeadJobs:
 
     def read(broker: Broker) -> Listing:
         shards = listing.shards_of(broker, config.queues)
-        return listing.list_dead(config.queues, size=MOST_READ, broker=broker, shards=shards)
+        return listing.list_ended(JobState.DEAD, config.queues, size=MOST_READ, broker=broker, shards=shards)
 
     try:
         found = ask(read) if config.mirror else None
     except (BrokerError, ForeignLayout) as failed:
         found, error, reason = None, failure(failed), str(failed)
     if found is None:
-        found = listing.list_dead(config.queues, size=MOST_READ)
+        found = listing.list_ended(JobState.DEAD, config.queues, size=MOST_READ)
     return DeadJobs(failures.group_dead(found.jobs), len(found.jobs), bool(found.after), error, reason)
 
 

@@ -25,7 +25,7 @@ from .store import LISTED, Flaw, JobState, SeenJob
 
 __all__ = [
     "LISTED", "Flaw", "JobState", "JobTotals", "Listing", "SeenJob", "count_jobs", "find_job", "find_stored",
-    "list_dead", "list_ended", "list_jobs", "search", "shards_of",
+    "list_ended", "list_jobs", "search", "shards_of",
 ]  # fmt: skip
 
 #: More rounds for one page are not made where workers hold nearly all that is looked at.
@@ -185,13 +185,6 @@ def find_job(broker: Broker, wanted: str) -> SeenJob | None:
 
 
 # -- dead jobs, and those that succeeded
-
-
-def list_dead(
-    queues: Sequence[str], *, size: int, after: str = "", broker: Broker | None = None, shards: Sequence[Shard] = ()
-) -> Listing:
-    """Do as `list_ended` does with dead jobs."""
-    return list_ended(JobState.DEAD, queues, size=size, after=after, broker=broker, shards=shards)
 
 
 def list_ended(

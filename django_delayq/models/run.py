@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from .. import setting_rules
 from ..fields import UTCDateTimeField, utcnow
 from .cancellation import Cancellation, run_key
 from .primary import PrimaryModel, PrimaryQuerySet
@@ -42,7 +43,7 @@ class Status(models.TextChoices):
 
 
 OPEN = frozenset(("queued", "running", "retrying"))
-OUTCOMES = frozenset(("succeeded", "failed", "skipped", "lost"))
+OUTCOMES = frozenset(setting_rules.OUTCOMES)
 
 
 class RunQuerySet(PrimaryQuerySet["Run"]):

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger, mirror
 from django_delayq.backend import listing, operating
-from django_delayq.backend.listing import JobState, find_job, find_stored, list_dead, list_jobs, shards_of
+from django_delayq.backend.listing import JobState, find_job, find_stored, list_ended, list_jobs, shards_of
 from django_delayq.backend.operating import Outcome
 from django_delayq.broker import Broker, Shard
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus
@@ -134,7 +134,7 @@ def test_a_page_reads_no_more_texts_than_it_shows_and_asks_as_much_whatever_the_
     Job.objects.bulk_create([made(START_MS + n, number=n) for n in range(300)])
     for after in ("", f"|{START_MS + 150}.0"):
         with CaptureQueriesContext(connection) as queries:
-            page = list_dead(["default", "mail"], size=10, after=after)
+            page = list_ended(JobState.DEAD, ["default", "mail"], size=10, after=after)
         assert (len(page.jobs), len(queries)) == (10, 3)  # one per queue, one for the texts
 
 
@@ -163,7 +163,7 @@ def test_dead_jobs_are_counted_up_to_a_number(broker, monkeypatch):
 )
 def test_nonsense_begins_at_the_first_page(after):
     Job.objects.bulk_create([made(START_MS)])
-    assert len(list_dead(["default"], size=5, after=after).jobs) == 1
+    assert len(list_ended(JobState.DEAD, ["default"], size=5, after=after).jobs) == 1
 
 
 # -- one job
