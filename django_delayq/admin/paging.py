@@ -161,14 +161,17 @@ class PagedChangeList(ChangeList):
                 continue
             if place is not None and number == place.part:
                 rows = self._beyond(rows, place, "lt" if descending else "gt")
-            names = (self._key, "pk") if number == 0 and not self._unique else (self._key if number == 0 else "pk",)
-            rows = rows.order_by(*(self._ordered(name, descending) for name in names))
+            rows = self._in_order(rows, number, descending=descending)
             read = rows.values_list("pk", self._key)[: size + 1 - len(found)]
             found += [Place(number, pk, value) for pk, value in read]
             if len(found) > size or (place is None and len(found) == self._count):
                 break
         shown = found[:size]
         return shown[::-1] if backwards else shown, len(found) > size
+
+    def _in_order(self, rows: QuerySet[Any], part: int, *, descending: bool) -> QuerySet[Any]:
+        names = ("pk",) if part else (self._key,) if self._unique else (self._key, "pk")
+        return rows.order_by(*(self._ordered(name, descending) for name in names))
 
     def _parts(self, *, backwards: bool) -> Iterator[tuple[int, QuerySet[Any]]]:
         """Yield the parts with their numbers. See Note [In parts]."""

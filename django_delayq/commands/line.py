@@ -108,12 +108,7 @@ def _option(key: str, action: argparse.Action, value: Any, *, by_dest: bool) -> 
     texts = action.option_strings
     option = next((text for text in texts if text.startswith("--")), texts[0])
     if action.nargs == 0:
-        if not isinstance(value, bool):
-            raise InvalidArguments(f"{key}: true or false is wanted, not {value!r}.")
-        if isinstance(action, argparse.BooleanOptionalAction):
-            yield next(text for text in texts if text.startswith("--no-") is not value)
-        elif value is (action.const is not False if by_dest else True):
-            yield option
+        yield from _flag(key, action, option, value, by_dest=by_dest)
         return
     values = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
@@ -125,6 +120,15 @@ def _option(key: str, action: argparse.Action, value: Any, *, by_dest: bool) -> 
         raise InvalidArguments(f"{key}: {len(values)} values are not what {option} takes.")
     for each in values:
         yield f"{option}={each}" if option.startswith("--") else f"{option}{each}"
+
+
+def _flag(key: str, action: argparse.Action, option: str, value: Any, *, by_dest: bool) -> Iterator[str]:
+    if not isinstance(value, bool):
+        raise InvalidArguments(f"{key}: true or false is wanted, not {value!r}.")
+    if isinstance(action, argparse.BooleanOptionalAction):
+        yield next(text for text in action.option_strings if text.startswith("--no-") is not value)
+    elif value is (action.const is not False if by_dest else True):
+        yield option
 
 
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:

@@ -126,24 +126,32 @@ def _read_command(command: str) -> _Call:
     return call
 
 
+def _needs_shell(word: str) -> bool:
+    return bool(_OPERATORS.fullmatch(word)) or not {"$", "`"}.isdisjoint(word)
+
+
+def _place_of_manage(words: list[str]) -> int | None:
+    """Return where `manage.py` stands, or what does the same, if the name of a command follows."""
+    for at, (word, following) in enumerate(pairwise(words)):
+        is_django = word == "django" and at > 0 and words[at - 1] == "-m"
+        if is_django or PurePath(word).name in ("manage.py", "django-admin"):
+            return None if following.startswith("-") else at
+    return None
+
+
 def _of_manage(words: list[str], command: str) -> _Call:
     map_it = f"Write a @task that does it, and say which: --map '{command}=app.tasks.name'."
-    if any(_OPERATORS.fullmatch(word) or "$" in word or "`" in word for word in words):
+    if any(map(_needs_shell, words)):
         return _Call(reason=f"It needs a shell: {command!r}. {map_it}")
-    names = [PurePath(word).name for word in words]
-    at = next((place for place, name in enumerate(names) if name in ("manage.py", "django-admin")), -1)
-    if at < 0 and ["-m", "django"] in map(list, pairwise(words)):
-        at = words.index("django")
-    if at < 0 or at + 1 >= len(words) or words[at + 1].startswith("-"):
+    at = _place_of_manage(words)
+    if at is None:
         return _Call(reason=f"A command is no task: {command!r}. {map_it}")
-    before = [word for word, name in zip(words[:at], names, strict=False) if not name.startswith("python")]
+    before = [word for word in words[:at] if not PurePath(word).name.startswith("python")]
     programs = [PurePath(word).name for word in before if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word)]
     if programs and programs[0] not in _WRAPPERS:
         return _Call(reason=f"{programs[0]} runs it: {command!r}. {map_it}")
     call = _Call(tuple(words[at + 1 :]))
-    if "flock" in programs:
-        call.overlap = "skip"
-    if said := [word for word in before if word != "-m"]:
-        because = ": overlap 'skip' does that" if "flock" in programs else ""
-        call.notes.append(f"left out: {' '.join(said)}{because}")
+    call.overlap = "skip" if "flock" in programs else call.overlap
+    if said := " ".join(word for word in before if word != "-m"):
+        call.notes.append(f"left out: {said}" + (": overlap 'skip' does that" if call.overlap == "skip" else ""))
     return call

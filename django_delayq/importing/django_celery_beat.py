@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -33,15 +33,19 @@ def _entry(row: Any) -> Entry:
     args, kwargs = _read(row.args, "[]", "args"), _read(row.kwargs, "{}", "kwargs")
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise Refused("Its args are no list, or its kwargs no object.")
-    phase = None
-    if values["kind"] == "every":
-        begin = row.last_run_at or row.date_changed
-        phase = begin + values["every"] if row.last_run_at or not row.start_time else None
     if row.start_time and values["kind"] != "once":
         values["start_at"] = row.start_time
         if values["kind"] == "cron" and not row.last_run_at:
             notes.append("beat runs it once at its start, whatever the time; here its first time is after that")
-    return Entry(row.name, row.task, args, kwargs, values, phase, (*notes, *more_notes))
+    return Entry(row.name, row.task, args, kwargs, values, _phase(row, values.get("every")), (*notes, *more_notes))
+
+
+def _phase(row: Any, every: timedelta | None) -> datetime | None:
+    """Return a point of an interval that is known; None where there is none, or its start is the first."""
+    if every is None or (row.start_time and not row.last_run_at):
+        return None
+    begin: datetime = row.last_run_at or row.date_changed
+    return begin + every
 
 
 def _when(row: Any) -> tuple[dict[str, Any], list[str]]:

@@ -7,7 +7,7 @@ cron expression, unless a month may be too short. Then the day moves to the 28th
 
 import ast
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -42,14 +42,15 @@ def _entry(row: Any, name: str, conf: Any, options: Options) -> Entry:
     if row.repeats == 0:
         return Entry(name, row.func, skipped="It has run as often as it was to.")
     zone = options.timezone or str(conf.TIME_ZONE or "UTC")
-    values: dict[str, Any] = {"overlap": "allow", "missed": "all" if conf.CATCH_UP else "latest"}
+    missed = "all" if conf.CATCH_UP and row.schedule_type != "C" else "latest"
+    values: dict[str, Any] = {"overlap": "allow", "missed": missed}
     args, kwargs = _arguments(row)
     notes = []
     q_options = kwargs.pop("q_options", {})
     if timeout := q_options.pop("timeout", None):
         values["timeout"] = seconds(timeout)
-    if row.hook or q_options:
-        notes.append(f"left out: {', '.join(sorted({*q_options, *(['hook'] if row.hook else [])}))}")
+    if left_out := sorted({*q_options, *(["hook"] if row.hook else [])}):
+        notes.append(f"left out: {', '.join(left_out)}")
     if row.cluster:
         values["queue"] = row.cluster
     if row.intended_date_kwarg:
@@ -57,8 +58,6 @@ def _entry(row: Any, name: str, conf: Any, options: Options) -> Entry:
     if row.repeats > 0 and row.schedule_type != "O":
         values["max_runs"] = row.repeats
     when, phase = _when(row, zone)
-    if row.schedule_type == "C":
-        values["missed"] = "latest"
     if row.schedule_type == "BW" and zone != "UTC":
         notes.append("two weeks are an interval here: when the clocks change, its hour changes too")
     return Entry(name, row.func, args, kwargs, {**values, **when}, phase, tuple(notes))
@@ -78,14 +77,19 @@ def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
         return {"kind": "every", "every": timedelta(minutes=row.minutes or 1)}, following
     if kind in _EVERY:
         return {"kind": "every", "every": _EVERY[kind]}, following
+    if kind not in ("D", "W", *_MONTHS):
+        raise Refused(f"Schedules of the type {kind!r} are not known here.")
+    return {"kind": "cron", "cron": _calendar(kind, following, zone), "timezone": zone}, None
+
+
+def _calendar(kind: str, following: datetime, zone: str) -> str:
+    """Return the cron expression of a step of the calendar that has this point. See Note [Calendar steps]."""
     local = following.astimezone(get_zone(zone))
     time = f"{local.second} {local.minute} {local.hour}" if local.second else f"{local.minute} {local.hour}"
     if kind == "D":
-        return {"kind": "cron", "cron": f"{time} * * *", "timezone": zone}, None
+        return f"{time} * * *"
     if kind == "W":
-        return {"kind": "cron", "cron": f"{time} * * {local.isoweekday() % 7}", "timezone": zone}, None
-    if kind not in _MONTHS:
-        raise Refused(f"Schedules of the type {kind!r} are not known here.")
+        return f"{time} * * {local.isoweekday() % 7}"
     if max(local.day, following.day) > 28 or local.month != following.month:
         raise Refused(
             f"Its day is the {local.day}. ({following.day}. in UTC): where a month is shorter, django-q2 moves it, and "
@@ -93,7 +97,7 @@ def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
         )
     step = _MONTHS[kind]
     months = ",".join(str(month) for month in sorted((local.month - 1 + step * n) % 12 + 1 for n in range(12 // step)))
-    return {"kind": "cron", "cron": f"{time} {local.day} {'*' if step == 1 else months} *", "timezone": zone}, None
+    return f"{time} {local.day} {'*' if step == 1 else months} *"
 
 
 def _arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -156,13 +156,18 @@ class _Planner:
     def _planned(self, wanted: dict[str, Any], *, lock: bool) -> Step:
         rows = Schedule._base_manager.using(self.using)
         schedule = (rows.select_for_update() if lock else rows).filter(name=self.name).first()
-        if schedule is None:
-            if self.entry.phase is not None:
-                start = wanted["start_at"]
-                wanted["start_at"] = self.entry.phase if start is None else max(self.entry.phase, start)
-            step = Step(self.entry, "create", self.name, notes=self._notes(wanted), schedule=Schedule(), values=wanted)
-            self._set(step, wanted)
-            return step
+        return self._created(wanted) if schedule is None else self._compared(schedule, wanted)
+
+    def _created(self, wanted: dict[str, Any]) -> Step:
+        if self.entry.phase is not None:
+            start = wanted["start_at"]
+            wanted["start_at"] = self.entry.phase if start is None else max(self.entry.phase, start)
+        step = Step(self.entry, "create", self.name, notes=self._notes(wanted), schedule=Schedule(), values=wanted)
+        self._set(step, wanted)
+        return step
+
+    def _compared(self, schedule: Schedule, wanted: dict[str, Any]) -> Step:
+        """Return what is to be done with one that is there."""
         current = _unmarked(schedule)
         if self.entry.phase is not None and not self.choices.overwrite:
             wanted["start_at"] = current["start_at"]

@@ -31,17 +31,21 @@ def read(source: str, options: Options) -> Iterator[Entry]:
         yield guarded(name, path, partial(_entry, name, path, periodic))
 
 
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
+
+
 def _entry(name: str, path: str, periodic: Any) -> Entry:
-    options = {key: value for key, value in periodic.configure_kwargs.items() if value is not None}
+    options = _given(periodic.configure_kwargs)
     task, notes = periodic.task, []
     values: dict[str, Any] = {"kind": "cron", "cron": from_croniter(periodic.cron), "timezone": "UTC"}
     values |= {"overlap": "allow", "missed": "latest", "catch_up_window": _MOST_DELAY}
     values["queue"] = options.pop("queue", None) or task.queue
-    kwargs = {key: value for key, value in (options.pop("task_kwargs", None) or {}).items() if key != "timestamp"}
-    lock = options.pop("lock", None) or task.lock
-    queueing_lock = options.pop("queueing_lock", None) or task.queueing_lock
-    if lock or queueing_lock:
-        values["overlap"] = "queue_one" if lock and not queueing_lock else "skip"
+    kwargs = dict(options.pop("task_kwargs", {}))
+    kwargs.pop("timestamp", None)
+    locks = {name: options.pop(name, None) or getattr(task, name) for name in ("lock", "queueing_lock")}
+    if any(locks.values()):
+        values["overlap"] = "skip" if locks["queueing_lock"] else "queue_one"
         notes.append(f"its lock becomes overlap {values['overlap']!r}: it keeps this schedule from itself, not others")
     if priority := options.pop("priority", None) or task.priority:
         notes.append(f"priority {priority} is left out: what is due first starts first")

@@ -70,29 +70,23 @@ def _put_queues(gauges: Gauges, redis: RedisView) -> None:
     for queue in conf.get_config().queues:
         shards = [shard for shard in redis.shards if shard.queue == queue]
         jobs = [each for each in redis.jobs if each.queue == queue]
-        points = {
-            "depth": sum(shard.due for shard in shards),
-            "oldest": max((shard.oldest_due or 0.0 for shard in shards), default=0.0),
-            "leases": sum(shard.leased for shard in shards),
-        }
-        of_jobs = {
-            "depth": sum(each.ready for each in jobs),
-            "oldest": max((each.oldest_ready or 0.0 for each in jobs), default=0.0),
-            "leases": sum(each.running for each in jobs),
-        }
-        for kind, now in (("points", points), ("jobs", of_jobs)):
-            labels = {"kind": kind, "queue": queue}
-            gauges.put("queue_depth", "What is due and waits for a worker.", now["depth"], **labels)
-            said = "For how long the first of what is due has waited for a worker."
-            gauges.put("queue_oldest_seconds", said, now["oldest"], **labels)
-            gauges.put("queue_leases", "What workers have claimed and not given back.", now["leases"], **labels)
-        said = "What waits for its time: the schedules' next points, and jobs."
-        gauges.put("queue_scheduled", said, sum(shard.members for shard in shards), kind="points", queue=queue)
-        gauges.put("queue_scheduled", said, sum(each.waiting for each in jobs), kind="jobs", queue=queue)
+        _put_kind(gauges, "points", queue, [(each.due, each.oldest_due, each.leased, each.members) for each in shards])
+        _put_kind(gauges, "jobs", queue, [(each.ready, each.oldest_ready, each.running, each.waiting) for each in jobs])
         serving = sum(queue in worker.queues for worker in live)
         gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
         missing = sum(shard.epoch != "built" for shard in shards)
         gauges.put("shards_not_built", "Shards whose index was flushed and is not rebuilt yet.", missing, queue=queue)
+
+
+def _put_kind(gauges: Gauges, kind: str, queue: str, shards: list[tuple[int, float | None, int, int]]) -> None:
+    """Take of each shard how many are due, for how long the first has been, how many are leased, how many wait."""
+    due, oldest, leased, waiting = zip(*shards, strict=True) if shards else ((), (), (), ())
+    gauges.put("queue_depth", "What is due and waits for a worker.", sum(due), kind=kind, queue=queue)
+    said = "For how long the first of what is due has waited for a worker."
+    gauges.put("queue_oldest_seconds", said, max((each or 0.0 for each in oldest), default=0.0), kind=kind, queue=queue)
+    gauges.put("queue_leases", "What workers have claimed and not given back.", sum(leased), kind=kind, queue=queue)
+    said = "What waits for its time: the schedules' next points, and jobs."
+    gauges.put("queue_scheduled", said, sum(waiting), kind=kind, queue=queue)
 
 
 def _put_dead(gauges: Gauges, redis: RedisView | None) -> None:

@@ -120,10 +120,14 @@ def _table(steps: list[importing.Step], differs: tuple[str, ...], *, written: bo
     if any(step.values is not None for step in steps):
         yield from (["", "What differs for all of them:"] if differs else [])
         yield from (f"  - {line}" for line in differs)
+    yield _summary(steps, written=written)
+
+
+def _summary(steps: list[importing.Step], *, written: bool) -> str:
     counts = Counter(step.action for step in steps)
     words = {**{action: pair[written] for action, pair in WORDS.items()}, **OTHERS}
     told = [f"{counts[action]} {word}" for action, word in words.items() if counts[action]]
-    yield f"{len(steps)} entries: {', '.join(told) or 'nothing to do'}." + ("" if written else " Nothing was written.")
+    return f"{len(steps)} entries: {', '.join(told) or 'nothing to do'}." + ("" if written else " Nothing was written.")
 
 
 def _when(step: importing.Step) -> tuple[str, str]:
