@@ -18,7 +18,7 @@ def test_f29_a_poisonous_task_costs_none_of_its_99_neighbours_their_run(workers,
     """Some of the neighbours run for longer than a lease, so that they are killed in the midst of it, repeatedly."""
     gate = tmp_path / "gate"
     gate.touch()
-    at = soon(4)
+    at = soon(8)
     kwargs = {"path": str(trace.path), "gate": str(gate), "how": "exit"}
     healthy = schedules(12, trace, name="slow", seconds=2 * LEASE, **at) + schedules(37, trace, name="quick", **at)
     poison = schedules(1, trace, name="poison", task="tests.faults.tasks.end_process", kwargs=kwargs, **at)

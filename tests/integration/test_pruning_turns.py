@@ -188,7 +188,8 @@ def test_a_worker_prunes_with_its_looks_and_looks_again_at_once_where_there_is_m
     assert worker.upkeep._due["beat"] > 0
 
 
-def test_a_worker_in_burst_mode_prunes_too(worker, old):
+def test_a_worker_in_burst_mode_prunes_too(worker, old, monkeypatch):
+    monkeypatch.setattr("django_delayq.worker.upkeep.BURST_PRUNE_SECONDS", PATIENCE_SECONDS)
     worker.run()
     assert Run.objects.count() == 5
 

@@ -191,6 +191,6 @@ def test_it_tells_how_long_the_last_full_sweep_took_and_how_overdue_the_next_one
     well.note_sweep(json.dumps(note))
     assert re.search(r"^Swept      \S+ \S+ UTC in 4\.2 s, 1,234 mended$", text(), re.MULTILINE)
     well.note_sweep(json.dumps({**note, "at_ms": note["at_ms"] - 645_000}))
-    assert re.search(r" mended; the next one has been due for 45\.\d s$", text(), re.MULTILINE)
+    assert re.search(r" mended; the next one has been due for (4[5-9]|[5-9]\d)\.\d s$", text(), re.MULTILINE)
     drift = ask()[1]["drift"]
     assert drift["swept_seconds"] == 4.2 and 45 <= drift["sweep_overdue_seconds"] < 60
