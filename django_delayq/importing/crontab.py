@@ -129,7 +129,8 @@ def _read_command(command: str) -> _Call:
 def _of_manage(words: list[str], command: str) -> _Call:
     map_it = f"Write a @task that does it, and say which: --map '{command}=app.tasks.name'."
     if any(_OPERATORS.fullmatch(word) or "$" in word or "`" in word for word in words):
-        return _Call(reason=f"It needs a shell: {command!r}. {map_it}")
+        several = "Give each command a line of its own. Or: " if "&&" in words or ";" in words else ""
+        return _Call(reason=f"It needs a shell: {command!r}. {several}{map_it}")
     names = [PurePath(word).name for word in words]
     at = next((place for place, name in enumerate(names) if name in ("manage.py", "django-admin")), -1)
     if at < 0 and ["-m", "django"] in map(list, pairwise(words)):

@@ -1,4 +1,4 @@
-"""Projects that have the backport of Django's tasks beside Django 6, as Wagtail brings it. In a process of their own."""
+"""Projects with the backport of Django's tasks beside Django 6, as Wagtail brings it. In processes of their own."""
 
 import subprocess
 import sys
