@@ -25,7 +25,9 @@ from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.
 TIMEOUT_SECONDS = 2.0
-
+_NO_ALIAS = (
+    "Correct CACHES or DELAYQ['REDIS']. In settings for tests, which need no Redis, set DELAYQ['MIRROR'] to False."
+)
 
 Found = Iterator[checks.CheckMessage]
 
@@ -62,7 +64,7 @@ def check_settings() -> Found:
     try:
         _mirrors()
     except ImproperlyConfigured as error:
-        yield checks.Error(str(error), hint="Correct CACHES or DELAYQ['REDIS'].", id="delayq.E002")
+        yield checks.Error(str(error), hint=_NO_ALIAS, id="delayq.E002")
 
 
 def _mirrors() -> bool:

@@ -1,5 +1,13 @@
-"""Django's tasks framework, from Django 6.0 itself or from its backport on Django 5.2. Contains no behaviour."""
+"""Django's tasks framework, from Django 6.0 itself or from its backport on Django 5.2.
 
+Note [Tasks of the backport]
+The backport may be there beside Django 6: Wagtail brings it, and makes its tasks with it. Both read `TASKS`, and whose
+backend an alias names decides of which of the two classes its tasks are, whichever `@task` makes them. So where the
+default is a backend of the backport, as in the settings that Wagtail describes, all tasks are of its class, ours too.
+They have the same fields and methods.
+"""
+
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import django
@@ -39,8 +47,15 @@ else:
     AnyTask = Task
     AnyResult = TaskResult
 
+
+def is_task(value: object) -> bool:
+    """Say whether this is a task, of Django or of its backport. See Note [Tasks of the backport]."""
+    backport = getattr(sys.modules.get("django_tasks.base"), "Task", Task)
+    return isinstance(value, (Task, backport))
+
+
 __all__ = [
     "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext", "TaskError",
-    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "normalize_json", "task", "task_backends",
+    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "is_task", "normalize_json", "task", "task_backends",
     "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from . import registry
-from .compat import AnyTask, Task
+from .compat import AnyTask, is_task
 from .exceptions import InvalidRecurrence
 from .spelling import did_you_mean
 from .timing import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
@@ -101,7 +101,7 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     values = _values(cron, fields)
 
     def declare(task: T) -> T:
-        if not isinstance(task, Task):
+        if not is_task(task):
             raise TypeError(
                 f"@periodic got {task!r}, which is no task: write @periodic above @task, so that it gets what @task "
                 "makes of the function."

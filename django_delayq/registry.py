@@ -14,7 +14,7 @@ from django.core.signals import setting_changed
 
 from . import conf
 from .commands import COMMAND_TASK
-from .compat import AnyTask, Task
+from .compat import AnyTask, is_task
 from .exceptions import InvalidArguments, UnknownTask
 from .redaction import redact_signature
 from .spelling import did_you_mean
@@ -156,7 +156,7 @@ def _discover() -> dict[str, AnyTask]:
     if conf.get_config().commands:
         modules.append(own)
     values = [value for path in modules for value in vars(import_module(path)).values()]
-    found = {value.module_path: value for value in values if isinstance(value, Task)}
+    found = {value.module_path: value for value in values if is_task(value)}
     if not conf.get_config().commands:  # an app may have imported it
         found.pop(COMMAND_TASK, None)
     return dict(sorted(found.items()))

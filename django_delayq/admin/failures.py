@@ -7,10 +7,11 @@ is for `job_failures.py` to say.
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.http import urlencode
@@ -20,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from .. import failures
 from ..failures import Failures, RunGroup
 from ..fields import utcnow
-from ..models import Dismissal, RedisJob, Schedule
+from ..models import Dismissal, RedisJob, Run, Schedule
 from ..plain import plain
 from ..validators import read_key
 from . import failure_rows as shown
@@ -68,6 +69,36 @@ class Asked(NamedTuple):
         return found, failures.group_failures(found, found.now - span.step * span.number)
 
 
+class ErrorFilter(admin.SimpleListFilter):
+    """The runs of a group of failures, or their schedules. Shown only where a link brought one here."""
+
+    title = gettext_lazy("error")
+    parameter_name = "error"
+
+    @staticmethod
+    def address_of(span: str, digest: str) -> str:
+        """Return the query of a list that shows this group."""
+        return f"?{urlencode({ErrorFilter.parameter_name: f'{span}.{digest}'})}"
+
+    def lookups(self, request: HttpRequest, model_admin: "admin.ModelAdmin[Any]") -> list[tuple[str, str]]:
+        """Offer what is chosen; read the group for this too, once."""
+        value, self._group = self.value(), None
+        if value is None:
+            return []
+        if model_admin.admin_site.get_model_admin(Run).has_view_permission(request):
+            span, _dot, digest = value.partition(".")
+            _found, groups = Asked(span if span in SPANS else "24h", False).groups()
+            self._group = next((group for group in groups if group.digest == digest), None)
+        return [(value, _title(self._group) if self._group else _("There are no such failures any more."))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() is None:
+            return queryset
+        if self._group is None:
+            return queryset.none()
+        return queryset.filter(pk__in=self._group.runs if queryset.model is Run else list(self._group.schedules))
+
+
 class FailuresPage(BaseAdmin):
     """The page, and what is done to a group of runs."""
 
@@ -107,6 +138,9 @@ class FailuresPage(BaseAdmin):
         rows = shown.run_rows(self, groups, now - span.step * span.number, span.step, span.number, linked=linked)
         for group, row in zip(groups, rows, strict=True):
             row["dismissed"] = dismissed.get(group.digest)
+            listed = ErrorFilter.address_of(asked.span, group.digest)
+            row["runs"] = f"{self.address('changelist')}{listed}"
+            row["list"] = f"{self.address('changelist', model='schedule')}{listed}" if linked else ""
             if may:
                 row["again"] = f"{self.address('run-again', group.digest)}{asked.query}"
                 act = "take-back" if row["dismissed"] else "dismiss"

@@ -20,7 +20,7 @@ from . import charts, display, paging
 from .base import column
 from .definitions import definition_of_run
 from .display import Html, instant
-from .failures import FailuresPage
+from .failures import ErrorFilter, FailuresPage
 from .filters import RecentFilter, ScheduleFilter
 from .job_actions import STOP_NOTE
 from .origins import job_of
@@ -32,7 +32,7 @@ class RunAdmin(FailuresPage):
         "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "shown_reason",
         "worker",
     )  # fmt: skip
-    list_filter = ("status", "origin", RecentFilter, ScheduleFilter)
+    list_filter = ("status", "origin", RecentFilter, ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
     search_help_text = gettext_lazy(
         "Schedule or task; in a long ledger, the beginning of either, of existing schedules"

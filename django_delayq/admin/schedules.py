@@ -20,6 +20,7 @@ from ..models import Origin, Run, Schedule
 from . import display, glance, paging
 from .base import Column, column
 from .durations import format_duration
+from .failures import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
@@ -49,7 +50,9 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         models.DateTimeField: {"form_class": InstantField},
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
-    list_filter = (StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter)
+    list_filter = (
+        StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
+    )  # fmt: skip
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description; in a long list, the beginning of name or task")

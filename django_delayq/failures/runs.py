@@ -51,7 +51,7 @@ class Failures(NamedTuple):
 class RunGroup:
     """Failures of one task with one fingerprint. All but `first` is of the time that was asked for.
 
-    `schedules` are their keys and the names they had, what failed last first; some may be deleted.
+    `runs` are their keys; `schedules` their keys and the names they had, what failed last first; some may be deleted.
     """
 
     digest: str
@@ -61,6 +61,7 @@ class RunGroup:
     first: datetime
     is_new: bool = False
     times: list[datetime] = field(default_factory=list)
+    runs: list[int] = field(default_factory=list)
     schedules: dict[int, str] = field(default_factory=dict)
 
 
@@ -96,6 +97,7 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
         group.first = row.at
         if row.at >= since:
             group.times.append(row.at)
+            group.runs.append(row.pk)
             group.schedules.setdefault(row.schedule, row.name)
     yesterday = found.now - NEW
     for group in groups.values():

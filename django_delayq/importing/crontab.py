@@ -142,7 +142,8 @@ def _place_of_manage(words: list[str]) -> int | None:
 def _of_manage(words: list[str], command: str) -> _Call:
     map_it = f"Write a @task that does it, and say which: --map '{command}=app.tasks.name'."
     if any(map(_needs_shell, words)):
-        return _Call(reason=f"It needs a shell: {command!r}. {map_it}")
+        several = "" if {"&&", ";"}.isdisjoint(words) else "Give each command a line of its own. Or: "
+        return _Call(reason=f"It needs a shell: {command!r}. {several}{map_it}")
     at = _place_of_manage(words)
     if at is None:
         return _Call(reason=f"A command is no task: {command!r}. {map_it}")

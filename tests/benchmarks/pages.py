@@ -62,7 +62,20 @@ def run_pages(client: Any) -> dict[str, str]:
     for text in ("report 0000123", "report", "tests.app.tasks.flaky", "no such name"):
         pages[f"runs, search {text!r}"] = f"{RUNS}?{urlencode({'q': text})}"
     pages |= {f"failures, {span}": f"{RUNS}failures/?span={span}" for span in ("24h", "7d")}
+    if error := commonest_error():
+        pages |= {
+            f"{name}, error": f"{address}?error={error}" for name, address in (("runs", RUNS), ("schedules", SCHEDULES))
+        }
     return pages | {"run": f"{RUNS}{run[0]}/change/", "jobs": JOBS, "jobs, dead": f"{JOBS}?state=dead"}
+
+
+def commonest_error() -> str:
+    """Return what the lists are filtered by for the largest group of failures of a week; '' where nothing failed."""
+    from django_delayq.failures import group_failures, read_failures
+
+    now = datetime.now(UTC)
+    groups = group_failures(read_failures(now), now - timedelta(days=7))
+    return f"7d.{max(groups, key=lambda group: len(group.runs)).digest}" if groups else ""
 
 
 def busiest() -> int:

@@ -16,7 +16,7 @@ from django_delayq.admin import job_failures
 from django_delayq.broker.web import forget_broker
 from django_delayq.failures import runs
 from django_delayq.fields import utcnow
-from django_delayq.models import Dismissal, Job, Run
+from django_delayq.models import Dismissal, Job, Run, Schedule
 from tests.integration.admin_pages import HOSTILE, client_for, make, texts
 from tests.integration.job_pages import build, dead, dead_row, forge
 
@@ -135,6 +135,35 @@ def test_what_is_new_is_known_where_a_day_was_read_in_full(boss, broker, monkeyp
     page = boss.get(PAGE)
     assert "of the newest 3." in page.content.decode() and "is not known" not in page.content.decode()
     assert [(row["text"], row["is_new"]) for row in rows_of(page)] == [("New: x", True), ("Old: x", False)]
+
+
+def test_a_group_leads_to_its_runs_and_schedules_in_their_lists(boss, broker):
+    one, two, other = make("one"), make("two"), make("other")
+    wanted = [fail(one, HOUR, "KeyError: 1"), fail(one, reason="KeyError: 2"), fail(two, reason="KeyError: 3")]
+    old, gone = fail(other, 2 * DAY, "KeyError: 4"), fail(make("gone"), reason="KeyError: 5")
+    fail(other, reason="ValueError: x")
+    Schedule.objects.get(name="gone").delete()
+    (row,) = (row for row in rows_of(boss.get(PAGE)) if row["count"] == 4)
+    with CaptureQueriesContext(connection) as queries:
+        found = boss.get(row["list"])
+    assert len(queries) <= 15
+    assert set(found.context["cl"].queryset.values_list("pk", flat=True)) == {one.pk, two.pk}
+    assert "tests.app.tasks.noop: KeyError: #" in found.content.decode(), "the filter says what it is"
+    assert set(boss.get(row["runs"]).context["cl"].queryset) == {*wanted, gone}
+    (week,) = (row for row in rows_of(boss.get(PAGE, {"span": "7d"})) if row["count"] == 5)
+    assert set(boss.get(week["runs"]).context["cl"].queryset) == {*wanted, gone, old}
+    assert "error=" not in boss.get("/admin/django_delayq/schedule/").content.decode()
+
+
+def test_a_group_that_is_gone_or_hidden_lists_nothing_and_says_so(boss, broker):
+    fail(make("one"), reason="KeyError: 1")
+    (row,) = rows_of(boss.get(PAGE))
+    looks = client_for("view_schedule")
+    for client, address in ((boss, f"{row['list']}0"), (boss, f"{row['runs']}0"), (looks, row["list"])):
+        found = client.get(address)
+        assert not found.context["cl"].queryset.exists() and "no such failures any more" in found.content.decode()
+        assert "KeyError" not in found.content.decode() or client is boss
+    assert rows_of(client_for("view_run").get(PAGE))[0]["list"] == ""
 
 
 def test_five_schedules_are_named_with_links_to_those_that_are_there(boss, broker):

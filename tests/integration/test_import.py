@@ -160,6 +160,8 @@ def test_management_commands_need_no_map(tmp_path, settings):
         "0 3 * * * python manage.py tell two 'wor ds' --seconds=2\n"
         "0 3 * * * python manage.py tell --second=soon\n"
         "0 3 * * * python manage.py migrate\n"
+        "0 4 * * * cd /srv && ./manage.py one && ./manage.py two\n"
+        "0 4 * * * ./manage.py one | mail\n"
     )
     why = entries("crontab", str(path), timezone="UTC")["clearsessions"]["reason"]
     assert "'clearsessions', and DELAYQ['COMMANDS'] names none. Add it" in why
@@ -167,6 +169,8 @@ def test_management_commands_need_no_map(tmp_path, settings):
     found = entries("crontab", str(path), timezone="UTC", write=True)
     assert "invalid float" in found["tell --second=soon"]["reason"]
     assert "'migrate' may not be scheduled" in found["migrate"]["reason"] and "Add it" in found["migrate"]["reason"]
+    both, piped = (found.pop(name)["reason"] for name in [*found] if " one " in name)
+    assert "a line of its own" in both and "a line of its own" not in piped and "needs a shell" in piped
     assert {name: entry["action"] for name, entry in found.items()} == {
         "clearsessions": "create", "clearsessions (2)": "create", "tell two wor ds --seconds=2": "create",
         "tell --second=soon": "refuse", "migrate": "refuse",
