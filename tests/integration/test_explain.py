@@ -66,7 +66,7 @@ def test_a_failure_shows_its_last_line(broker):
     ("status", "reason", "sentence", "advice"),
     [
         ("skipped", "overlap", "still busy with an earlier run", "queue_one"),
-        ("skipped", "missed", "No worker was there in time", "missed to all"),
+        ("skipped", "missed", "No worker took it in time", "missed to all"),
         ("skipped", "catch_up_window", "older than the catch-up window", "make catch_up_window longer"),
         ("skipped", "max_catch_up", "max_catch_up (100)", "raise it"),
         ("skipped", "edited", "changed before this was decided", "run now"),
@@ -94,7 +94,7 @@ def test_a_point_inside_a_skipped_stretch_is_explained_by_the_stretch(points, sa
     row(schedule, NOW.replace(day=1, hour=9), last_due_at=NOW.replace(day=12, hour=9), points=points, reason="missed")
     text = told(schedule, at="2026-11-05 09:00")
     assert said in text and "2026-11-01 09:00:00 UTC to 2026-11-12 09:00:00 UTC" in text
-    assert "No worker was there in time" in text
+    assert "No worker took it in time" in text
     assert said not in told(schedule, at="2026-11-13 09:00")
 
 
