@@ -55,6 +55,24 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
         return Redis(error=str(error))
 
 
+def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Problem]:
+    """Return what is wrong, each cause once: what waits for a worker that is missing is late because of that.
+
+    Without `details` it is not told why Redis does not answer: that says where it is.
+    """
+    found = status.judge(snapshot)
+    unserved = {each.queue for each in found if each.code == "no_worker"}
+    found = [each for each in found if each.code != "overdue" or each.queue not in unserved]
+    if len(unserved) > 1 and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
+        text = _("No worker runs, so nothing starts. Start one: manage.py delayq_worker")
+        found = [each for each in found if each.code not in ("no_worker", "jobs_without_worker", "overdue")]
+        found = [status.Problem("no_worker", text), *found]
+    if not details:
+        hidden = _("Redis does not answer.")
+        found = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in found]
+    return found
+
+
 def ask_health(*, details: bool) -> dict[str, Any] | None:
     """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
 
@@ -64,10 +82,7 @@ def ask_health(*, details: bool) -> dict[str, Any] | None:
     if not conf.get_config().mirror:
         return None
     snapshot = status.look_quickly()
-    problems = status.judge(snapshot)
-    if not details:
-        hidden = _("Redis does not answer.")
-        problems = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in problems]
+    problems = problems_of(snapshot, details=details)
     redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
     if redis is None:
         return {"problems": problems, "known": False}
