@@ -59,8 +59,14 @@ class ControlAdmin(BaseAdmin):
         return super().add_view(request, form_url, extra_context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Of whom it is does not change: the history of a row is about one queue or task."""
-        return ("kind", "name") if obj is not None else ()
+        """Of whom it is does not change: the history of a row is about one queue or task. Who it was is shown first."""
+        return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return super().get_fieldsets(request, obj)
+        fields = (("kind", "name"), ("changed_by", "shown_changed"), "paused", "until", "reason", "most")
+        return ((None, {"fields": fields}),)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Offer what there is."""

@@ -170,6 +170,13 @@ def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
 
 
+def argument_line(task: str, args: Any, kwargs: Any) -> str:
+    """Return positional and keyword arguments on one line as they may be shown."""
+    args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
+    named = (f"{plain(name)}={short_json(each)}" for name, each in kwargs.items())
+    return ", ".join([*map(short_json, args), *named])
+
+
 def parameters_of(task: str) -> list[inspect.Parameter] | None:
     """Return a task's parameters; None also where the code cannot even be imported, which the checks report."""
     try:
