@@ -109,9 +109,10 @@ def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
     assert f'<a href="{NOW}">1 run keeps losing its worker</a>' in page.content.decode()
     assert "1 dead job" in text_of(page), "one that Redis has, too"
     assert f'<a href="/admin/django_delayq/control/{row.pk}/change/">queue mail</a>' in page.content.decode()
-    assert "paused (no provider, by ann), 3h ago" in text_of(page)
-    shown = text_of(client_for("view_schedule").get(GLANCE))
-    assert "paused (no provider, by ann), 3h ago" in shown and "/control/" not in shown, shown
+    said = re.compile(r"queue mail ?: paused \(no provider, by ann\), 3h( \d+s)? ago")
+    assert said.search(text_of(page))
+    shown = client_for("view_schedule").get(GLANCE)
+    assert said.search(text_of(shown)) and "/control/" not in shown.content.decode(), "no way there"
     form = boss.get(f"/admin/django_delayq/control/{row.pk}/change/").content.decode()
     assert re.search(r'field-changed_by.*?class="readonly">ann<', form, re.DOTALL), "who it was, on the form itself"
 
@@ -178,7 +179,7 @@ def test_what_is_new_comes_before_what_failed_last(boss, broker):
     page = boss.get(FAILURES)
     assert [row["is_new"] for row in page.context["rows"]] == [True, False]
     assert "1 is new It failed for the first time less than a day ago." in text_of(page)
-    assert "KeyError: 'vat_rate'" in text_of(page) and "7h ago" in text_of(page), "the words of the last one"
+    assert "KeyError: 'vat_rate'" in text_of(page) and "7h" in text_of(page), "the words of the last one"
     Run.objects.all().delete()
     assert "no run has failed" in text_of(boss.get(FAILURES))
 
