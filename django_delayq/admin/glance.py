@@ -114,6 +114,9 @@ class ScheduleChangeList(PagedChangeList):
         found: QuerySet[Schedule] = stateless(rows) if self.is_capped else super().without(relation, rows)
         return found
 
+    def lacks_values(self, request: HttpRequest) -> bool:
+        return request.GET.get("state") == "paused"  # no next due point
+
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
         super().get_results(request)
