@@ -64,7 +64,9 @@ def _named(text: str) -> list[Schedule]:
     found = list(rows.filter(name=text))
     if not found:
         long = paging.is_long(Schedule.objects.all())
-        found = list((rows.beginning(text) if long else rows.filter(name__icontains=text))[:MOST_NAMED])
+        # Of many no order is asked for: PostgreSQL would walk all names for it.
+        some = Schedule.objects.order_by().beginning(text) if long else rows.filter(name__icontains=text)
+        found = sorted(some[:MOST_NAMED], key=lambda row: row.name)
     return found
 
 
