@@ -231,5 +231,5 @@ class AuditPage(BaseAdmin):
         return self.page(
             request, "overview/audit.html", _("Audit"), events=events, asked=asked,
             kinds=[(name, capfirst(str(KINDS[name].model._meta.verbose_name))) for name in kinds],
-            back=self.address("changelist"), **asked.links(before),
+            places=self.places(request, "audit"), **asked.links(before),
         )  # fmt: skip

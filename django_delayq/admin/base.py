@@ -52,6 +52,23 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         name = f"admin:{self._url_name(model or self.opts.model_name, view)}"
         return reverse(name, args=[quote(key) for key in keys], current_app=self.admin_site.name)
 
+    def places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
+        """Return the pages that answer an operator's questions, as far as this person may view them.
+
+        Each is its address, what it is called, and whether it is the one that shows them: `here`, by its view.
+        """
+        may = request.user.has_perm
+        sees = may("django_delayq.view_schedule") or may("django_delayq.change_schedule")
+        found = [
+            ("overview", "changelist", _("At a glance"), sees),
+            ("overview", "now", _("Now"), sees),
+            ("run", "failures", _("Failures"), may("django_delayq.view_run")),
+            ("overview", "coming", _("Coming up"), sees),
+            ("overview", "ask", _("Why not?"), may("django_delayq.view_schedule")),
+            ("overview", "audit", _("Audit"), sees),
+        ]
+        return [(self.address(view, model=model), label, view == here) for model, view, label, sees in found if sees]
+
     def page(
         self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
     ) -> HttpResponse:

@@ -1,5 +1,6 @@
 """Coming up: the next hours as a heat map, the minutes of one, and where the most heaps up. Counts nothing itself."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -13,11 +14,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import coming
+from .. import coming, ledger
 from ..coming import HOUR, Hour, look_into, minute_of
 from ..coming.groups import MINUTE
 from ..fields import utcnow
-from . import charts
+from . import charts, facts
 from .base import BaseAdmin
 
 SPANS = {"24h": (gettext_lazy("24 hours"), 24), "7d": (gettext_lazy("7 days"), 168)}
@@ -60,7 +61,8 @@ class ComingPage(BaseAdmin):
         numbers = {queue: [scaled(each, sample) for each in column] for queue, column in outlook.by_queue().items()}
         return self.page(
             request, "overview/coming.html", _("Coming up"), note=estimate_note(sample),
-            back=self.address("changelist"), queues=sorted(numbers), table=_table(numbers, times),
+            places=self.places(request, "coming"), held=self._held_back(request), queues=sorted(numbers),
+            table=_table(numbers, times),
             spans=[(f"?span={name}", label, name == chosen) for name, (label, _hours) in SPANS.items()],
             heads=[f"{hour:02}" for hour in range(24)] if week else [f"{time:%H}" for time in times],
             corner=_("day") if week else _("queue"), zone=timezone.get_current_timezone_name(),
@@ -74,6 +76,7 @@ class ComingPage(BaseAdmin):
         minute = int(asked) if asked in [str(number) for number in range(60)] else hour.busiest
         due = hour.due(minute, MOST_NAMED + 1) if hour.minutes[minute] or hour.sample.is_estimate else []
         time = timezone.localtime(hour.first)
+        queues = Counter[str]() if hour.sample.is_estimate else Counter(row.queue for row in due)
         return self.page(
             request, "overview/coming_hour.html", _("Coming up: %(hour)s") % {"hour": f"{time:%a %Y-%m-%d %H:%M}"},
             note=estimate_note(hour.sample), back=self.address("coming"), zone=timezone.get_current_timezone_name(),
@@ -86,8 +89,14 @@ class ComingPage(BaseAdmin):
                    for row in due[:MOST_NAMED]],
             count=number(scaled(hour.minutes[minute], hour.sample)), minute=minute, at=clock(hour, minute),
             more=max(0, len(due) - MOST_NAMED), hour=hour.first.isoformat(),
-            spread=self.address("spread") if self.may_spread(request) else "", **context,
+            spread=self.address("spread") if self.may_spread(request) else "", places=self.places(request, "coming"),
+            held=self._held_back(request), shares=queues.most_common(MOST_QUEUES), exact=not hour.sample.is_estimate,
+            **context,
         )  # fmt: skip
+
+    def _held_back(self, request: HttpRequest) -> list[SafeString]:
+        """Return what people hold back now: it may be held back then."""
+        return [facts.held_back(self, request, row) for row in ledger.held_back()]
 
     def may_spread(self, request: HttpRequest) -> bool:
         """Say whether the schedules of a minute may be changed from here."""

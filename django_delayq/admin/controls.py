@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -24,6 +25,11 @@ def _state(row: Control) -> Any:
     return display.badge("busy", _("limited")) if row.most is not None else display.badge("quiet", _("goes on"))
 
 
+def _act(row: Control) -> Any:
+    """Return who changed it last, and when."""
+    return format_html('{}<div class="delayq-note">{}</div>', row.changed_by or "–", display.instant(row.changed_at))
+
+
 class ControlForm(forms.ModelForm):  # type: ignore[type-arg]
     """What is known is offered; the row says what it refuses."""
 
@@ -39,16 +45,18 @@ class ControlAdmin(BaseAdmin):
 
     form = ControlForm
     formfield_overrides = {models.DateTimeField: {"form_class": InstantField}}
-    list_display = ("kind", "name", "shown_state", "reason", "shown_until", "most", "changed_by", "shown_changed")
+    list_display = ("kind", "name", "shown_state", "reason", "shown_until", "most", "shown_act")
     list_display_links = ("name",)
     list_filter = ("kind", "paused")
     search_fields = ("name", "reason")
     ordering = ("kind", "name")
+    sortable_by = ()  # a short list; the marks of an order take the room of a column
     actions = ("resume",)
     change_form_template = "admin/django_delayq/control/change_form.html"
     shown_state = column(gettext_lazy("state"), _state)
     shown_until = column(gettext_lazy("until"), lambda row: display.instant(row.until))
     shown_changed = column(gettext_lazy("changed"), lambda row: display.instant(row.changed_at))
+    shown_act = column(gettext_lazy("changed"), _act)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Lead to the row of what the address names, where there is one already."""
@@ -59,8 +67,14 @@ class ControlAdmin(BaseAdmin):
         return super().add_view(request, form_url, extra_context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Of whom it is does not change: the history of a row is about one queue or task."""
-        return ("kind", "name") if obj is not None else ()
+        """Of whom it is does not change: the history of a row is about one queue or task. Who it was is shown first."""
+        return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return super().get_fieldsets(request, obj)
+        fields = (("kind", "name"), ("changed_by", "shown_changed"), "paused", "until", "reason", "most")
+        return ((None, {"fields": fields}),)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Offer what there is."""
@@ -68,10 +82,11 @@ class ControlAdmin(BaseAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Control, form: Any, change: bool) -> None:
-        """Note who it was; what is not paused has no end and needs no reason."""
+        """Note who it was; what is not paused has no end, and what is not held back at all needs no reason."""
         obj.changed_at, obj.changed_by = utcnow(), request.user.get_username()[:200]
         if not obj.paused:
             obj.until = None
+            obj.reason = obj.reason if obj.most is not None else ""
         super().save_model(request, obj, form, change)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:

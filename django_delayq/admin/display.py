@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from .. import registry
 from ..handover import REASON as REASON_HANDED_OVER
@@ -55,8 +56,18 @@ def status_badge(status: str) -> SafeString:
     return badge(tone_of(status), label)
 
 
+#: What a reason means, where it is one word of ours.
+_REASONS = {
+    "overlap": gettext_lazy("overlap: the run before was still busy"),
+    "missed": gettext_lazy("missed: no worker took it in time"),
+    "poison": gettext_lazy("poison: each worker that ran it died"),
+}
+
+
 def reason_words(run: Run) -> str:
     """Return why a run did not succeed, or who has it now."""
+    if run.status in (Status.SKIPPED, Status.LOST) and run.reason in _REASONS:
+        return str(_REASONS[run.reason])
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
         return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
     return redact_text(run.reason)
@@ -157,6 +168,13 @@ def said(outputs: Iterable[Output]) -> Html:
 def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
     """Return positional and keyword arguments as they may be shown."""
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
+
+
+def argument_line(task: str, args: Any, kwargs: Any) -> str:
+    """Return positional and keyword arguments on one line as they may be shown."""
+    args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
+    named = (f"{plain(name)}={short_json(each)}" for name, each in kwargs.items())
+    return ", ".join([*map(short_json, args), *named])
 
 
 def parameters_of(task: str) -> list[inspect.Parameter] | None:

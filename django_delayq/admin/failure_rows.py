@@ -28,7 +28,7 @@ def words(text: str) -> str:
 
 
 def run_rows(
-    page: BaseAdmin, groups: Sequence[RunGroup], since: datetime, step: timedelta, number: int, *, linked: bool
+    page: BaseAdmin, groups: Sequence[RunGroup], now: datetime, step: timedelta, number: int, *, linked: bool
 ) -> list[dict[str, Any]]:
     """Return a row for each group, in two queries. `linked`: schedules that are there are links."""
     named = {group.digest: list(group.schedules.items())[:SCHEDULES_SHOWN] for group in groups}
@@ -45,11 +45,13 @@ def run_rows(
         {
             "task": display.breakable(plain(group.task)),
             "text": words(group.text),
+            "said": words(group.last.reason),
             "lost": display.status_badge(Status.LOST) if group.last.status == Status.LOST else "",
             "is_new": group.is_new,
             "count": len(group.times),
-            "spark": _spark(group.times, since, step, number),
+            "spark": _spark(group.times, now - step * number, step, number),
             "first": display.instant(group.first),
+            "since": display.relative(group.first, now),
             "last": display.instant(group.last.at),
             "run": page.address("change", group.last.pk, model="run"),
             "schedules": [(plain(name), link(pk)) for pk, name in named[group.digest]],

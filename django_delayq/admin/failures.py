@@ -111,7 +111,7 @@ class FailuresPage(BaseAdmin):
         ]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the groups, what failed last first, and those of dead jobs to whoever may view jobs."""
+        """Show the groups, new ones first, then what failed last, and those of dead jobs to whoever may view jobs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         asked = Asked.of(request)
@@ -124,6 +124,7 @@ class FailuresPage(BaseAdmin):
             rows=self._rows(request, asked, found.now, list(page), dismissed),
             cut=len(found.rows) if found.cut else 0, unknown_whether_new=not found.reaches(found.now - failures.NEW),
             total=sum(len(group.times) for group in listed), hidden=0 if asked.dismissed else len(dismissed),
+            new=sum(group.is_new for group in listed), places=self.places(request, "failures"),
             shows_dismissed=asked.dismissed, other=asked._replace(dismissed=not asked.dismissed).query,
             spans=[(asked._replace(span=name).query, each.label, name == asked.span) for name, each in SPANS.items()],
             **self._dead(request),
@@ -135,7 +136,7 @@ class FailuresPage(BaseAdmin):
         """Return what a template shows of these groups, and what this person may do to them."""
         schedules, span = self._schedules, SPANS[asked.span]
         linked, may = schedules.has_view_permission(request), schedules.may(request, "run_now")
-        rows = shown.run_rows(self, groups, now - span.step * span.number, span.step, span.number, linked=linked)
+        rows = shown.run_rows(self, groups, now, span.step, span.number, linked=linked)
         for group, row in zip(groups, rows, strict=True):
             row["dismissed"] = dismissed.get(group.digest)
             listed = ErrorFilter.address_of(asked.span, group.digest)

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
+from ..status.snapshot import MOST_UNKNOWN
 from ..validators import read_key
 from . import paging
 
@@ -113,7 +114,7 @@ class QueueFilter(ChoiceFilter):
 def used_by(request: Any) -> dict[str, list[str]]:
     """Return what schedules have, asked once for a page."""
     if not hasattr(request, "delayq_used"):
-        request.delayq_used = Schedule.objects.used(MOST_OFFERED)
+        request.delayq_used = Schedule.objects.used(MOST_UNKNOWN)  # of the tasks as many as the health line looks at
     used: dict[str, list[str]] = request.delayq_used
     return used
 
@@ -126,7 +127,9 @@ class UsedFilter(admin.SimpleListFilter):
     fewest = 2
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        names = sorted({*used_by(request)[self.parameter_name], *self.offered(), *filter(None, [self.value()])})
+        names = sorted(
+            {*used_by(request)[self.parameter_name][:MOST_OFFERED], *self.offered(), *filter(None, [self.value()])}
+        )
         return [(name, name) for name in names] if len(names) >= self.fewest else []
 
     def offered(self) -> Iterable[str]:

@@ -3,7 +3,7 @@
 Redis is asked once a page, for a list and for a form.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -55,19 +55,34 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
         return Redis(error=str(error))
 
 
-def ask_health(*, details: bool) -> dict[str, Any] | None:
+def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Problem]:
+    """Return what is wrong, each cause once: what waits for a worker that is missing is late because of that.
+
+    Without `details` it is not told why Redis does not answer: that says where it is.
+    """
+    found = status.judge(snapshot)
+    unserved = {each.queue for each in found if each.code == "no_worker"}
+    found = [each for each in found if each.code != "overdue" or each.queue not in unserved]
+    if len(unserved) > 1 and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
+        text = _("No worker runs, so nothing starts. Start one: manage.py delayq_worker")
+        found = [each for each in found if each.code not in ("no_worker", "jobs_without_worker", "overdue")]
+        found = [status.Problem("no_worker", text), *found]
+    if not details:
+        hidden = _("Redis does not answer.")
+        found = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in found]
+    return found
+
+
+def ask_health(*, details: bool, tasks: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
 
     `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
-    does not: the reason says where Redis is.
+    does not: the reason says where Redis is. `tasks` are those that schedules have, if the page has asked for them.
     """
     if not conf.get_config().mirror:
         return None
-    snapshot = status.look_quickly()
-    problems = status.judge(snapshot)
-    if not details:
-        hidden = _("Redis does not answer.")
-        problems = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in problems]
+    snapshot = status.look_quickly(tasks=tasks)
+    problems = problems_of(snapshot, details=details)
     redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
     if redis is None:
         return {"problems": problems, "known": False}
@@ -99,6 +114,9 @@ class ScheduleChangeList(PagedChangeList):
         found: QuerySet[Schedule] = stateless(rows) if self.is_capped else super().without(relation, rows)
         return found
 
+    def lacks_values(self, request: HttpRequest) -> bool:
+        return request.GET.get("state") == "paused"  # no next due point
+
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
         super().get_results(request)
@@ -110,7 +128,7 @@ class ScheduleChangeList(PagedChangeList):
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
             self.details = self.model_admin.has_change_permission(request)
-            self.health = ask_health(details=self.details)
+            self.health = ask_health(details=self.details, tasks=used_by(request)["task"])
             self.bulk = BulkAction.objects.open().defer("chosen")[:5] if self.details else ()
 
 

@@ -13,7 +13,7 @@ from ..history import Attempt, followed_by
 from ..jobs import attempts_of
 from ..models import Output
 from ..plain import plain
-from ..redaction import redact, redact_arguments, redact_text
+from ..redaction import redact, redact_text
 from ..timing.point import known_ms
 from . import display
 from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
@@ -144,9 +144,7 @@ def short_arguments(seen: SeenJob) -> Html:
     """Return the arguments in a line as they may be shown, cut off where that is long."""
     if seen.call is None:
         return ""
-    args, kwargs = redact_arguments(seen.call.args, seen.call.kwargs, display.parameters_of(seen.call.task))
-    parts = [display.short_json(each) for each in args]
-    line = ", ".join([*parts, *(f"{plain(name)}={display.short_json(each)}" for name, each in kwargs.items())])
+    line = display.argument_line(seen.call.task, seen.call.args, seen.call.kwargs)
     shown = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
     return format_html('<div class="delayq-path delayq-json">{}</div>', shown) if line else ""
 

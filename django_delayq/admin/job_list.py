@@ -21,7 +21,7 @@ from ..jobs import Call, State
 from ..models import RedisJob
 from ..plain import plain
 from ..redaction import redact_text, secret_texts
-from .display import parameters_of
+from .display import argument_line, parameters_of
 
 #: What the address of the list may have beside filters.
 OWN_PARAMETERS = ("state", "after")
@@ -83,14 +83,15 @@ def failure(error: Exception) -> str:
     return _("Redis answers with an error.")
 
 
-def searched(seen: SeenJob) -> list[str]:
-    """Return what of a job is looked into: its task, and the class and the last line of its last error.
+def searched(seen: SeenJob, *, arguments: bool) -> list[str]:
+    """Return what of a job is looked into: its task, the class and the last line of its last error, its `arguments`.
 
     As they may be shown: whoever may not see a secret must not find it letter by letter.
     """
     if seen.call is None or seen.record is None:
         return []
-    return [seen.call.task, *error_of(seen.call, seen.record)]
+    line = argument_line(seen.call.task, seen.call.args, seen.call.kwargs)[:MOST_READ] if arguments else ""
+    return [seen.call.task, *error_of(seen.call, seen.record), line]
 
 
 def error_of(call: Call, record: State) -> tuple[str, str]:
@@ -114,6 +115,8 @@ class JobChangeList(ChangeList):
     listing = Listing([])
     error = ""
     reason = ""
+    #: Whether arguments are shown to this person, and looked into.
+    arguments = False
 
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
         found: dict[str, Any] = super().get_filters_params(params)
@@ -125,7 +128,8 @@ class JobChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Ask Redis for a page and the counts. A POST shows nothing and asks nothing."""
-        self.state = state_of(request)
+        page: Any = self.model_admin
+        self.state, self.arguments = state_of(request), page.may_see_arguments(request)
         if request.method != "POST":
             self._ask(request)
         rows = [as_row(seen) for seen in self.listing.jobs]
@@ -166,7 +170,7 @@ class JobChangeList(ChangeList):
         wanted = self.query[:MOST_TYPED].casefold()
         return listing.search(
             lambda place: read(size=listing.SEARCH_PAGE, after=place),
-            lambda seen: any(wanted in each.casefold() for each in searched(seen)),
+            lambda seen: any(wanted in each.casefold() for each in searched(seen, arguments=self.arguments)),
             size=self.list_per_page,
             after=after,
         )

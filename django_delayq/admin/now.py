@@ -1,13 +1,15 @@
-"""What runs now: where, since when, for how long it still may, with a way to stop it."""
+"""What runs now, what of it seems stuck, and what waits: since when, how long it still may, and a way to stop it."""
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from .. import conf
+from .. import conf, ledger
 from ..backend import listing
 from ..backend.listing import JobState, SeenJob
 from ..broker import Broker
@@ -17,13 +19,17 @@ from ..fields import utcnow
 from ..models import Cancellation, Run, Schedule, Status
 from ..models.cancellation import job_key, run_key
 from ..plain import plain
+from ..status.redis_side import read_redis
+from ..status.snapshot import RedisView
 from ..timing.point import known_ms
-from . import display
+from . import display, facts
 from .base import BaseAdmin
 from .job_list import failure
 
 #: So many of each kind are shown, those that were due first.
 MOST_SHOWN = 100
+#: A run that should have stopped within seconds, and has not for so long, does not listen.
+DEAF = timedelta(seconds=30)
 
 
 class NowPage(BaseAdmin):
@@ -34,30 +40,47 @@ class NowPage(BaseAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         now, may = utcnow(), request.user.has_perm
-        runs = self._runs(request, now) if may("django_delayq.view_run") else []
+        redis = _ask_redis()
+        runs = self._runs(request, now, redis) if may("django_delayq.view_run") else []
         jobs, error = self._jobs(request, now) if may("django_delayq.view_redisjob") else ([], "")
         return self.page(
             request, "overview/now.html", _("Now"), runs=runs, jobs=jobs, error=error, most=MOST_SHOWN,
-            at=display.instant(now), back=self.address("changelist"),
+            at=display.instant(now), places=self.places(request, "now"),
+            waits=[] if redis is None else facts.waiting(self, request, redis, ledger.held_back()),
+            stuck=sum(bool(row["stuck"]) for row in (*runs, *jobs)), count=len(runs) + len(jobs),
         )  # fmt: skip
 
-    def _runs(self, request: HttpRequest, now: datetime) -> list[dict[str, Any]]:
+    def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
+        """Return a row for each run, those that seem stuck first."""
         found = list(Run.objects.filter(status=Status.RUNNING).order_by("due_at")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
         asked = _asked([run_key(run.pk) for run in found])
         may_stop = request.user.has_perm("django_delayq.add_cancellation")
+        live = None if redis is None else {worker.name for worker in redis.workers if worker.live}
         rows = []
         for run in found:
-            since, limit = run.started_at or run.claimed_at, limits.get(run.schedule_id)
+            since, limit, stop = (
+                run.started_at or run.claimed_at,
+                limits.get(run.schedule_id),
+                asked.get(run_key(run.pk)),
+            )
             left = None if limit is None or since is None else since + limit - now
+            stuck = _deaf(stop, now)
+            if left is not None and left <= timedelta(0):
+                stuck.append(_("over its time limit"))
+            if run.reclaims >= facts.OFTEN:
+                text = ngettext("lost its worker %(count)d time", "lost its worker %(count)d times", run.reclaims)
+                stuck.append(text % {"count": run.reclaims})
+            if live is not None and run.worker not in live:
+                stuck.append(_("its worker is silent"))
             rows.append({
                 "name": run.schedule_name, "address": self.address("change", run.pk, model="run"), "task": run.task,
-                "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1,
-                "left": _("over") if left is not None and left <= timedelta(0) else display.milliseconds(left),
-                "stop": self.address("stop", run.pk, model="run") if may_stop else "",
-                **_common(since, asked.get(run_key(run.pk)), now),
+                "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1, "stuck": stuck,
+                "due": display.instant(run.due_at),
+                "left": _("no limit") if left is None else display.milliseconds(max(left, timedelta(0))),
+                "stop": self.address("stop", run.pk, model="run") if may_stop else "", **_common(since, stop, now),
             })  # fmt: skip
-        return rows
+        return sorted(rows, key=lambda row: not row["stuck"])
 
     def _jobs(self, request: HttpRequest, now: datetime) -> tuple[list[dict[str, Any]], str]:
         """Return a row for each job that a worker has, or what to say instead."""
@@ -75,9 +98,10 @@ class NowPage(BaseAdmin):
             return [], failure(error)
         asked = _asked([job_key(job.result_id) for job in found if job.result_id])
         may_stop = request.user.has_perm("django_delayq.change_redisjob")
-        return [
+        rows = [
             {
                 "name": plain(job.call.task) if job.call else "–",
+                "stuck": _deaf(asked.get(job_key(job.result_id or "")), now),
                 "queue": job.shard.queue,
                 "worker": plain(job.worker),
                 "address": self.address("change", job.result_id, model="redisjob") if job.result_id else "",
@@ -85,7 +109,16 @@ class NowPage(BaseAdmin):
                 **_common(known_ms(job.at_ms), asked.get(job_key(job.result_id or "")), now),
             }
             for job in found
-        ], ""
+        ]
+        return sorted(rows, key=lambda row: not row["stuck"]), ""
+
+
+def _ask_redis() -> RedisView | None:
+    """Return what Redis knows; None where it does not answer, which other pages tell, or where nobody asks it."""
+    try:
+        return ask(partial(read_redis, server=False)) if conf.get_config().mirror else None
+    except BrokerError:
+        return None
 
 
 def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -> dict[str, Any]:
@@ -96,6 +129,11 @@ def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -
         "lasts": display.milliseconds(None if since is None else now - since),
         "asked": "" if asked is None else display.badge("warn", text, asked.asked_by),
     }
+
+
+def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:
+    """Return that a stop was asked for in vain, where it was."""
+    return [_("does not stop")] if asked is not None and now - asked.asked_at > DEAF else []
 
 
 def _asked(keys: list[str]) -> dict[str, Cancellation]:

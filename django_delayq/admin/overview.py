@@ -1,14 +1,12 @@
 """At a glance: what is wrong and what to do, what was done of late, queues, workers, servers. Asks, and shows."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import connections
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils import timezone
@@ -22,16 +20,15 @@ from django.views.decorators.http import require_POST
 from .. import conf, ledger, minutes, status
 from ..counters import LAG, Tally, by_queue, outcomes, percentile
 from ..fields import utcnow
-from ..models import BulkAction, Condition, Control, Overview, Schedule, ScheduleState
+from ..models import Control, Overview
 from ..plain import plain
 from ..status.snapshot import RedisView, Snapshot
-from . import charts, display
+from . import charts, display, facts, glance
+from .asking import AskPage
 from .audit import AuditPage
 from .now import NowPage
 from .spreading import SpreadPage
 
-#: Of failing schedules, dead jobs and the like so many are counted.
-MOST_COUNTED = 1000
 #: Rates are those of so many minutes.
 RATE_MINUTES = 5
 
@@ -50,7 +47,7 @@ SPANS = {
     "24h": Span(gettext_lazy("24 hours"), 30, 48, "%H:%M"),
     "7d": Span(gettext_lazy("7 days"), 240, 42, "%a %H:%M"),
 }
-KINDS = {"points": gettext_lazy("Due points"), "jobs": gettext_lazy("Jobs")}
+KINDS = {"points": gettext_lazy("Scheduled runs"), "jobs": gettext_lazy("Jobs")}
 #: What a chart tells apart, from the bottom: its tone, and what it is called.
 TONES = {"succeeded": "good", "retried": "busy", "skipped": "warn", "failed": "bad"}
 NAMES = {
@@ -63,7 +60,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(SpreadPage, NowPage, AuditPage):
+class OverviewAdmin(SpreadPage, NowPage, AuditPage, AskPage):
     """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
@@ -74,6 +71,7 @@ class OverviewAdmin(SpreadPage, NowPage, AuditPage):
             self.route("", self.changelist_view, "changelist"),
             self.route("now/", self.now_view, "now"),
             self.route("audit/", self.audit_view, "audit"),
+            self.route("ask/", self.ask_view, "ask"),
             self.route("coming/", self.coming_view, "coming"),
             self.route("coming/spread/", require_POST(self.spread_view), "spread"),
         ]
@@ -117,60 +115,35 @@ class OverviewAdmin(SpreadPage, NowPage, AuditPage):
         details = self.may_see_details(request)
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
-        held = ledger.held_back()
+        held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
-            problems=_problems(snapshot, details=details), facts=list(self._facts(held)), charts=list(_charts(span)),
-            queues=_queues(redis, self._held(request, held)), workers=_workers(redis),
+            problems=_problems(snapshot, details=details), facts=list(facts.told(self, request, held, redis)),
+            charts=list(_charts(span)),
+            queues=_queues(redis, self._named_queue(request, held, redis)), workers=_workers(redis),
             servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
-            now=self.address("now"), coming=self.address("coming"), audit=self.address("audit"),
-            failures=self.address("failures", model="run") if request.user.has_perm("django_delayq.view_run") else "",
+            places=self.places(request, "changelist"),
         )  # fmt: skip
 
-    def _held(self, request: HttpRequest, held: Sequence[Control]) -> Callable[[str], SafeString]:
-        """Return what says of a queue what people hold back of it, with a link to where they do."""
+    def _named_queue(
+        self, request: HttpRequest, held: Sequence[Control], redis: RedisView | None
+    ) -> Callable[[str], SafeString]:
+        """Return what says of a queue what holds it up, with a link to where people hold it back."""
         rows = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
 
         def shown(queue: str) -> SafeString:
             row = rows.get(queue)
             told = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
+            if redis is not None and not facts.is_served(redis, queue):
+                told = format_html("{} {}", told, display.badge("quiet", _("no worker")))
             if not request.user.has_perm("django_delayq.add_control"):
                 return format_html("{} {}", queue, told)
             address = f"{self.address('add', model='control')}?{urlencode({'name': queue, 'paused': 'on'})}"
-            return format_html('{} {} <a href="{}">{}</a>', queue, told, address, _("Pause or limit"))
+            change = _("Change") if row is not None else _("Pause or limit")
+            return format_html('{} {} <a class="delayq-note" href="{}">{}</a>', queue, told, address, change)
 
         return shown
-
-    def _facts(self, held: Sequence[Control]) -> Iterator[tuple[str, Any]]:
-        """Yield (tone, words with a link) of what a person should look at."""
-        states = ScheduleState.objects.filter(schedule__enabled=True)
-        schedules, jobs = self.address("changelist", model="schedule"), self.address("changelist", model="redisjob")
-        failing, parked = _count(states.filter(failing_streak__gt=0)), _count(states.filter(condition=Condition.PARKED))
-        dead = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
-        paused, orders = _count(Schedule.objects.paused()), _count(BulkAction.objects.open())
-        for number, tone, words, address in (
-            (
-                failing,
-                "bad",
-                ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing),
-                "?state=failing",
-            ),
-            (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), "?state=parked"),
-            (dead, "bad", ngettext("%(count)s dead job", "%(count)s dead jobs", dead), f"{jobs}?state=dead"),
-            (paused, "quiet", ngettext("%(count)s is paused", "%(count)s are paused", paused), "?state=paused"),
-            (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), ""),
-        ):
-            if number:
-                shown = f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
-                address = address if address.startswith("/") else f"{schedules}{address}"
-                yield tone, format_html('<a href="{}">{}</a>', address, words % {"count": shown})
-        for row in held:
-            yield "warn", f"{row}: {row.standing}"
-
-
-def _count(rows: QuerySet[Any]) -> int:
-    return rows.order_by().values("pk")[: MOST_COUNTED + 1].count()
 
 
 def _look(*, server: bool) -> Snapshot | None:
@@ -178,15 +151,7 @@ def _look(*, server: bool) -> Snapshot | None:
 
 
 def _problems(snapshot: Snapshot | None, *, details: bool) -> list[status.Problem]:
-    if snapshot is None:
-        return []
-    found = status.judge(snapshot)
-    hidden = _("Redis does not answer.")
-    return (
-        found
-        if details
-        else [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in found]
-    )
+    return [] if snapshot is None else glance.problems_of(snapshot, details=details)
 
 
 def _charts(span: Span) -> Iterator[dict[str, Any]]:
@@ -231,7 +196,7 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s" if value < 60 else f"{value / 60:g} min"
 
 
-def _queues(redis: RedisView | None, shown: Callable[[str], SafeString]) -> list[list[Any]]:
+def _queues(redis: RedisView | None, shown: Callable[[str], SafeString]) -> list[tuple[Any, list[tuple[str, Any]]]]:
     """Return a row for each queue: its name, points, jobs, the oldest, and what was done in a minute of late."""
     if redis is None:
         return []
@@ -245,14 +210,19 @@ def _queues(redis: RedisView | None, shown: Callable[[str], SafeString]) -> list
             number for kind in KINDS for name, number in outcomes(done.get((jobs.queue, kind), {})).items()
             if not name.startswith("skipped")
         )  # fmt: skip
-        rows.append([
-            shown(jobs.queue), waiting - due - leased, due, leased, jobs.waiting, jobs.ready, jobs.running, jobs.dead,
-            display.milliseconds(timedelta(seconds=oldest)) if oldest else "–", f"{ended / RATE_MINUTES:,.1f}",
-        ])  # fmt: skip
+        points, of_jobs = KINDS["points"], KINDS["jobs"]
+        rows.append((shown(jobs.queue), [
+            (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
+            (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
+            (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('running')}", jobs.running),
+            (f"{of_jobs}: {_('dead')}", jobs.dead),
+            (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
+            (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
+        ]))  # fmt: skip
     return rows
 
 
-def _workers(redis: RedisView | None) -> list[list[Any]]:
+def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
     rows = []
     for worker in redis.workers if redis else ():
         beat = display.milliseconds(timedelta(seconds=worker.heartbeat_age))
@@ -260,16 +230,10 @@ def _workers(redis: RedisView | None) -> list[list[Any]]:
         memory = "–" if worker.memory_mb is None else f"{worker.memory_mb} MiB"
         since = "–" if worker.uptime is None else display.instant(utcnow() - timedelta(seconds=worker.uptime))
         mark = "" if worker.live else display.badge("bad", _("silent"))
-        rows.append(
-            [
-                plain(worker.name),
-                ", ".join(map(plain, worker.queues)),
-                busy,
-                memory,
-                since,
-                format_html("{} {}", beat, mark),
-            ]
-        )
+        rows.append([
+            ("", plain(worker.name)), (_("queues"), ", ".join(map(plain, worker.queues))), (_("threads busy"), busy),
+            (_("memory"), memory), (_("since"), since), (_("last sign of life"), format_html("{} {}", beat, mark)),
+        ])  # fmt: skip
     return rows
 
 

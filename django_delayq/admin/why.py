@@ -1,5 +1,8 @@
-"""Why did this run, or not? A time is typed; the sentences of `delayq_explain` appear, and the runs behind them."""
+"""Why did this run, or not? A time is typed; the sentences of `delayq_explain` appear, the runs behind them, and what
+people did round that time to the schedule, its queue and its task.
+"""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -8,13 +11,16 @@ from django.utils.translation import gettext as _
 
 from .. import explain
 from ..fields import utcnow
-from ..models import Run, Schedule
+from ..models import Control, Run, Schedule
 from ..plain import plain
 from ..timing.zone import get_zone
+from .audit import KINDS, Asked, Event, read
 from .base import BaseAdmin
 from .display import instant, status_badge, zone_of
 
 RUNS_SHOWN = 10
+#: So many acts are shown of before that time, and so many of the day after it.
+ACTS_SHOWN = 3
 
 
 class WhyPage(BaseAdmin):
@@ -28,7 +34,7 @@ class WhyPage(BaseAdmin):
         if schedule is None:
             raise Http404(_("There is no such schedule; it may have been deleted."))
         typed, details = request.GET.get("at", "").strip(), self.has_change_permission(request, schedule)
-        lines, runs, error = list[str](), list[dict[str, Any]](), ""
+        lines, runs, error, moment = list[str](), list[dict[str, Any]](), "", None
         try:
             get_zone(schedule.timezone)
             if typed:
@@ -42,7 +48,8 @@ class WhyPage(BaseAdmin):
         return self.page(
             request, "schedule/why.html", _("Why did “%(name)s” run, or not?") % {"name": schedule.name}, typed=typed,
             lines=[plain(line) for line in lines], error=error, zone=schedule.timezone, runs=runs,
-            back=self.address("change", pk),
+            back=self.address("change", pk), places=self.places(request, "ask"),
+            events=self._acts(request, schedule, utcnow() if moment is None else moment.first),
         )  # fmt: skip
 
     def _runs(self, request: HttpRequest, schedule: Schedule, moment: explain.Moment) -> list[dict[str, Any]]:
@@ -58,3 +65,22 @@ class WhyPage(BaseAdmin):
             }
             for run in inside.order_by("due_at")[:RUNS_SHOWN]
         ]
+
+    def _acts(self, request: HttpRequest, schedule: Schedule, at: datetime) -> list[Event]:
+        """Return what people did shortly before and after that time, of what this person may view, the newest first."""
+        about = [("schedule", schedule.pk)]
+        if request.user.has_perm("django_delayq.view_control"):
+            about += [
+                ("control", row.pk) for row in Control.objects.all() if row.concerns(schedule.queue, schedule.task)
+            ]
+        found: list[Event] = []
+        for kind, pk in about:
+            events, _before = read(Asked(kind=kind, key=str(pk)), [kind])
+            found += events
+        found.sort(key=lambda event: event.at, reverse=True)
+        after = [event for event in found if at < event.at <= at + timedelta(days=1)]
+        page = [*after[-ACTS_SHOWN:], *[event for event in found if event.at <= at][:ACTS_SHOWN]]
+        for event in page:
+            event.label = str(KINDS[event.kind].model._meta.verbose_name)
+            event.address = "" if event.gone else self.address("history", event.key, model=event.kind)
+        return page

@@ -21,8 +21,9 @@ WHY: dict[Status | tuple[Status, str], str] = {
         "the interval longer than the task takes."
     ),
     (Status.SKIPPED, "missed"): gettext_noop(
-        "No worker was there in time, and the policy for missed points leaves this one out. To run every missed "
-        "point set missed to all; to take a late one for punctual make grace longer."
+        "No worker took it in time: none was alive or free, or somebody had paused its queue or task. The policy for "
+        "missed points leaves such a one out. To run every missed point set missed to all; to take a late one for "
+        "punctual make grace longer."
     ),
     (Status.SKIPPED, "catch_up_window"): gettext_noop(
         "It was older than the catch-up window when a worker came. To run older points make catch_up_window longer "

@@ -1,6 +1,7 @@
 """One due point: the row that decided it, or why there is none. Changes nothing."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
@@ -8,11 +9,13 @@ from django.utils.translation import ngettext
 
 from .. import chain, ledger
 from ..exceptions import InvalidRecurrence
-from ..models import Origin, Run, Schedule, Status
+from ..models import Definition, Origin, Run, Schedule, Status
 from ..models.run import OPEN
+from ..models.values import from_json
 from ..preview import clock_changes
 from ..timing import Cron, Recurrence, Windowed, from_ms, to_ms
 from ..timing.point import MICROSECOND
+from ..words import describe
 from .moment import Moment
 from .outcome import describe_run, shown, span
 from .standing import Standing
@@ -27,6 +30,8 @@ def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details:
     rows = _rows(schedule, moment)
     for row in rows[:MOST_ROWS]:
         lines += describe_run(row, schedule, standing.zone)
+        if (row.status, row.reason) == (Status.SKIPPED, "overlap"):
+            lines += _busy_with(standing, row)
     if len(rows) > MOST_ROWS:
         lines.append(_("There are more rows in this time; name the second to see them."))
     if any(row.status in OPEN and not row.apart for row in rows):
@@ -43,6 +48,36 @@ def _rows(schedule: Schedule, moment: Moment) -> list[Run]:
     reaching = [row for row in before if row.last_due_at is not None and row.last_due_at >= moment.first]
     inside = own.filter(due_at__gte=moment.first, due_at__lt=moment.end).order_by("due_at")[: MOST_ROWS + 1]
     return [*reaching, *inside]
+
+
+def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
+    """Yield which run the schedule was busy with when this one came due."""
+    own = Run._base_manager.using(ledger.database()).filter(schedule_id=skipped.schedule_id, origin=Origin.DUE)
+    for row in own.filter(due_at__lt=skipped.due_at).order_by("-due_at")[:MOST_ROWS]:
+        if row.status in OPEN:
+            yield standing.at(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)
+        elif row.finished_at is not None and row.status != Status.SKIPPED:
+            values = {"time": shown(row.due_at, standing.zone), "end": shown(row.finished_at, standing.zone)}
+            yield _("It was busy with the run of %(time)s, which ended at %(end)s.") % values
+        else:
+            continue
+        return
+
+
+def _as_it_was(standing: Standing, instant: datetime) -> Iterator[str]:
+    """Yield what the definition of that time said, where it was kept and says something else than the one of now."""
+    kept = Definition.objects.using(ledger.database()).filter(schedule=standing.schedule.pk, replaced_at__gt=instant)
+    found = kept.order_by("replaced_at", "pk").first()
+    if found is None:
+        return
+    values = from_json(Schedule, found.values)
+    if not values["enabled"]:
+        reason = f" ({values['pause_reason']})" if values["pause_reason"] else ""
+        yield _("The schedule was paused then%(reason)s: no run started.") % {"reason": reason}
+    with suppress(InvalidRecurrence):
+        then = describe(Schedule(**values).recurrence)
+        if then != describe(standing.schedule.recurrence):
+            yield _("Its recurrence was then: %(words)s.") % {"words": then}
 
 
 def _undecided(standing: Standing, moment: Moment) -> Iterator[str]:
@@ -75,6 +110,8 @@ def _undecided(standing: Standing, moment: Moment) -> Iterator[str]:
 
 def _no_point(standing: Standing, rule: Recurrence, moment: Moment) -> Iterator[str]:
     schedule = standing.schedule
+    if moment.first <= schedule.effective_from:
+        yield from _as_it_was(standing, moment.first)
     yield standing.at(_("%(time)s is no due point of the definition as it is now."), moment.first)
     if schedule.start_at is not None and moment.end <= schedule.start_at:
         yield standing.at(_("It begins at %(time)s (start_at)."), schedule.start_at)
@@ -111,6 +148,7 @@ def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Itera
         return
     if point <= schedule.effective_from:
         yield standing.at(_("%(time)s: not run."), point)
+        yield from _as_it_was(standing, point)
         yield _edited(standing)
         return
     if state.last_due_at is not None and point <= state.last_due_at:

@@ -77,7 +77,7 @@ def read_failures(now: datetime) -> Failures:
 
 
 def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
-    """Return the groups of what has failed since then, what failed last first.
+    """Return the groups of what has failed since then: new ones first, then what failed last.
 
     A group is new if its first failure is less than `NEW` old, as far as was read; where less than that was read,
     nobody knows, and none is.
@@ -102,4 +102,4 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
     yesterday = found.now - NEW
     for group in groups.values():
         group.is_new = group.first >= yesterday and found.reaches(yesterday)
-    return list(groups.values())
+    return sorted(groups.values(), key=lambda group: not group.is_new)

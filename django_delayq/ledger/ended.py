@@ -15,6 +15,7 @@ from ..fields import utcnow
 from ..models import Job, JobStatus
 from ..timing.point import EPOCH
 from .jobs import _jobs
+from .reading import count_up_to
 
 #: When a job ended, and its primary key: jobs are listed in this order, backwards.
 EndKey = tuple[datetime, int]
@@ -66,12 +67,11 @@ def load_ended(pks: Sequence[int], *, dead: bool) -> dict[int, Job]:
 
 
 def count_dead(queues: Sequence[str], most: int) -> int:
-    """Count the dead jobs of these queues, up to about `most`. Those that have expired count until they are deleted."""
-    total = 0
-    for queue in queues:
-        if total < most:
-            total += _dead(queue).values("pk")[: most - total].count()
-    return total
+    """Count the dead jobs of these queues, up to `most`, in one query.
+
+    Those that have expired count until they are deleted.
+    """
+    return min(most, sum(count_up_to(most - 1, *map(_dead, queues)))) if queues else 0
 
 
 def _as_read(job: Job) -> QuerySet[Job]:

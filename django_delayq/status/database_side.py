@@ -1,5 +1,6 @@
 """What the database knows, and how far Redis differs from it: a few counts, whatever the number of schedules."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -85,17 +86,18 @@ def _refused() -> Named | None:
     return Named(count, tuple(names))
 
 
-def find_unknown() -> Named | None:
+def find_unknown(used: Sequence[str] | None = None) -> Named | None:
     """Return the enabled schedules whose task no installed app has; None where the tasks cannot be read.
 
-    Which tasks there are is told by steps through their index, and only rows of unknown ones are read.
+    Which tasks there are is told by `used`, else by steps through their index, and only rows of unknown ones are read.
 
     Raises:
         DatabaseError: The database does not answer.
     """
     schedules = Schedule.objects.using(ledger.database())
     try:
-        unknown = [path for path in schedules.used(MOST_UNKNOWN)["task"] if registry.find_task(path) is None]
+        used = schedules.used(MOST_UNKNOWN)["task"] if used is None else used
+        unknown = [path for path in used if registry.find_task(path) is None]
     except DatabaseError:
         raise
     except Exception:  # the checks report it

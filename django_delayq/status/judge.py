@@ -104,18 +104,28 @@ def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
     oldest = max(shard.oldest_due or 0.0 for shard in shards)
     if oldest > max_lag:
         text = _(
-            "In queue %(queue)s an entry has been due for %(seconds)d s, more than %(most)g s. If its workers are "
-            "busy, start more of them or with more threads; else look at their log."
+            "In queue %(queue)s something has been due for %(span)s, more than %(most)g s. If its workers are busy, "
+            "start more of them or with more threads; else look at their log."
         )
-        yield Problem("overdue", text % {"queue": queue, "seconds": oldest, "most": max_lag}, queue=queue)
+        yield Problem("overdue", text % {"queue": queue, "span": _span(oldest), "most": max_lag}, queue=queue)
+
+
+def _span(seconds: float) -> str:
+    """Return "95 s", "17 min" or "16 h"."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Iterator[Problem]:
     """A queue of jobs that nobody serves is no problem while none of them could run: another host may be about to."""
     if members:
         text = ngettext(
-            "No live worker serves queue %(queue)s, which holds %(count)d entry. Start one: manage.py delayq_worker",
-            "No live worker serves queue %(queue)s, which holds %(count)d entries. Start one: manage.py delayq_worker",
+            "No live worker serves queue %(queue)s: %(count)d schedule or run of it cannot start. Start a worker: "
+            "manage.py delayq_worker --queues %(queue)s",
+            "No live worker serves queue %(queue)s: %(count)d of its schedules and runs cannot start. Start a worker: "
+            "manage.py delayq_worker --queues %(queue)s",
             members,
         )
         yield Problem("no_worker", text % {"queue": queue, "count": members}, queue=queue)
@@ -123,13 +133,13 @@ def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Ite
         if jobs.queue == queue and (jobs.oldest_ready or 0.0) > max_lag:
             count = jobs.waiting + jobs.ready + jobs.running
             text = ngettext(
-                "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has "
-                "%(count)d job in all. Start one: manage.py delayq_worker",
-                "No live worker serves queue %(queue)s, in which a job has been ready for %(seconds)d s; it has "
-                "%(count)d jobs in all. Start one: manage.py delayq_worker",
+                "No live worker serves queue %(queue)s, in which a job has been ready for %(span)s; it has %(count)d "
+                "job in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
+                "No live worker serves queue %(queue)s, in which a job has been ready for %(span)s; it has %(count)d "
+                "jobs in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
                 count,
             )
-            values = {"queue": queue, "seconds": jobs.oldest_ready, "count": count}
+            values = {"queue": queue, "span": _span(jobs.oldest_ready or 0.0), "count": count}
             yield Problem("jobs_without_worker", text % values, queue=queue)
 
 

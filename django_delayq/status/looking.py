@@ -61,10 +61,10 @@ def look(*, seconds: float) -> Snapshot:
     return snapshot
 
 
-def look_quickly(*, server: bool = False) -> Snapshot:
+def look_quickly(*, server: bool = False, tasks: Sequence[str] | None = None) -> Snapshot:
     """Look at what is asked of Redis and of both together, as a web request may: on a short leash, in its own thread.
 
-    With `server` Redis is asked about itself too.
+    With `server` Redis is asked about itself too. `tasks` are up to MOST_UNKNOWN paths that schedules have, if known.
 
     Raises:
         DatabaseError: The database does not answer.
@@ -75,7 +75,7 @@ def look_quickly(*, server: bool = False) -> Snapshot:
         snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
-        snapshot.unknown_tasks = find_unknown()
+        snapshot.unknown_tasks = find_unknown(tasks)
         if snapshot.redis.late:  # else nobody asks whether that is what people want
             snapshot.held_back = ledger.held_back()
     except BrokerError as error:

@@ -43,6 +43,12 @@ def schedule_pages(client: Any) -> dict[str, str]:
     pages |= {f"schedules, {name} {value}": f"{SCHEDULES}?{name}={value}" for name, value in filters}
     pages |= {f"coming, {span}": f"{COMING}?span={span}" for span in ("24h", "7d")}
     pages |= {"at a glance": f"{OVERVIEW}", "at a glance, 7d": f"{OVERVIEW}?span=7d", "now": f"{OVERVIEW}now/"}
+    pages |= {
+        "audit": f"{OVERVIEW}audit/",
+        "ask, a time": f"{OVERVIEW}ask/?at=10:00",
+        "ask, a name": f"{OVERVIEW}ask/?name=report",
+    }
+    pages |= {"schedule, why": f"{SCHEDULES}{pk}/why/?at=10:00"}
     pages |= {"coming, an hour": f"{COMING}?hour={datetime.now(UTC) + timedelta(hours=3):%Y-%m-%dT%H:00Z}"}
     pages |= {"schedule, month": f"{SCHEDULES}{pk}/month/"}
     return pages | {"schedule, change": f"{SCHEDULES}{pk}/change/", "schedule, add": f"{SCHEDULES}add/"}

@@ -112,7 +112,8 @@ def test_an_hour_has_its_minutes_and_the_first_twenty_names_of_the_busiest(boss)
     ]  # fmt: skip
     assert "<title>00:00 starts 25</title>" in page and "00:00: 25" in page
     links = re.findall(rf'<a href="{LIST}\d+/change/">(.*?)</a>', page)
-    assert links == [row.name for row in rows[:20]] and "and the others of this minute that were found" in page
+    assert links == [row.name for row in rows[:20]] and "and the other 5 of this minute" in page
+    assert "Start at 00:00: 25." in page and "default 25" in page, "the answer, and which queue is to do it"
     page = shown(boss, hour=MIDNIGHT, minute="30")
     assert re.findall(rf'<a href="{LIST}\d+/change/">(.*?)</a>', page) == ["late"]
     assert "and the others" not in page

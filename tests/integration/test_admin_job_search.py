@@ -115,6 +115,16 @@ def test_arguments_are_for_whoever_may_see_them_and_without_secrets(viewer, brok
     assert "hello" in listed(client_for("view_redisjob", "change_redisjob"), state="ready")[1]
 
 
+def test_a_job_is_found_by_its_arguments_by_whoever_may_see_them_and_by_no_secret(viewer, broker):
+    tasks.add.enqueue(1)
+    wanted = tasks.say.enqueue("invoice 4711", password="open sesame").id
+    reader = client_for("view_redisjob", "view_job_arguments")
+    assert ids(reader, state="ready", q="INVOICE 47") == [wanted]
+    assert "Task, error or argument" in listed(reader, state="ready")[1]
+    assert ids(viewer, state="ready", q="invoice 47") == ids(reader, state="ready", q="sesame") == []
+    assert "argument" not in listed(viewer, state="ready")[1].split("<main")[-1]
+
+
 def test_a_run_and_the_job_that_it_was_handed_over_as_lead_to_each_other(broker):
     schedule = make("handed", task="tests.app.tasks.add", args=[1], backend="default")
     make_due(broker, schedule)

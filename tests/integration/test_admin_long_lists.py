@@ -205,6 +205,14 @@ def test_a_long_list_is_searched_by_how_names_and_tasks_begin(boss, text, found)
     assert flat(walk(boss, f"{LIST}?{urlencode({'q': text})}")) == found
 
 
+def test_many_that_are_paused_are_not_looked_for_by_their_next_due_point(boss):
+    make_some(6, enabled=False)
+    found = boss.get(f"{LIST}?state=paused").context["cl"]
+    assert found.is_capped and found.is_unsorted and found.result_list
+    assert not boss.get(f"{LIST}?state=paused&o=4").context["cl"].is_unsorted, "somebody has asked for an order"
+    assert not boss.get(LIST).context["cl"].is_unsorted
+
+
 def test_of_what_is_found_too_often_some_is_listed(boss, monkeypatch):
     monkeypatch.setattr(paging, "MOST_FOUND", 4)
     make_some(8), make("t", queue="mail")

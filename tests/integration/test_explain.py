@@ -66,7 +66,7 @@ def test_a_failure_shows_its_last_line(broker):
     ("status", "reason", "sentence", "advice"),
     [
         ("skipped", "overlap", "still busy with an earlier run", "queue_one"),
-        ("skipped", "missed", "No worker was there in time", "missed to all"),
+        ("skipped", "missed", "No worker took it in time", "missed to all"),
         ("skipped", "catch_up_window", "older than the catch-up window", "make catch_up_window longer"),
         ("skipped", "max_catch_up", "max_catch_up (100)", "raise it"),
         ("skipped", "edited", "changed before this was decided", "run now"),
@@ -94,8 +94,37 @@ def test_a_point_inside_a_skipped_stretch_is_explained_by_the_stretch(points, sa
     row(schedule, NOW.replace(day=1, hour=9), last_due_at=NOW.replace(day=12, hour=9), points=points, reason="missed")
     text = told(schedule, at="2026-11-05 09:00")
     assert said in text and "2026-11-01 09:00:00 UTC to 2026-11-12 09:00:00 UTC" in text
-    assert "No worker was there in time" in text
+    assert "No worker took it in time" in text
     assert said not in told(schedule, at="2026-11-13 09:00")
+
+
+def test_what_was_skipped_for_overlap_names_the_run_that_was_busy():
+    schedule = old(cron="0 * * * *")
+    begun = NOW.replace(hour=8)
+    busy = row(schedule, begun, status="succeeded", finished_at=begun + timedelta(minutes=75))
+    row(schedule, NOW.replace(hour=9), reason="overlap")
+    text = told(schedule, at="2026-11-21 09:00")
+    assert "busy with the run of 2026-11-21 08:00:00 UTC, which ended at 2026-11-21 09:15:00 UTC" in text
+    Run.objects.filter(pk=busy.pk).update(status="running", finished_at=None)
+    assert "the run of 2026-11-21 08:00:00 UTC, which has not ended" in told(schedule, at="2026-11-21 09:00")
+
+
+def test_what_was_paused_or_meant_another_time_then_says_so_first():
+    schedule = old()
+    schedule.pause("double credits", by="bob")
+    schedule.cron = "0 11 * * *"
+    schedule.save()
+    schedule.resume()
+    while_paused, before, after = NOW.replace(hour=9), NOW.replace(day=19, hour=9), NOW.replace(day=23, hour=9)
+    pause, edit, resumed = schedule.definitions.order_by("pk")
+    for kept, at in ((pause, NOW.replace(day=20)), (edit, NOW.replace(day=22)), (resumed, NOW.replace(day=22))):
+        type(kept).objects.filter(pk=kept.pk).update(replaced_at=at)
+    Schedule._base_manager.filter(pk=schedule.pk).update(effective_from=NOW.replace(day=22))
+    lines = told(schedule, at=iso(while_paused)).splitlines()
+    assert "was paused then (double credits): no run started." in lines[1]
+    assert "Its recurrence was then: at 09:00, every day, UTC." in lines[2]
+    assert "was paused then" not in told(schedule, at=iso(before)), "it was not paused yet"
+    assert "then" not in told(schedule, at=iso(after)).replace("strengthen", "")
 
 
 def test_an_order_of_a_person_does_not_stand_for_the_point():

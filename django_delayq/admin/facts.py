@@ -1,0 +1,107 @@
+"""What a person should look at although nothing is out of order: failing schedules, dead jobs, what people hold back.
+
+Counts and links; judges nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from .. import conf, ledger
+from ..fields import utcnow
+from ..models import BulkAction, Condition, Control, Run, Schedule, ScheduleState, Status
+from ..status.snapshot import WAITING_SECONDS, RedisView
+from . import display
+from .base import BaseAdmin
+
+#: Of each so many are counted.
+MOST_COUNTED = 1000
+#: A run that has lost its worker so often looks like what kills workers, or hangs.
+OFTEN = 2
+
+
+def restarted() -> QuerySet[Run]:
+    """Return the runs that run now and have lost their worker again and again."""
+    return Run.objects.filter(status=Status.RUNNING, reclaims__gte=OFTEN)
+
+
+def told(
+    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], redis: RedisView | None
+) -> Iterator[tuple[str, SafeString]]:
+    """Yield (tone, words with a link), the gravest first, in two queries. `held` is what people hold back."""
+    states = ScheduleState.objects.filter(schedule__enabled=True)
+    failing, parked, paused, orders, often = ledger.count_up_to(
+        MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
+        Schedule.objects.paused(), BulkAction.objects.open(), restarted(),
+    )  # fmt: skip
+    dead = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
+    dead += sum(each.dead for each in redis.jobs) if redis else 0
+    schedules, jobs = page.address("changelist", model="schedule"), page.address("changelist", model="redisjob")
+    found = (
+        (often, "bad",
+         ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
+         page.address("now", model="overview")),
+        (failing, "bad", ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing),
+         f"{schedules}?state=failing"),
+        (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), f"{schedules}?state=parked"),
+        (dead, "bad", ngettext("%(count)s dead job", "%(count)s dead jobs", dead), f"{jobs}?state=dead"),
+        (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), schedules),
+    )  # fmt: skip
+    for number, tone, words, address in found:
+        if number:
+            yield tone, _counted(number, words, address)
+    for row in held:
+        yield "warn", held_back(page, request, row)
+    if paused:
+        words = ngettext("%(count)s schedule is paused", "%(count)s schedules are paused", paused)
+        yield "quiet", _counted(paused, words, f"{schedules}?state=paused")
+
+
+def _counted(number: int, words: str, address: str) -> SafeString:
+    shown = f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
+    return format_html('<a href="{}">{}</a>', address, words % {"count": shown})
+
+
+def held_back(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString:
+    """Return what somebody holds back, since when, with a link to where it is lifted for whoever may view that."""
+    name: Any = row
+    if request.user.has_perm("django_delayq.view_control"):
+        name = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), row)
+    return format_html("{}: {}, {}", name, row.standing, display.relative(row.changed_at, utcnow()))
+
+
+def is_served(redis: RedisView, queue: str) -> bool:
+    """Say whether a live worker serves a queue."""
+    return any(worker.live and queue in worker.queues for worker in redis.workers)
+
+
+def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Sequence[Control]) -> list[dict[str, Any]]:
+    """Return, of each queue in which something that is due waits for a worker, how much, how long, and why."""
+    rows = []
+    controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
+    for jobs in redis.jobs:
+        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
+        due, seconds = sum(shard.due for shard in shards), [shard.oldest_due or 0.0 for shard in shards]
+        oldest = max([*seconds, jobs.oldest_ready or 0.0])
+        if not (due or jobs.ready) or oldest < WAITING_SECONDS:
+            continue
+        row = controls.get(jobs.queue)
+        why: display.Html
+        if row is not None and row.is_paused():
+            tone, why = "warn", held_back(page, request, row)
+        elif not is_served(redis, jobs.queue):
+            tone, why = "bad", _("No live worker serves it. Start one: manage.py delayq_worker")
+        elif row is not None:
+            tone, why = "quiet", held_back(page, request, row)
+        else:
+            tone, why = "quiet", _("Its workers are busy.")
+        rows.append({"queue": jobs.queue, "due": due, "ready": jobs.ready, "tone": tone, "why": why,
+                     "oldest": display.milliseconds(timedelta(seconds=oldest))})  # fmt: skip
+    return rows
