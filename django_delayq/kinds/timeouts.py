@@ -62,6 +62,7 @@ class Watch:
         self.began = time.monotonic()
         self.soft_at = self.began + seconds if interrupt else math.inf
         self.hard_at = self.began + seconds + grace_seconds
+        self.grace_seconds = grace_seconds
         self._gate = threading.Lock()  # never released: who acquires it is the first
         self._sent = False
 
@@ -129,14 +130,14 @@ class Timeouts:
             self._thread.join(timeout=5)
 
     def run(
-        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool
+        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
         """Call, watched; return the value, or the exception that ended it. Never raises.
 
-        `interrupt` says whether the exception is to be raised in this thread after so many seconds.
-        See Note [One exception at most].
+        `interrupt` says whether the exception is to be raised in this thread after so many seconds; `spare_seconds` are
+        added to the grace. See Note [One exception at most].
         """
-        watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt)
+        watch = Watch(held, seconds, self.grace_seconds + spare_seconds, interrupt=interrupt)
         try:
             try:
                 self._begin(watch)
@@ -158,7 +159,7 @@ class Timeouts:
         if watch is None:
             return False
         held.stopped_by = by  # before it is interrupted, so that whoever is sees why
-        watch.hard_at = min(watch.hard_at, time.monotonic() + self.grace_seconds)
+        watch.hard_at = min(watch.hard_at, time.monotonic() + watch.grace_seconds)
         if watch.interrupts:
             watch.interrupt(TaskCancelled)
         elif held.interrupt is not None:
