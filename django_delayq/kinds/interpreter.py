@@ -74,12 +74,12 @@ class Interpreter:
         """Get ready, say so, and make the one call that comes, if one does."""
         registry.get_tasks()
         connections.close_all()
-        faulthandler.enable()
-        faulthandler.register(signal.SIGTERM, chain=True)
         signal.signal(signal.SIGUSR1, self._interrupted)
         self._channel.sendall(b"\n")
         line = self._read_call()
         if line:
+            faulthandler.enable()  # what ends it by a signal has it say where it was
+            faulthandler.register(signal.SIGTERM, chain=True)
             outcome = self._make(decode(line))
             self._channel.sendall(encode(outcome))
 

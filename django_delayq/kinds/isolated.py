@@ -36,10 +36,12 @@ from .crossing import decode, encode, pack_context, unpack_error
 COMMAND = "delayq_isolated"
 #: What is said while the task runs: its time is over, somebody stops it, its lease is lost.
 TIMEOUT, CANCEL, LOST = b"t", b"c", b"l"
+#: How long a process may take to start, which is no part of the task's time.
+START_SECONDS = 60.0
 #: How long a process may take to end once its outcome is there: exporters flush, threads and children end.
 END_SECONDS = 5.0
-#: So long after its hard timeout a process must have been ended, else its thread is given up as that of any other task.
-SPARE_SECONDS = 30.0
+#: So long after the hard timeout it must have ended, else its thread is given up as that of any other task.
+SPARE_SECONDS = START_SECONDS + END_SECONDS + 30.0
 
 _lock = threading.Lock()
 _waiting: deque["Elsewhere"] = deque()
@@ -160,6 +162,7 @@ class Elsewhere:
             theirs.close()
             os.close(hear)
         self._call = b""
+        self._began = self._ended = 0.0  # monotonic, when it was called, and when its outcome came; 0 before
         self._outcome: dict[str, Any] | None = None
 
     def execute(self, held: Held, call: bytes) -> dict[str, Any]:
@@ -175,6 +178,8 @@ class Elsewhere:
         if self._outcome is not None:
             return self._outcome
         died = ProcessDied(self.process.status, self.process.last)
+        if not self._began:
+            died.add_note(f"It was not ready for the task, for which it had {START_SECONDS:g} s.")
         if not interrupted:
             raise died
         raise self._killed(held) from died
@@ -190,14 +195,16 @@ class Elsewhere:
     def _watch(self, held: Held) -> bool:
         """Hear it until it has ended; say whether it was interrupted."""
         grace = conf.get_config().timeout_grace_seconds
-        soft_at = math.inf if held.limit is None else time.monotonic() + held.limit
-        kill_at, interrupted, lost = math.inf, False, False
+        limit = math.inf if held.limit is None else held.limit
+        kill_at, interrupted, lost = time.monotonic() + START_SECONDS, False, False
         while self.process.round():
             now = time.monotonic()
+            if self._began and not interrupted:
+                kill_at = self._began + limit + grace
             if self._outcome is not None:
-                kill_at = min(kill_at, now + END_SECONDS)
-            elif not interrupted and (now >= soft_at or held.stopped_by is not None):
-                interrupted, kill_at = True, now + grace
+                kill_at = min(kill_at, self._ended + END_SECONDS)
+            elif not interrupted and (held.stopped_by is not None or (self._began and now >= self._began + limit)):
+                interrupted, kill_at = True, now + grace if self._began else now
                 self._say(TIMEOUT if held.stopped_by is None else CANCEL)
                 self.process.order(guard.INTERRUPT)
             if held.lost and not lost:
@@ -219,9 +226,10 @@ class Elsewhere:
     def _replied(self, line: bytes) -> None:
         """Take a line: the first one is empty, and says that it is ready."""
         if line:
-            self._outcome = decode(line)
+            self._outcome, self._ended = decode(line), time.monotonic()
         else:
             self._say(self._call)
+            self._began = time.monotonic()
 
     def _say(self, words: bytes) -> None:
         with suppress(OSError):  # it has ended

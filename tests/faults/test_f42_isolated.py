@@ -17,7 +17,7 @@ from tests.faults.harness.workers import ENDLESS, WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MODULE = tasks.__name__
-GRACE = 1
+GRACE = 5
 
 
 @pytest.fixture(autouse=True)
@@ -153,16 +153,16 @@ def test_f42_what_it_says_is_heard_once_and_goes_on_to_the_worker_s_output(worke
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("raises", "TaskTimeout: stopped after its timeout of 4 s"),
-        ("in C", "TaskTimeout: its timeout of 4 s was over; its process was killed within 1 s"),
-        ("deaf", "TaskTimeout: its timeout of 4 s was over; its process was killed within 1 s"),
+        ("raises", "TaskTimeout: stopped after its timeout of 3 s"),
+        ("in C", "TaskTimeout: its timeout of 3 s was over; its process was killed within 5 s"),
+        ("deaf", "TaskTimeout: its timeout of 3 s was over; its process was killed within 5 s"),
     ],
 )
 def test_f42_a_timeout_ends_it_whatever_it_does_and_the_worker_stays(worker, tmp_path, how, reason):
     path, beside = tmp_path / "pids", tmp_path / "beside"
     every = {"kind": "every", "every": SECOND, "args": [str(beside)]}
     Schedule.objects.create(name="beside", task=f"{MODULE}.neighbour", **every)
-    run = outcome(point("hang", how, str(path), timeout=timedelta(seconds=4)))
+    run = outcome(point("hang", how, str(path), timeout=timedelta(seconds=3)))
     assert (run.status, run.reason) == ("failed", reason)
     assert "begun" in said(run)
     if how == "deaf":
@@ -176,13 +176,13 @@ def test_f42_a_timeout_ends_it_whatever_it_does_and_the_worker_stays(worker, tmp
 
 
 def test_f42_one_that_catches_its_timeout_and_returns_has_succeeded(worker, tmp_path):
-    run = outcome(point("hang", "catches", str(tmp_path / "pids"), timeout=timedelta(seconds=4)))
+    run = outcome(point("hang", "catches", str(tmp_path / "pids"), timeout=timedelta(seconds=3)))
     assert (run.status, run.result) == ("succeeded", "caught")
 
 
 def test_f42_a_coroutine_is_cancelled_by_its_loop(worker):
-    run = outcome(point("wait", 600, timeout=timedelta(seconds=4)))
-    assert (run.reason, said(run)) == ("TaskTimeout: stopped after its timeout of 4 s", "cancelled in the loop\n")
+    run = outcome(point("wait", 600, timeout=timedelta(seconds=3)))
+    assert (run.reason, said(run)) == ("TaskTimeout: stopped after its timeout of 3 s", "cancelled in the loop\n")
 
 
 @pytest.mark.parametrize(("task", "args"), [("hang", ["raises"]), ("hang", ["in C"]), ("wait", [600])])
