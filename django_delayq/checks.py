@@ -151,7 +151,7 @@ def check_commands() -> Found:
 @_check
 def check_isolation() -> Found:
     """Check that tasks which want a process of their own can have one."""
-    with suppress(Exception):  # `check_tasks` says it
+    with suppress(Exception):  # a module cannot be imported: `check_tasks` says it
         asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
         if asking and not isolation.is_possible():
             message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."

@@ -43,15 +43,22 @@ def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
 
 
 def isolation_of(task: AnyTask) -> Isolation | None:
-    """Return what a task has asked for; None where it is executed in the worker's own process.
+    """Return what a task has asked for; None where it is executed in the worker's own process."""
+    if getattr(task, "isolation", None) == PROCESS:
+        return Isolation(getattr(task, "memory_mb", None))
+    found: Isolation | None = getattr(task.func, _MARK, None)
+    return found
+
+
+def validate_isolation(task: AnyTask) -> None:
+    """Check what a task says of it by its options.
 
     Raises:
-        InvalidTask: It has asked for something that there is not.
+        InvalidTask: It asks for something that there is not.
     """
-    found: Isolation | None = getattr(task.func, _MARK, None)
-    isolation = getattr(task, "isolation", None)
-    memory_mb = getattr(task, "memory_mb", None)
-    return found if isolation is None is memory_mb else _checked(isolation, memory_mb)
+    isolation, memory_mb = getattr(task, "isolation", None), getattr(task, "memory_mb", None)
+    if not isolation is memory_mb is None:
+        _checked(isolation, memory_mb)
 
 
 def _checked(isolation: Any, memory_mb: Any) -> Isolation:

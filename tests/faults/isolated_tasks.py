@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import transaction
+from opentelemetry import trace
 
 from django_delayq import RunContext, isolated
 from django_delayq.compat import task
@@ -202,6 +203,13 @@ def enqueue(name: str) -> str:
         Schedule.objects.filter(name=name).update(description="written elsewhere")
         transaction.on_commit(lambda: ids.append(echo.enqueue("from elsewhere").id))
     return ids[0]
+
+
+@isolated
+@task
+def trace_id() -> str:
+    """Return that of the present span."""
+    return f"{trace.get_current_span().get_span_context().trace_id:x}"
 
 
 @isolated

@@ -6,6 +6,7 @@ import sys
 from datetime import datetime, timedelta
 
 import pytest
+from opentelemetry import trace
 
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.models import Run, Schedule
@@ -116,6 +117,13 @@ def test_f42_jobs_too_with_retries_errors_and_what_they_enqueue(worker, alias):
     assert large.status == TaskResultStatus.SUCCESSFUL
     with pytest.raises(ValueError, match="at most 65,536 are kept"):
         _ = large.return_value
+
+
+def test_f42_what_it_does_belongs_to_the_trace_of_its_execution(tmp_path, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "TRACES": True}
+    asked = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with WorkerProcess(folder=tmp_path), trace.use_span(trace.NonRecordingSpan(asked)):
+        assert finished(tasks.trace_id.enqueue()).return_value == "abc"
 
 
 def test_f42_what_a_point_raises_is_told_as_it_was_raised_there(worker):
@@ -281,14 +289,17 @@ def test_f42_what_a_drain_does_not_wait_for_ends_with_the_worker(tmp_path):
 # -- what waits
 
 
-def test_f42_one_waits_where_isolated_tasks_exist_and_none_elsewhere(worker, tmp_path):
+def test_f42_one_waits_where_isolated_tasks_exist(worker):
     wait_until(lambda: len(interpreters(worker)) == 1, what="the first one")
     (waiting,) = interpreters(worker)
     os.kill(waiting, signal.SIGKILL)
     gone([waiting])
-    assert outcome(point("leak", name="a new one")).status == "succeeded"
-    with WorkerProcess(folder=tmp_path, TASK_MODULES=["tasks"]) as other:
-        Schedule.objects.create(name="n", task="tests.app.tasks.noop", **soon(0.2))
-        wait_until(lambda: Run.objects.filter(schedule_name="n", status="succeeded").exists(), what="an outcome")
-        if f"Worker {other.name}" in other.log():
-            assert interpreters(other) == []
+    assert outcome(point("leak")).status == "succeeded"
+    wait_until(lambda: len(interpreters(worker)) == 1, what="the next one, and no other")
+
+
+def test_f42_none_waits_where_there_are_no_such_tasks(tmp_path):
+    Schedule.objects.create(name="n", task="tests.app.tasks.noop", **soon(0.2))
+    with WorkerProcess(folder=tmp_path, TASK_MODULES=["tasks"]) as worker:
+        wait_until(lambda: Run.objects.filter(status="succeeded").exists(), what="an outcome")
+        assert interpreters(worker) == []
