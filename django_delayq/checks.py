@@ -145,7 +145,7 @@ def check_commands() -> Found:
     if unknown:
         message = f"DELAYQ['COMMANDS'] names what is a management command of no installed app: {' '.join(unknown)}"
         hint = "Correct or take out the names, or add their apps to INSTALLED_APPS."
-        yield checks.Error(message, hint=hint, id="delayq.E008")
+        yield checks.Warning(message, hint=hint, id="delayq.W010")
 
 
 @_check
@@ -156,7 +156,7 @@ def check_isolation() -> Found:
         if asking and not isolation.is_possible():
             message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
             hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
-            yield checks.Error(message, hint=hint, id="delayq.E009")
+            yield checks.Error(message, hint=hint, id="delayq.E008")
 
 
 @_check
