@@ -23,7 +23,7 @@ from .base import EXECUTING, Held
 from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
 from .execution import call_cancellable, take
-from .isolated import CANCEL, LOST
+from .isolated import CANCEL, LOST, TIMEOUT
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
 ATOMIC_BYTES = 512
@@ -118,6 +118,8 @@ class Interpreter:
             try:
                 try:
                     self._held = held  # from here on it may be interrupted
+                    if TIMEOUT in self._words or CANCEL in self._words:  # it was a moment ago
+                        self._interrupted()
                     value = self._call(held, task, args, call["kwargs"])
                 finally:
                     self._held = None
@@ -133,7 +135,7 @@ class Interpreter:
             return call_cancellable(held, task, *args, **kwargs)
         return task.call(*args, **kwargs)
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+    def _interrupted(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Do what the worker says, in the main thread, between two steps of Python."""
         cancelled, held = CANCEL in self._read_words(), self._held
         if held is None:

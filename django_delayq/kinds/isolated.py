@@ -106,12 +106,12 @@ def call(held: Held, task: AnyTask, isolation: Isolation, args: Sequence[Any], k
     }
     token = capture.current.set(None)  # what comes by standard output was heard already
     try:
-        return _taken(_take().execute(held, encode(message)), isolation)
+        return _taken(_take().execute(held, encode(message)))
     finally:
         capture.current.reset(token)
 
 
-def _taken(outcome: dict[str, Any], isolation: Isolation) -> Taken:
+def _taken(outcome: dict[str, Any]) -> Taken:
     if "error" in outcome:
         raise unpack_error(outcome["error"])
     unfit = outcome.get("unfit")

@@ -179,11 +179,11 @@ def test_a_memory_limit_holds(broker, settings):
 def test_its_timeout_ends_it_with_all_that_it_started(broker, tmp_path, stubborn):
     path = tmp_path / "pids"
     options = {"seconds": 600, "pids": str(path), "stubborn": stubborn}
-    schedule("tell", "before", broker=broker, kwargs=options, timeout=timedelta(seconds=4))
+    schedule("tell", "before", broker=broker, kwargs=options, timeout=timedelta(seconds=12))
     with listening(65536):
         assert run_burst() == 0, "its thread is not lost"
     run = Run.objects.get()
-    assert run.reason == "TaskTimeout: stopped after its timeout of 4 s"
+    assert run.reason == "TaskTimeout: stopped after its timeout of 12 s"
     assert "said before" in run.outputs.get().text
     assert not alive(pids_in(path)), "nor a zombie"
 
