@@ -156,6 +156,22 @@ async def wait(seconds: float, path: str = "") -> list[Any]:
 
 
 @isolated
+@task(takes_context=True)
+def last(context: Any, path: str, gate: str) -> str:
+    """Go on until the lease is lost, or the file `gate` is there; each leaves a line."""
+
+    def note(what: str) -> str:
+        with Path(path).open("a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+        return what
+
+    note("begun")
+    while not context.lease_lost and not Path(gate).exists():
+        time.sleep(0.02)
+    return note("lost" if context.lease_lost else "ended")
+
+
+@isolated
 @task
 def leave_a_child(path: str) -> str:
     """Start a process, and fork one, that go on in its group."""

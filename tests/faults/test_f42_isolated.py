@@ -11,10 +11,10 @@ from opentelemetry import trace
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import alive, living
-from tests.acceptance.support import wait_until
+from tests.acceptance.support import lines, wait_until
 from tests.faults import isolated_tasks as tasks
 from tests.faults.harness.load import SECOND, soon
-from tests.faults.harness.workers import ENDLESS, WorkerProcess
+from tests.faults.harness.workers import ENDLESS, LEASE, WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MODULE = tasks.__name__
@@ -263,6 +263,20 @@ def test_f42_a_killed_worker_takes_its_processes_along_and_another_takes_over(tm
         Run.objects.get(schedule_id=row.pk).cancel()
         assert outcome(row).reason == "cancelled"
         assert second.alive
+
+
+def test_f42_one_whose_worker_stood_still_for_too_long_learns_that_its_lease_is_lost(tmp_path):
+    path, gate = tmp_path / "lines", tmp_path / "gate"
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) as first:
+        row = point("last", str(path), str(gate))
+        wait_until(lambda: len(lines(path)) == 1, what="an execution")
+        first.stop()
+        with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE):
+            wait_until(lambda: len(lines(path)) == 2, what="a take-over")
+            first.resume()
+            wait_until(lambda: ["lost", lines(path)[0][1]] in lines(path), what="the first one to hear of it")
+            gate.touch()
+            assert outcome(row).result == "ended"
 
 
 def test_f42_a_worker_that_drains_waits_for_it_and_leaves_none_behind(worker, tmp_path):
