@@ -69,7 +69,14 @@ class Process:
     Used by one thread at a time, which calls `end` at last.
     """
 
-    def __init__(self, words: Sequence[str], *, memory_mb: int | None = None, pass_fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        memory_mb: int | None = None,
+        pass_fds: Sequence[int] = (),
+        last_lines: int = LAST_LINES,
+    ) -> None:
         """Start it; `pass_fds` are open in it too.
 
         Raises:
@@ -90,7 +97,7 @@ class Process:
         )
         self._selector = selectors.DefaultSelector()
         #: The last lines of stderr.
-        self.last: deque[str] = deque(maxlen=LAST_LINES)
+        self.last: deque[str] = deque(maxlen=last_lines)
         self.hear(self._guard.stdout, Lines(self._guard.stdout, self._out))
         self.hear(self._guard.stderr, Lines(self._guard.stderr, self._error))
 

@@ -43,6 +43,9 @@ END_SECONDS = 5.0
 #: So long after the hard timeout it must have ended, else its thread is given up as that of any other task.
 SPARE_SECONDS = START_SECONDS + END_SECONDS + 30.0
 
+#: So many lines of stderr are told where a process was ended: the stacks of its threads are among them.
+LAST_LINES = 200
+
 _lock = threading.Lock()
 _waiting: deque["Elsewhere"] = deque()
 _open = 0
@@ -153,7 +156,7 @@ class Elsewhere:
         self._heard = os.fdopen(heard, "rb", buffering=0)
         try:
             words = [COMMAND, str(theirs.fileno()), str(hear)]
-            self.process = Process(words, pass_fds=(theirs.fileno(), hear))
+            self.process = Process(words, pass_fds=(theirs.fileno(), hear), last_lines=LAST_LINES)
         except BaseException:
             self._channel.close()
             self._heard.close()

@@ -25,6 +25,13 @@ LEAKED: list[int] = []
 MEMORY_MB = 400
 
 
+def _write(path: str, *pids: int) -> None:
+    """Write ids of processes, all at once, for whoever waits for the file."""
+    part = Path(f"{path}.part")
+    part.write_text(" ".join(map(str, pids)))
+    part.rename(path)
+
+
 class OutOfStock(Exception):
     """An error with a constructor that takes no text."""
 
@@ -49,10 +56,7 @@ def leak(what: Any = None) -> list[Any]:
 @isolated
 @task(takes_context=True)
 def tell(context: Any, path: str = "") -> dict[str, Any]:
-    """Say all that the context has; `path` is written as it is entered."""
-    if path:
-        with Path(path).open("a") as file:
-            file.write(f"{os.getpid()} {os.getppid()}\n")
+    """Say all that the context has."""
     result = context.task_result
     told = {
         "key": context.idempotency_key,
@@ -121,8 +125,7 @@ def say(word: str) -> None:
 @task
 def hang(how: str, path: str) -> str:
     """Do not end by itself; the process' id is in the file."""
-    Path(f"{path}.part").write_text(f"{os.getpid()} {os.getppid()}")
-    Path(f"{path}.part").rename(path)
+    _write(path, os.getpid(), os.getppid())
     print("begun")
     if how == "in C":
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
@@ -146,7 +149,7 @@ def hang(how: str, path: str) -> str:
 async def wait(seconds: float, path: str = "") -> list[Any]:
     """Wait in an event loop."""
     if path:
-        Path(path).write_text(f"{os.getpid()} {os.getppid()}")
+        _write(path, os.getpid(), os.getppid())
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
@@ -180,7 +183,7 @@ def leave_a_child(path: str) -> str:
     forked = os.fork()
     if forked == 0:
         time.sleep(600)
-    Path(path).write_text(f"{os.getpid()} {child.pid} {forked}")
+    _write(path, os.getpid(), child.pid, forked)
     return "left"
 
 
