@@ -1,6 +1,5 @@
 """F42: isolated tasks raise, fork, leak, hang and die, each in a process of its own; the worker's goes on as it is."""
 
-import os
 import signal
 import sys
 from datetime import datetime, timedelta
@@ -10,66 +9,13 @@ from opentelemetry import trace
 
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.models import Run, Schedule
-from tests.acceptance.processes import alive, living
-from tests.acceptance.support import lines, wait_until
+from tests.acceptance.support import wait_until
 from tests.faults import isolated_tasks as tasks
-from tests.faults.harness.load import SECOND, soon
-from tests.faults.harness.workers import ENDLESS, LEASE, WorkerProcess
+from tests.faults.harness.isolated import MODULE, finished, gone, outcome, pids_in, point, said
+from tests.faults.harness.load import SECOND
+from tests.faults.harness.workers import WorkerProcess
 
-pytestmark = pytest.mark.django_db(transaction=True)
-MODULE = tasks.__name__
-GRACE = 5
-
-
-@pytest.fixture(autouse=True)
-def offered(settings, server):
-    settings.DELAYQ = {
-        **settings.DELAYQ,
-        "TASK_MODULES": ["tasks", "isolated_tasks"],
-        "TIMEOUT_GRACE_SECONDS": GRACE,
-        "LEASE_SECONDS": ENDLESS,
-    }
-
-
-@pytest.fixture
-def worker(tmp_path, offered):
-    with WorkerProcess(folder=tmp_path) as process:
-        yield process
-
-
-def point(task, *args, name="s", **values):
-    """A schedule with one point, in a moment."""
-    return Schedule.objects.create(name=name, task=f"{MODULE}.{task}", args=list(args), **soon(0.2), **values)
-
-
-def outcome(row):
-    """Wait for the outcome of its only point."""
-    ended = Run.objects.filter(schedule_id=row.pk, status__in=["succeeded", "failed", "lost"])
-    wait_until(ended.exists, what="the outcome")
-    return ended.get()
-
-
-def said(run):
-    return run.outputs.get().text
-
-
-def finished(result):
-    wait_until(lambda: result.refresh() or result.is_finished, what="the job's end")
-    return result
-
-
-def pids_in(path):
-    wait_until(path.exists, what="the task")
-    return [int(word) for word in path.read_text().split()]
-
-
-def gone(pids):
-    wait_until(lambda: not alive(pids), what=f"the end of {pids}")
-
-
-def interpreters(worker):
-    """The guards below a worker, which are its children."""
-    return [pid for pid, parent in living() if parent == worker.pid]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("isolated")]
 
 
 # -- what crosses
@@ -241,79 +187,3 @@ def test_f42_a_process_that_ends_is_a_failure_that_says_how(worker, how, reason)
     assert ("in end" in run.error) == (how == "segfault"), "where it was"
     assert outcome(point("leak", name="next")).status == "succeeded"
     assert worker.alive
-
-
-# -- the worker's own end
-
-
-def test_f42_a_killed_worker_takes_its_processes_along_and_another_takes_over(tmp_path):
-    path = tmp_path / "pids"
-    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=2) as first:
-        row = point("hang", "in C", str(path))
-        pids = pids_in(path)
-        wait_until(lambda: len(interpreters(first)) == 2, what="the next one")
-        below = interpreters(first)
-        first.kill()
-        gone([*pids, *below])
-    path.unlink()
-    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=2) as second:
-        wait_until(path.exists, what="a take-over")
-        assert alive(pids_in(path))
-        wait_until(lambda: Run.objects.filter(status="running", reclaims=1).exists(), what="its row")
-        Run.objects.get(schedule_id=row.pk).cancel()
-        assert outcome(row).reason == "cancelled"
-        assert second.alive
-
-
-def test_f42_one_whose_worker_stood_still_for_too_long_learns_that_its_lease_is_lost(tmp_path):
-    path, gate = tmp_path / "lines", tmp_path / "gate"
-    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) as first:
-        row = point("last", str(path), str(gate))
-        wait_until(lambda: len(lines(path)) == 1, what="an execution")
-        first.stop()
-        with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE):
-            wait_until(lambda: len(lines(path)) == 2, what="a take-over")
-            first.resume()
-            wait_until(lambda: ["lost", lines(path)[0][1]] in lines(path), what="the first one to hear of it")
-            gate.touch()
-            assert outcome(row).result == "ended"
-
-
-def test_f42_a_worker_that_drains_waits_for_it_and_leaves_none_behind(worker, tmp_path):
-    path = tmp_path / "pids"
-    row = point("wait", 2, str(path))
-    pids = pids_in(path)
-    below = interpreters(worker)
-    worker.term()
-    assert worker.wait() == 0
-    assert outcome(row).result == [pids[0], 2]
-    gone([*pids, *below])
-
-
-def test_f42_what_a_drain_does_not_wait_for_ends_with_the_worker(tmp_path):
-    path = tmp_path / "pids"
-    with WorkerProcess(folder=tmp_path, DRAIN_SECONDS=0.5) as worker:
-        point("hang", "in C", str(path))
-        pids = pids_in(path)
-        worker.term()
-        assert worker.wait() != 0
-        gone(pids)
-
-
-# -- what waits
-
-
-def test_f42_one_waits_where_isolated_tasks_exist(worker):
-    wait_until(lambda: len(interpreters(worker)) == 1, what="the first one")
-    (waiting,) = interpreters(worker)
-    os.kill(waiting, signal.SIGKILL)
-    gone([waiting])
-    assert outcome(point("leak")).status == "succeeded"
-    wait_until(lambda: len(interpreters(worker)) == 1, what="the next one, and no other")
-
-
-def test_f42_none_waits_where_there_are_no_such_tasks(tmp_path):
-    Schedule.objects.create(name="n", task="tests.app.tasks.noop", **soon(0.2))
-    with WorkerProcess(folder=tmp_path, TASK_MODULES=["tasks"]) as worker:
-        wait_until(lambda: Run.objects.filter(status="succeeded").exists(), what="an outcome")
-        assert interpreters(worker) == []
