@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .context import RunContext
     from .decorators import periodic
+    from .isolation import isolated
 
 __version__ = "0.1.0"
-__all__ = ["RunContext", "__version__", "periodic"]
+__all__ = ["RunContext", "__version__", "isolated", "periodic"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from .decorators import periodic
 
         return periodic
+    if name == "isolated":
+        from .isolation import isolated
+
+        return isolated
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,16 +11,19 @@ from typing import Any
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.management import get_commands
 from django.db import connections, router
 
-from . import broker, conf, declared, ledger, registry
+from . import broker, conf, declared, isolation, ledger, registry
 from .broker import aliases, engine, probe
 from .declared.sync import said
 from .declared.values import declared_schedule
 from .exceptions import BrokerError
 from .fields import utcnow
+from .isolation import isolation_of
 from .jobs.aliases import keepers_of
 from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
+from .spelling import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.
@@ -49,7 +52,7 @@ def connect() -> None:
         checks.register(check, "delayq")
     for check in (check_mirror, check_server):
         checks.register(check, "delayq", deploy=True)
-    for check in (check_routers, check_sqlite, check_declared):
+    for check in (check_commands, check_isolation, check_routers, check_sqlite, check_declared):
         checks.register(check, "delayq")
 
 
@@ -133,6 +136,29 @@ def check_task_aliases() -> Found:
     if found:
         hint = "Have each former path lead straight to the present path of a task; take out what is no former path."
         yield checks.Error(f"DELAYQ['TASK_ALIASES']: {'; '.join(found)}.", hint=hint, id="delayq.E007")
+
+
+@_check
+def check_commands() -> Found:
+    """Check that an installed app has each management command that may be scheduled."""
+    names = conf.get_config().commands
+    commands = get_commands() if names else {}
+    unknown = [f"{name!r}.{did_you_mean(name, commands)}" for name in names if name not in commands]
+    if unknown:
+        message = f"DELAYQ['COMMANDS'] names what is a management command of no installed app: {' '.join(unknown)}"
+        hint = "Correct or take out the names, or add their apps to INSTALLED_APPS."
+        yield checks.Warning(message, hint=hint, id="delayq.W010")
+
+
+@_check
+def check_isolation() -> Found:
+    """Check that tasks which want a process of their own can have one."""
+    with suppress(Exception):  # a module cannot be imported: `check_tasks` says it
+        asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
+        if asking and not isolation.is_possible():
+            message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
+            hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
+            yield checks.Error(message, hint=hint, id="delayq.E008")
 
 
 @_check

@@ -125,7 +125,7 @@ def why_no_redis() -> str:
     global _marked
     config, testing = _load(), ""
     if not config.redis_in_tests:
-        testing = _IN_A_TEST if _is_test() else _STARTED_BY_A_TEST if _INHERITED else ""
+        testing = _IN_A_TEST if is_test() else _STARTED_BY_A_TEST if _INHERITED else ""
     if bool(testing) != _marked:
         _marked = bool(testing)
         if testing:
@@ -139,8 +139,8 @@ def why_no_redis() -> str:
     return why
 
 
-def _is_test() -> bool:
-    """See Note [No Redis in tests]."""
+def is_test() -> bool:
+    """Say whether this process is a test suite's. See Note [No Redis in tests]."""
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 

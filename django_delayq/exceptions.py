@@ -1,5 +1,6 @@
 """Every exception of this package. Never raises anything itself."""
 
+import signal
 from collections.abc import Iterable
 
 
@@ -93,6 +94,20 @@ class HandoverFailed(DelayQError):
     """A TASKS backend answered at once that the task has failed, or could not be started. The message has its error."""
 
 
+class ProcessDied(DelayQError):
+    """The process of an isolated task ended before the task did: the message says how, and `status` as a shell does."""
+
+    def __init__(self, status: int, last: Iterable[str] = ()) -> None:
+        """`last` are the last lines that it wrote to stderr."""
+        try:
+            how = f"by signal {status - 128} ({signal.Signals(status - 128).name})"
+        except ValueError:
+            how = f"with exit status {status}"
+        super().__init__(f"The process of the task ended {how}, before the task did.")
+        self.status = status
+        note_last(self, last)
+
+
 class CommandFailed(DelayQError):
     """A management command ended with an exit status that is not 0, which is `status`; 128 and more: by a signal."""
 
@@ -101,8 +116,13 @@ class CommandFailed(DelayQError):
         lines = [line for line in last if line.strip()]
         super().__init__(f"{name}: exit status {status}" + (f": {lines[-1].strip()}" if lines else ""))
         self.status = status
-        if lines[:-1]:
-            self.add_note("The last that it wrote to stderr:\n" + "\n".join(lines))
+        note_last(self, lines if lines[:-1] else ())
+
+
+def note_last(error: BaseException, last: Iterable[str]) -> None:
+    """Note with an error the last lines that a process wrote to stderr."""
+    if lines := [line for line in last if line.strip()]:
+        error.add_note("The last that it wrote to stderr:\n" + "\n".join(lines))
 
 
 class TaskTimeout(BaseException):

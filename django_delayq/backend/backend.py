@@ -16,6 +16,7 @@ from django.core import checks
 from .. import conf, registry, tracing
 from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..exceptions import BrokerError, JobHeld, UnknownTask
+from ..isolation import validate_isolation
 from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running
 from ..jobs.options import parse
 from ..jobs.task import retries_of, unique_key_of
@@ -76,6 +77,7 @@ class DelayQBackend(BaseTaskBackend):
             )
         retries_of(task)
         unique_key_of(task)
+        validate_isolation(task)
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Put one job into Redis and return its result, still to come.

@@ -1,8 +1,9 @@
 """Runs a program in a process group of its own, and ends the group when its worker says so or is gone.
 
 A script of the standard library alone, started with -I -S; see `process.py`, Note [The guard]. Arguments: the worker's
-process id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's pipe. The
-exit status is the program's, or 128 + the number of the signal that ended it, as a shell has it.
+process id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's pipe, by
+which one byte gives an order: i interrupts the program alone, k kills the group, and anything else, or the pipe's end,
+ends it. The exit status is the program's, or 128 + the number of the signal that ended it, as a shell has it.
 """
 
 import os
@@ -15,6 +16,9 @@ from contextlib import suppress
 
 #: How often to look whether the worker lives, where a process that it forked holds the pipe open.
 LOOK_SECONDS = 0.5
+#: Between SIGTERM and SIGKILL where the group is to be killed: a program may use it to say where it was.
+KILL_SECONDS = 0.25
+INTERRUPT, KILL = b"i", b"k"
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -37,7 +41,11 @@ def main(worker: int, memory: int, grace: float, command: list[str]) -> int:
         if woken in ready:
             os.read(woken, 512)
         if told and (0 in ready or os.getppid() != worker):
-            told, kill_at = [], time.monotonic() + grace
+            order = os.read(0, 1) if 0 in ready else b""
+            if order == INTERRUPT:
+                os.kill(group, signal.SIGUSR1)  # it is not reaped yet, so that the id is its own
+                continue
+            told, kill_at = [], time.monotonic() + (KILL_SECONDS if order == KILL else grace)
             _send(group, signal.SIGTERM)
         elif not told and time.monotonic() >= kill_at:
             _send(group, signal.SIGKILL)

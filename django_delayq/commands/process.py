@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Any, Protocol
 
 from .. import conf
 from ..exceptions import CommandFailed
@@ -43,27 +43,123 @@ def run(words: Sequence[str]) -> None:
         CommandFailed: Its exit status is not 0; the message has it, and the last of what it wrote to stderr.
         OSError: No process can be started.
     """
-    config = conf.get_config()
-    grace = min(GRACE_SECONDS, config.timeout_grace_seconds / 2)
-    memory = 0 if config.command_memory_mb is None else config.command_memory_mb * 1024 * 1024
-    guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(memory), str(grace)]
-    process = subprocess.Popen(  # noqa: S603 - the words were checked, and no shell reads them
-        [*guard, *_program(), *words],
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=_environment(),
-        start_new_session=True,
-    )
-    hearing = _Hearing(process)
+    process = Process(words, memory_mb=conf.get_config().command_memory_mb)
     try:
-        while hearing.round():
+        while process.round():
             pass
     finally:
-        _end(process, hearing, grace)
-    if status := process.returncode:
-        raise CommandFailed(words[0], status if status > 0 else 128 - status, hearing.last)
+        process.end()
+    if process.status:
+        raise CommandFailed(words[0], process.status, process.last)
+
+
+class Reader(Protocol):
+    """Reads what comes from a process, once something is there."""
+
+    def read(self) -> bool:
+        """Read what is there; False at the end."""
+
+    def end(self) -> None:
+        """Deal with what is left at its end."""
+
+
+class Process:
+    """A command of `manage.py` that runs under a guard. What it writes is passed on by `round`, in its caller's thread.
+
+    Used by one thread at a time, which calls `end` at last.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        memory_mb: int | None = None,
+        pass_fds: Sequence[int] = (),
+        last_lines: int = LAST_LINES,
+    ) -> None:
+        """Start it; `pass_fds` are open in it too.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        self.grace = min(GRACE_SECONDS, conf.get_config().timeout_grace_seconds / 2)
+        memory = 0 if memory_mb is None else memory_mb * 1024 * 1024
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(memory), str(self.grace)]
+        self._guard = subprocess.Popen(  # noqa: S603 - the words were checked, and no shell reads them
+            [*guard, *_program(), *words],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+        self._selector = selectors.DefaultSelector()
+        #: The last lines of stderr.
+        self.last: deque[str] = deque(maxlen=last_lines)
+        self.hear(self._guard.stdout, Lines(self._guard.stdout, self._out))
+        self.hear(self._guard.stderr, Lines(self._guard.stderr, self._error))
+
+    def hear(self, source: Any, reader: Reader) -> None:
+        """Have this reader read, too, from what has a `fileno()`; it is closed at the end."""
+        self._selector.register(source, selectors.EVENT_READ, reader)
+
+    @property
+    def ended(self) -> bool:
+        """Say whether it has ended, with its group."""
+        return self._guard.poll() is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell has it, after the end: 128 and more for a signal."""
+        status = self._guard.returncode or 0
+        return status if status >= 0 else 128 - status
+
+    def round(self) -> bool:
+        """Pass on what is there, within POLL_SECONDS; False once it has ended and all is passed on."""
+        ended = self.ended
+        ready = self._selector.select(0 if ended else POLL_SECONDS) if self._selector.get_map() else []
+        for key, _events in ready:
+            if not key.data.read():
+                self._selector.unregister(key.fileobj)
+        if not ready and not ended and not self._selector.get_map():
+            time.sleep(POLL_SECONDS)
+        return bool(ready) or not ended
+
+    def order(self, order: bytes) -> None:
+        """Tell the guard what to do: see `guard.py`."""
+        assert self._guard.stdin is not None  # noqa: S101 - for mypy
+        with suppress(OSError):  # it has ended
+            self._guard.stdin.write(order)
+
+    def end(self) -> None:
+        """Have it end, if it has not, and hear what it says meanwhile. See Note [The guard]."""
+        try:
+            if not self.ended:
+                self.order(b"x")  # not by closing it: a process that another task forked may have the pipe too
+                until = time.monotonic() + self.grace + 1
+                while time.monotonic() < until and self.round():
+                    pass
+        finally:
+            self._guard.kill()
+            self._guard.wait()
+            self._close()
+
+    def _close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.data.end()
+        self._selector.close()
+        for pipe in (self._guard.stdin, self._guard.stdout, self._guard.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _out(self, text: str) -> None:
+        sys.stdout.write(text)
+
+    def _error(self, text: str) -> None:
+        self.last.append(text.rstrip("\n"))
+        sys.stderr.write(text)
 
 
 def _program() -> list[str]:
@@ -79,73 +175,16 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
 
 
-def _end(process: "subprocess.Popen[bytes]", hearing: "_Hearing", grace: float) -> None:
-    """Have the process end, if it has not, and hear what it says meanwhile. See Note [The guard]."""
-    assert process.stdin is not None  # noqa: S101 - for mypy
-    try:
-        if process.poll() is None:
-            with suppress(OSError):
-                process.stdin.write(b"x")  # a process that another task forked may have the pipe too
-            until = time.monotonic() + grace + 1
-            while time.monotonic() < until and hearing.round():
-                pass
-    finally:
-        process.kill()
-        process.wait()
-        hearing.close()
-        process.stdin.close()
-
-
-class _Hearing:
-    """Passes on what a process writes."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
-        self._selector = selectors.DefaultSelector()
-        #: The last lines of stderr.
-        self.last: deque[str] = deque(maxlen=LAST_LINES)
-        for pipe, write in ((process.stdout, self._out), (process.stderr, self._error)):
-            assert pipe is not None  # noqa: S101 - for mypy
-            self._selector.register(pipe, selectors.EVENT_READ, _Lines(pipe, write))
-
-    def round(self) -> bool:
-        """Pass on what is there, within POLL_SECONDS; False once it has ended and all is passed on."""
-        ended = self._process.poll() is not None
-        ready = self._selector.select(0 if ended else POLL_SECONDS) if self._selector.get_map() else []
-        for key, _events in ready:
-            if not key.data.read():
-                self._selector.unregister(key.fileobj)
-        if not ready and not ended and not self._selector.get_map():
-            time.sleep(POLL_SECONDS)
-        return bool(ready) or not ended
-
-    def close(self) -> None:
-        """Pass on what is left of a line."""
-        for key in list(self._selector.get_map().values()):
-            key.data.end()
-        self._selector.close()
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
-
-    def _out(self, line: str) -> None:
-        sys.stdout.write(line)
-
-    def _error(self, line: str) -> None:
-        self.last.append(line.rstrip("\n"))
-        sys.stderr.write(line)
-
-
-class _Lines:
+class Lines:
     """A pipe read line by line; a line that is too long in pieces."""
 
-    def __init__(self, pipe: IO[bytes], write: Callable[[str], None]) -> None:
+    def __init__(self, pipe: Any, write: Callable[[str], None]) -> None:
         self._pipe, self._write = pipe, write
         self._decoder = _Decoder(errors="replace")
         self._rest = ""
 
     def read(self) -> bool:
-        """Read what is there; False at the end."""
+        """See `Reader.read`."""
         found = os.read(self._pipe.fileno(), 65536)
         *lines, self._rest = (self._rest + self._decoder.decode(found)).split("\n")
         for line in lines:

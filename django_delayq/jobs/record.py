@@ -101,7 +101,7 @@ class State:
     times: Sequence[Span] = field(default=(), init=False)
     earlier: Sequence[Attempt] = field(default=(), init=False)
 
-    def leave_out(self, error: ResultTooLarge) -> None:
+    def leave_out(self, error: BaseException) -> None:
         """Note that there was a value, and why it is not kept."""
         self.errors.append((TOO_LARGE, str(error)))
 

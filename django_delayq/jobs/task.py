@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from ..compat import AnyResult, AnyTask, InvalidTask, Task
 from .options import Retries, checked
@@ -16,12 +16,17 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     `max_attempts`: how often it is tried in all; `backoff`: the delay after the first failure, doubling; `timeout`: how
     long an attempt may take (seconds or timedelta). None: as the backend's options say. `unique_key`: while a job of
     this task with the same key waits in the same queue, enqueueing another one returns that one's result.
+
+    `isolation="process"`: executed in a process of its own, which may have `memory_mb` MiB of address space (None: as
+    much as there is). That is the task's, and not to be chosen by `using()`.
     """
 
     max_attempts: int | None = None
     backoff: float | timedelta | None = None
     timeout: float | timedelta | None = None
     unique_key: str | None = None
+    isolation: Literal["process"] | None = None
+    memory_mb: int | None = None
 
     def using(
         self,

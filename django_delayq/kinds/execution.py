@@ -31,13 +31,16 @@ from asgiref.sync import async_to_sync, iscoroutinefunction
 from .. import capture, conf
 from ..compat import AnyTask, normalize_json
 from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskCancelled, TaskTimeout
+from ..isolation import isolation_of
 from ..jobs import Call
 from ..redaction import redact_text, secret_texts
 from ..registry import parameters_of
 from ..rows import ScheduleRow
 from ..validators import storable_json
+from . import isolated
 from .base import Held
 from .children import end_as_child
+from .crossing import remote_traceback
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")
@@ -52,17 +55,21 @@ class Ended(NamedTuple):
     error: BaseException | None
 
 
-def perform(held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True) -> Ended | None:
+def perform(
+    held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
+) -> Ended | None:
     """Call, and have that end within its time: by an exception in this thread, or else by the call itself.
 
-    Never raises: a `BaseException` that is no `Exception` (a task that calls `sys.exit`) ends the call too. Returns
-    None where it ended after its hard timeout: its outcome was reported without it.
+    `spare_seconds`: so much later than others it is given up, because it has a hard timeout of its own. Never raises: a
+    `BaseException` that is no `Exception` (a task that calls `sys.exit`) ends the call too. Returns None where it ended
+    after its hard timeout: its outcome was reported without it.
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
     held.output = capture.new_output() if held.stored else None
     token = capture.current.set(held.output)
-    value, error = timeouts.run(call, held, math.inf if held.limit is None else held.limit, interrupt=interrupt)
+    limit = math.inf if held.limit is None else held.limit
+    value, error = timeouts.run(call, held, limit, interrupt=interrupt, spare_seconds=spare_seconds)
     capture.current.reset(token)
     if os.getpid() != process:
         end_as_child(error)
@@ -76,14 +83,18 @@ def perform(held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrup
 
 
 def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
-    """Do `perform` with a task; an `async def` one is cancelled by its event loop."""
+    """Do `perform` with a task; an `async def` one is cancelled by its event loop, an isolated one by its process."""
+    isolation = isolation_of(task)
+    if isolation is not None and isolated.is_open():
+        call = partial(isolated.call, held, task, isolation, args, kwargs)
+        return perform(held, timeouts, call, interrupt=False, spare_seconds=isolated.SPARE_SECONDS)
     if iscoroutinefunction(task.func):
-        call = partial(_call_cancellable, held, task, *args, **kwargs)
+        call = partial(call_cancellable, held, task, *args, **kwargs)
         return perform(held, timeouts, call, interrupt=False)
     return perform(held, timeouts, partial(task.call, *args, **kwargs))
 
 
-def _call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
+def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
     """Call an `async def` task; have its event loop cancel it when its time is over, or somebody stops it.
 
     Raises:
@@ -95,7 +106,7 @@ def _call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -
         try:
             async with asyncio.timeout(held.limit) as limit:
                 held.interrupt = partial(_end_soon, loop, limit)
-                if held.stopped_by is not None:  # before there was a loop to tell
+                if held.stopped_by is not None or held.limit == 0:  # before there was a loop to tell
                     held.interrupt()
                 return await task.acall(*args, **kwargs)
         except TimeoutError:
@@ -144,6 +155,8 @@ def take(value: Any) -> tuple[Any, BaseException | None]:
     """
     if value is None:
         return None, None
+    if type(value) is isolated.Taken:
+        return value.value, value.error
     try:
         text = _text_of(value)
         size, most = len(text.encode("utf-8", "surrogatepass")), conf.get_config().max_result_bytes
@@ -169,7 +182,7 @@ def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
         except InvalidArguments as refused:
             said = str(refused).replace("arguments are", "result is").replace("arguments contain", "result contains")
             return {"not stored": said}, None
-    if type(error) is ResultTooLarge:
+    if issubclass(type(error), ResultTooLarge):
         return {"not stored": str(error)}, None
     if issubclass(type(error), TypeError | ValueError | RecursionError):
         said = _guarded(lambda: clean(redact_text(str(error))), "it does not say why")
@@ -208,7 +221,7 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
     name = _guarded(lambda: clean(type(error).__name__), "an error without a name")
     path = _guarded(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "builtins.BaseException")
     title = shown(lambda: _title(error, timeout), name)[:MAX_TITLE_CHARS]
-    text = shown(lambda: trace or "".join(traceback.format_exception(error)), "")
+    text = shown(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
     if not text:
         error_of_ours = DelayQError(f"{path}, which cannot be formatted")
         where = shown(lambda: "".join(traceback.format_tb(error.__traceback__)), "")

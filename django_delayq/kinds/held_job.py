@@ -162,7 +162,7 @@ class JobCalls:
         value, error = ended.value, ended.error
         if error is None:
             value, error = take(value)
-            if type(error) is ResultTooLarge:
+            if error is not None and issubclass(type(error), ResultTooLarge):
                 state.leave_out(error)
                 error = None
         if error is not None:

@@ -56,12 +56,14 @@ def _raise_in(ident: int, exception: type[BaseException]) -> None:
 class Watch:
     """One execution, in the thread that made this; an infinite time has no end."""
 
-    def __init__(self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool) -> None:
-        self.held, self.interrupts = held, interrupt
+    def __init__(
+        self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+    ) -> None:
+        self.held, self.interrupts, self.spare_seconds = held, interrupt, spare_seconds
         self.ident = threading.get_ident()
         self.began = time.monotonic()
         self.soft_at = self.began + seconds if interrupt else math.inf
-        self.hard_at = self.began + seconds + grace_seconds
+        self.hard_at = self.began + seconds + grace_seconds + spare_seconds
         self._gate = threading.Lock()  # never released: who acquires it is the first
         self._sent = False
 
@@ -129,14 +131,14 @@ class Timeouts:
             self._thread.join(timeout=5)
 
     def run(
-        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool
+        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
         """Call, watched; return the value, or the exception that ended it. Never raises.
 
-        `interrupt` says whether the exception is to be raised in this thread after so many seconds.
-        See Note [One exception at most].
+        `interrupt` says whether the exception is to be raised in this thread after so many seconds; `spare_seconds` are
+        added to the grace. See Note [One exception at most].
         """
-        watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt)
+        watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt, spare_seconds=spare_seconds)
         try:
             try:
                 self._begin(watch)
@@ -158,7 +160,7 @@ class Timeouts:
         if watch is None:
             return False
         held.stopped_by = by  # before it is interrupted, so that whoever is sees why
-        watch.hard_at = min(watch.hard_at, time.monotonic() + self.grace_seconds)
+        watch.hard_at = min(watch.hard_at, time.monotonic() + self.grace_seconds + watch.spare_seconds)
         if watch.interrupts:
             watch.interrupt(TaskCancelled)
         elif held.interrupt is not None:

@@ -70,6 +70,25 @@ def note_row(request: pytest.FixtureRequest) -> Callable[[Row], None]:
 
 
 @pytest.fixture
+def isolated(settings: Any, server: Any) -> None:
+    """The tasks of isolated_tasks.py, which no other test has: workers would keep a process for them."""
+    from tests.faults.harness.workers import ENDLESS
+
+    modules = ["tasks", "isolated_tasks"]
+    options = {"TASK_MODULES": modules, "TIMEOUT_GRACE_SECONDS": 5, "LEASE_SECONDS": ENDLESS}
+    settings.DELAYQ = {**settings.DELAYQ, **options}
+
+
+@pytest.fixture
+def worker(isolated: None, tmp_path: Path) -> Iterator[Any]:
+    """A worker of isolated tasks."""
+    from tests.faults.harness.workers import WorkerProcess
+
+    with WorkerProcess(folder=tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
 def report(trace: Any, note_row: Callable[[Row], None]) -> Callable[..., Any]:
     """Wait for the outcomes, note the fault's row for the table, and assert that nothing is missing or doubled."""
     from tests.faults.harness.verdict import decided, row_of

@@ -267,6 +267,8 @@ def test_every_check_is_registered_under_one_tag():
         own.check_tasks,
         own.check_task_aliases,
         own.check_dead_jobs,
+        own.check_commands,
+        own.check_isolation,
         own.check_routers,
         own.check_sqlite,
         own.check_declared,

@@ -6,7 +6,7 @@ from typing import Any, assert_type
 
 from django.db.models import QuerySet
 
-from django_delayq import RunContext
+from django_delayq import RunContext, isolated
 from django_delayq.backend import DelayQBackend
 from django_delayq.jobs import DelayQTask, JobContext
 from django_delayq.models import Run, Schedule
@@ -38,6 +38,17 @@ def contexts(run: RunContext, job: JobContext) -> str:
     assert_type(run.due_at, datetime)
     assert_type(run.schedule, Schedule)
     return run.idempotency_key + job.idempotency_key
+
+
+def work(days: int) -> str:
+    return str(days)
+
+
+def isolation(task: DelayQTask) -> None:
+    assert_type(isolated(task), DelayQTask)
+    assert_type(isolated(memory_mb=512)(task), DelayQTask)
+    assert_type(isolated(work)(3), str)
+    assert_type(isolated(memory_mb=512)(work)(3), str)
 
 
 def jobs(task: DelayQTask, backend: DelayQBackend) -> None:

@@ -18,6 +18,7 @@ from django_delayq import conf, metrics, registry
 from django_delayq.capture import listening
 from django_delayq.compat import task
 from django_delayq.exceptions import DelayQError
+from django_delayq.kinds import isolated
 from django_delayq.metrics import server
 from django_delayq.supervisor.channel import Channel
 from django_delayq.supervisor.pool import Pool
@@ -160,7 +161,7 @@ class Command(BaseCommand):
         try:
             with _listening(worker.options):
                 telling = server.served(worker)
-            with telling, listening(conf.get_config().max_output_bytes):
+            with telling, listening(conf.get_config().max_output_bytes), isolated.opened():
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
             raise CommandError(str(error)) from error

@@ -1,0 +1,203 @@
+"""Tasks that ask for a process of their own: how they say so, what is refused, and where nothing comes of it.
+
+What such a process does: tests/faults/test_f42_isolated.py.
+"""
+
+import os
+import pickle
+import traceback
+from datetime import timedelta
+
+import pytest
+from django.core import checks
+from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
+
+from django_delayq import isolated, isolation
+from django_delayq.compat import InvalidTask, task
+from django_delayq.exceptions import InvalidArguments, ProcessDied, TaskTimeout
+from django_delayq.isolation import Isolation, isolation_of
+from django_delayq.kinds.crossing import decode, encode, pack_error, unpack_error
+from django_delayq.models import Schedule
+from django_delayq.testing import Runner
+from tests.jobs.support import DECORATOR_OPTIONS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+MODULE = "tests.faults.isolated_tasks"
+
+
+@pytest.fixture
+def offered(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": ["tasks", "isolated_tasks"]}
+
+
+def work():
+    pass
+
+
+def above():
+    pass
+
+
+def below():
+    pass
+
+
+# -- how it is said
+
+
+def test_a_task_says_it_as_its_option_or_by_a_decorator_above_or_below():
+    assert isolation_of(task(work)) is None
+    assert isolation_of(isolated(task(above))) == Isolation(None)
+    assert isolation_of(task(isolated(memory_mb=512)(below))) == Isolation(512)
+
+
+def test_the_option_stays_with_the_task_whatever_the_call_says():
+    if not DECORATOR_OPTIONS:
+        pytest.skip("this version hands no options on")
+    mine = task(isolation="process", memory_mb=64)(work)
+    assert isolation_of(mine) == isolation_of(mine.using(priority=3, max_attempts=2)) == Isolation(64)
+    with pytest.raises(TypeError, match="'isolation'"):
+        mine.using(isolation="process")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"isolation": "thread"}, "isolation must be 'process', or left out, not 'thread'"),
+        ({"isolation": True}, "not True"),
+        ({"isolation": "process", "memory_mb": 10}, "memory_mb must be None or a whole number from 64"),
+        ({"memory_mb": 512}, "it needs isolation='process' beside it"),
+    ],
+)
+def test_what_there_is_not_is_refused_where_it_is_said(options, words):
+    if not DECORATOR_OPTIONS:
+        pytest.skip("this version hands no options on")
+    with pytest.raises(InvalidTask, match=words):
+        task(**options)(work)
+
+
+def test_the_decorator_refuses_too():
+    with pytest.raises(InvalidTask, match="from 64"):
+        isolated(memory_mb="1G")
+
+
+def test_a_system_without_process_groups_is_told_at_the_check(offered, monkeypatch):
+    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E008"]
+    monkeypatch.setattr(isolation, "is_possible", lambda: False)
+    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E008"]
+    assert f"{MODULE}." in message.msg and "Linux, macOS" in message.hint
+
+
+def test_commands_that_no_app_has_are_told_at_the_check(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsesions", "flush"]}
+    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.W010"]
+    assert message.msg.endswith("no installed app: 'clearsesions'. Did you mean 'clearsessions'?")
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsessions"]}
+    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.W010"]
+
+
+def test_the_command_is_of_no_use_by_hand():
+    with pytest.raises(CommandError, match="delayq_worker starts this itself"):
+        call_command("delayq_isolated", "1000", "1001")
+
+
+# -- where it makes no difference
+
+
+def test_in_a_test_it_runs_in_the_test_s_own_process(offered, settings):
+    Schedule.objects.create(name="s", task=f"{MODULE}.leak", kind="every", every=timedelta(minutes=1))
+    with Runner() as delayq:
+        (run,) = delayq.run_due(timedelta(minutes=1))
+    assert run.result[1] == os.getpid()
+    os.environ.pop("LEAKED")
+
+
+# -- exceptions that cross
+
+
+class Awkward(Exception):
+    """Can only be made with a keyword, and its text needs it."""
+
+    def __init__(self, *, item):
+        super().__init__(item)
+        self.item = item
+
+    def __str__(self):
+        return f"no {self.item}"
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("not even that")
+
+
+class Strict(Exception):
+    def __init_subclass__(cls, **kwargs):
+        raise TypeError("no kinds of it")
+
+
+class Picky(Exception):
+    def __new__(cls, a, b):
+        return super().__new__(cls, a, b)
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def crossed(error):
+    return unpack_error(decode(encode(pack_error(raised(error)))))
+
+
+@pytest.mark.parametrize(
+    ("error", "base"),
+    [
+        (ValueError("a", 1), ValueError),
+        (KeyError("k"), KeyError),
+        (OSError(2, "gone", "f"), OSError),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), UnicodeDecodeError),
+        (Awkward(item="tea"), Awkward),
+        (Unspeakable("x"), Unspeakable),
+        (Strict("x"), Exception),
+        (Picky("x", "y"), Exception),
+        (ExceptionGroup("g", [ValueError("x")]), Exception),
+        (InvalidArguments("x"), InvalidArguments),
+        (ValidationError("x"), ValidationError),
+        (ProcessDied(3), ProcessDied),
+        (TaskTimeout(), TaskTimeout),
+        (SystemExit(3), SystemExit),
+        (StopIteration(3), StopIteration),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_an_exception_has_its_type_text_and_traceback_on_the_other_side(error, base):
+    other = crossed(error)
+    assert isinstance(other, base)
+    assert (type(other).__module__, type(other).__qualname__) == (type(error).__module__, type(error).__qualname__)
+    if not isinstance(error, Unspeakable):
+        assert str(other) == str(error)
+    assert bool(other.args) == bool(error.args)
+    assert "in raised" in other.delayq_traceback
+    "".join(traceback.format_exception(raised(other)))
+
+
+def test_a_class_that_is_not_imported_here_is_not_imported_for_it():
+    told = pack_error(raised(ValueError("x")))
+    told["classes"].insert(0, ("nowhere.errors", "Strange"))
+    other = unpack_error(told)
+    assert (type(other).__module__, type(other).__qualname__) == ("nowhere.errors", "Strange")
+    assert isinstance(other, ValueError)
+    assert isinstance(unpack_error({**told, "classes": [("os", "path.join"), ("builtins", "OSError")]}), OSError)
+
+
+def test_nothing_of_it_is_unpickled():
+    class Evil(Exception):
+        def __reduce__(self):
+            return os.abort, ()
+
+    assert pickle.dumps and str(crossed(Evil("x"))) == "x"
