@@ -1,4 +1,4 @@
-"""Isolated tasks: they fork, leak, hang and die. Offered only where TASK_MODULES names this module, see test_f42."""
+"""Isolated tasks: they fork, leak, hang and die. Offered only where TASK_MODULES names this module, see test_f44."""
 
 import asyncio
 import ctypes

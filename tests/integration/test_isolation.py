@@ -1,6 +1,6 @@
 """Tasks that ask for a process of their own: how they say so, what is refused, and where nothing comes of it.
 
-What such a process does: tests/faults/test_f42_isolated.py.
+What such a process does: tests/faults/test_f44_isolated.py.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""F42: isolated tasks raise, fork, leak, hang and die, each in a process of its own; the worker's goes on as it is."""
+"""F44: isolated tasks raise, fork, leak, hang and die, each in a process of its own; the worker's goes on as it is."""
 
 import signal
 import sys
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 # -- what crosses
 
 
-def test_f42_each_execution_has_a_fresh_process_with_its_value_and_its_context(worker):
+def test_f44_each_execution_has_a_fresh_process_with_its_value_and_its_context(worker):
     """What one has changed the next one does not find."""
     runs = [outcome(point("leak", "é", name=f"leak {n}")) for n in range(3)]
     assert [run.status for run in runs] == ["succeeded"] * 3, runs[0].error
@@ -37,7 +37,7 @@ def test_f42_each_execution_has_a_fresh_process_with_its_value_and_its_context(w
 
 
 @pytest.mark.parametrize("alias", ["default", "durable"])
-def test_f42_jobs_too_with_retries_errors_and_what_they_enqueue(worker, alias):
+def test_f44_jobs_too_with_retries_errors_and_what_they_enqueue(worker, alias):
     job = finished(tasks.tell.using(backend=alias, priority=7).enqueue(path=""))
     told = job.return_value
     assert (told["id"], told["kwargs"], told["priority"], told["attempt"]) == (job.id, {"path": ""}, 7, 1)
@@ -65,14 +65,14 @@ def test_f42_jobs_too_with_retries_errors_and_what_they_enqueue(worker, alias):
         _ = large.return_value
 
 
-def test_f42_what_it_does_belongs_to_the_trace_of_its_execution(tmp_path, settings):
+def test_f44_what_it_does_belongs_to_the_trace_of_its_execution(tmp_path, settings):
     settings.DELAYQ = {**settings.DELAYQ, "TRACES": True}
     asked = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
     with WorkerProcess(folder=tmp_path), trace.use_span(trace.NonRecordingSpan(asked)):
         assert finished(tasks.trace_id.enqueue()).return_value == "abc"
 
 
-def test_f42_what_a_point_raises_is_told_as_it_was_raised_there(worker):
+def test_f44_what_a_point_raises_is_told_as_it_was_raised_there(worker):
     errors = {how: outcome(point("fail", how, name=how)) for how in ("stock", "arguments", "exit", "group", "file")}
     assert {how: run.reason for how, run in errors.items()} == {
         "stock": "OutOfStock: no tea left",
@@ -92,7 +92,7 @@ def test_f42_what_a_point_raises_is_told_as_it_was_raised_there(worker):
     assert noted.status == "succeeded" and "not plain JSON" in noted.result["not stored"]
 
 
-def test_f42_what_it_says_is_heard_once_and_goes_on_to_the_worker_s_output(worker):
+def test_f44_what_it_says_is_heard_once_and_goes_on_to_the_worker_s_output(worker):
     run = outcome(point("say", "hello"))
     text = said(run)
     assert [text.count(word) for word in ("printed hello", "to stderr hello", "shop: logged hello")] == [1, 1, 1]
@@ -112,7 +112,7 @@ def test_f42_what_it_says_is_heard_once_and_goes_on_to_the_worker_s_output(worke
         ("deaf", "TaskTimeout: its timeout of 3 s was over; its process was killed within 5 s"),
     ],
 )
-def test_f42_a_timeout_ends_it_whatever_it_does_and_the_worker_stays(worker, tmp_path, how, reason):
+def test_f44_a_timeout_ends_it_whatever_it_does_and_the_worker_stays(worker, tmp_path, how, reason):
     path, beside = tmp_path / "pids", tmp_path / "beside"
     every = {"kind": "every", "every": SECOND, "args": [str(beside)]}
     Schedule.objects.create(name="beside", task=f"{MODULE}.neighbour", **every)
@@ -129,18 +129,18 @@ def test_f42_a_timeout_ends_it_whatever_it_does_and_the_worker_stays(worker, tmp
     assert worker.log().count("Worker ") == 1
 
 
-def test_f42_one_that_catches_its_timeout_and_returns_has_succeeded(worker, tmp_path):
+def test_f44_one_that_catches_its_timeout_and_returns_has_succeeded(worker, tmp_path):
     run = outcome(point("hang", "catches", str(tmp_path / "pids"), timeout=timedelta(seconds=3)))
     assert (run.status, run.result) == ("succeeded", "caught")
 
 
-def test_f42_a_coroutine_is_cancelled_by_its_loop(worker):
+def test_f44_a_coroutine_is_cancelled_by_its_loop(worker):
     run = outcome(point("wait", 600, timeout=timedelta(seconds=3)))
     assert (run.reason, said(run)) == ("TaskTimeout: stopped after its timeout of 3 s", "cancelled in the loop\n")
 
 
 @pytest.mark.parametrize(("task", "args"), [("hang", ["raises"]), ("hang", ["in C"]), ("wait", [600])])
-def test_f42_who_stops_it_ends_it(worker, tmp_path, task, args):
+def test_f44_who_stops_it_ends_it(worker, tmp_path, task, args):
     path = tmp_path / "pids"
     row = point(task, *args, str(path), max_attempts=3)
     pids = pids_in(path)
@@ -156,7 +156,7 @@ def test_f42_who_stops_it_ends_it(worker, tmp_path, task, args):
 # -- what it leaves, takes and breaks
 
 
-def test_f42_what_it_leaves_in_its_group_is_killed(worker, tmp_path):
+def test_f44_what_it_leaves_in_its_group_is_killed(worker, tmp_path):
     path = tmp_path / "pids"
     assert outcome(point("leave_a_child", str(path))).result == "left"
     gone(pids_in(path))
@@ -165,7 +165,7 @@ def test_f42_what_it_leaves_in_its_group_is_killed(worker, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is the kernel's")
-def test_f42_more_memory_than_it_may_have_is_an_error_that_says_so(worker):
+def test_f44_more_memory_than_it_may_have_is_an_error_that_says_so(worker):
     assert outcome(point("hog", 20, name="little")).result == 20 * 1024 * 1024
     run = outcome(point("hog", 500, name="much"))
     assert run.reason == f"MemoryError: The process of the task may have {tasks.MEMORY_MB} MiB."
@@ -179,7 +179,7 @@ def test_f42_more_memory_than_it_may_have_is_an_error_that_says_so(worker):
         ("segfault", f"by signal {signal.SIGSEGV:d} (SIGSEGV)"),
     ],
 )
-def test_f42_a_process_that_ends_is_a_failure_that_says_how(worker, how, reason):
+def test_f44_a_process_that_ends_is_a_failure_that_says_how(worker, how, reason):
     run = outcome(point("end", how, max_attempts=2, backoff=timedelta(0)))
     assert (run.status, run.attempt, run.reclaims) == ("failed", 2, 0)
     assert run.reason == f"ProcessDied: The process of the task ended {reason}, before the task did."

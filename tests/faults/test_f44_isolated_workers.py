@@ -1,4 +1,4 @@
-"""F42: the worker of isolated tasks drains, stands still or is killed; and what waits for its next one."""
+"""F44: the worker of isolated tasks drains, stands still or is killed; and what waits for its next one."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 # -- the worker's own end
 
 
-def test_f42_a_killed_worker_takes_its_processes_along_and_another_takes_over(tmp_path):
+def test_f44_a_killed_worker_takes_its_processes_along_and_another_takes_over(tmp_path):
     path = tmp_path / "pids"
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=2) as first:
         row = point("hang", "in C", str(path))
@@ -37,7 +37,7 @@ def test_f42_a_killed_worker_takes_its_processes_along_and_another_takes_over(tm
         assert second.alive
 
 
-def test_f42_one_whose_worker_stood_still_for_too_long_learns_that_its_lease_is_lost(tmp_path):
+def test_f44_one_whose_worker_stood_still_for_too_long_learns_that_its_lease_is_lost(tmp_path):
     path, gate = tmp_path / "lines", tmp_path / "gate"
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE) as first:
         row = point("last", str(path), str(gate))
@@ -51,7 +51,7 @@ def test_f42_one_whose_worker_stood_still_for_too_long_learns_that_its_lease_is_
             assert outcome(row).result == "ended"
 
 
-def test_f42_a_worker_that_drains_waits_for_it_and_leaves_none_behind(worker, tmp_path):
+def test_f44_a_worker_that_drains_waits_for_it_and_leaves_none_behind(worker, tmp_path):
     path = tmp_path / "pids"
     row = point("wait", 2, str(path))
     pids = pids_in(path)
@@ -62,7 +62,7 @@ def test_f42_a_worker_that_drains_waits_for_it_and_leaves_none_behind(worker, tm
     gone([*pids, *below])
 
 
-def test_f42_what_a_drain_does_not_wait_for_ends_with_the_worker(tmp_path):
+def test_f44_what_a_drain_does_not_wait_for_ends_with_the_worker(tmp_path):
     path = tmp_path / "pids"
     with WorkerProcess(folder=tmp_path, DRAIN_SECONDS=0.5) as worker:
         point("hang", "in C", str(path))
@@ -75,7 +75,7 @@ def test_f42_what_a_drain_does_not_wait_for_ends_with_the_worker(tmp_path):
 # -- what waits
 
 
-def test_f42_one_waits_where_isolated_tasks_exist(worker):
+def test_f44_one_waits_where_isolated_tasks_exist(worker):
     wait_until(lambda: len(interpreters(worker)) == 1, what="the first one")
     (waiting,) = interpreters(worker)
     os.kill(waiting, signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_f42_one_waits_where_isolated_tasks_exist(worker):
     wait_until(lambda: len(interpreters(worker)) == 1, what="the next one, and no other")
 
 
-def test_f42_none_waits_where_there_are_no_such_tasks(tmp_path):
+def test_f44_none_waits_where_there_are_no_such_tasks(tmp_path):
     Schedule.objects.create(name="n", task="tests.app.tasks.noop", **soon(0.2))
     with WorkerProcess(folder=tmp_path, TASK_MODULES=["tasks"]) as worker:
         wait_until(lambda: Run.objects.filter(status="succeeded").exists(), what="an outcome")
