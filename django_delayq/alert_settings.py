@@ -107,9 +107,7 @@ class AlertSettings:
             lambda value: value in ([], ()) or _HOSTS.holds(value),
         ),
     )
-    secret: str = _value(
-        "", Rule("whsec_ and 24 to 64 bytes in base64, as docs/observability.md says", _is_secret), repr=False
-    )
+    secret: str = _value("", Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret), repr=False)
     #: A schedule that has failed so often in a row is told.
     failures: int = _value(3, number(1, 1000, whole=True))
     #: By queue, or REST.

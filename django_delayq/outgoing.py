@@ -42,8 +42,8 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
     if listed not in hosts:
         known = ", ".join(hosts) or "nothing"
         return (
-            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{did_you_mean(listed, hosts)} It lists {known}; a host "
-            "is written with its port where the address has one."
+            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{did_you_mean(listed, hosts)} It lists {known}. "
+            "A host is written with its port where the address has one."
         )
     if parts.scheme != "https" and not (parts.scheme == "http" and host in LOCAL):
         where = host if port is None else f"{host}:{port}"

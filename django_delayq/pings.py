@@ -84,7 +84,7 @@ _lock = threading.Lock()
 
 
 def ping(url: str, what: str, key: str, body: str = "") -> None:
-    """Have a request be sent: `what` is `/start`, '' or `/fail`, `key` the same text for all of one run. Returns at once.
+    """Have a request be sent, and return at once: `what` is `/start`, '' or `/fail`, `key` a text of its run's own.
 
     The database is no guard of what may be asked of the network: an address whose host is not listed (any more) gets
     nothing, which is logged.

@@ -18,7 +18,7 @@ lease_lost = Signal()
 schedule_parked = Signal()
 
 #: Somebody is told that something is wrong, or that it has recovered. Arguments: `alert` (Alert), `what` ("opened" or
-#: "recovered"). Sent after the commit, at most once: not where the process dies just then. Mail and webhook are durable.
+#: "recovered"). Sent after the commit, at most once: not where the process dies just then.
 alert_changed = Signal()
 
 #: Internal: definitions were written without `save()`. Arguments: `pks` (list of int), `using` (database alias).

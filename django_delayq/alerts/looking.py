@@ -1,11 +1,12 @@
 """Looks at what stands wrong, again and again, and has states follow it. One worker at a time, or a command.
 
 Note [What is not known]
-While Redis does not answer, or a shard is being rebuilt after a flush, there is nothing to tell of it: queues are empty,
-no worker has said yet that it lives. Then the states that are judged by Redis stay as they are, those of a queue as
-long as one of its shards is not built, the others as long as any is.
+While Redis does not answer, or a shard is being rebuilt after a flush, there is nothing to tell of it: queues are
+empty, no worker has said yet that it lives. Then the states that are judged by Redis stay as they are, those of a queue
+as long as one of its shards is not built, the others as long as any is.
 """
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -21,16 +22,18 @@ BY_THE_DATABASE = frozenset(matters.FINDERS)
 OF_REDIS = frozenset(("redis_unreachable", "not_built", "damaged_keys"))
 
 
-def look_in_turn(broker: Broker) -> Snapshot | None:
-    """Look if the settings want it, and it is time and nobody else's turn; return what was seen, None where not.
+def look_in_turn(broker: Broker) -> float:
+    """Look if the settings want it, and it is time and nobody else's turn; return the seconds until it may be due.
 
     Raises:
         BrokerError, DatabaseError: The next turn sees what stands then.
     """
     alerts = conf.get_config().alerts
-    if alerts is None or not take_alerts_turn(broker, int(alerts.every * 1000)):
-        return None
-    return look_now()
+    if alerts is None:
+        return math.inf
+    if take_alerts_turn(broker, int(alerts.every * 1000)):
+        look_now()
+    return alerts.every / 2
 
 
 def look_now() -> Snapshot:

@@ -5,8 +5,8 @@ A message has an id that all its attempts share, `<key of the row>.opened` or `â
 sent; who dies in between has it sent once more. So it arrives at least once, and whoever receives it can tell a second
 one by its id: the webhook by `webhook-id`, mail by its Message-ID.
 
-The webhook is signed as https://www.standardwebhooks.com has it: HMAC-SHA256 of id, time and body, by a secret that both
-sides know. The time is that of the attempt, so that a receiver may refuse what is old.
+The webhook is signed as https://www.standardwebhooks.com has it: HMAC-SHA256 of id, time and body, by a secret that
+both sides know. The time is that of the attempt, so that a receiver may refuse what is old.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Who prunes the ledger, and how far that came, and who looks for alerts: known anew after a flush. See `pruning.py`."""
+"""Who prunes the ledger, how far that came, who looks for alerts: all known anew after a flush. See `pruning.py`."""
 
 from ..exceptions import DamagedKeys
 from . import keys

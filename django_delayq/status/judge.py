@@ -57,8 +57,8 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
         text = ngettext(
             "%(count)s schedule has not succeeded within the time in which it is expected to: %(names)s. manage.py "
             "delayq_explain NAME says why.",
-            "%(count)s schedules have not succeeded within the time in which they are expected to: %(names)s. manage.py "
-            "delayq_explain NAME says why.",
+            "%(count)s schedules have not succeeded within the time in which they are expected to: %(names)s. "
+            "manage.py delayq_explain NAME says why.",
             late.count,
         )
         count = str(late.count) if late.count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"

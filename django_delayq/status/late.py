@@ -50,7 +50,8 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
         rows = _rows(pks)
         for late in (_undecided(rows, now - within), _decided(rows, now - within)):
             names = ("pk", "name", "queue", "task", "point")
-            found += [Late(*row, within) for row in late.order_by("pk").values_list(*names)[:most]]
+            chosen = late.order_by("pk").values_list(*names)[:most]
+            found += [Late(pk, name, queue, task, due_at, within) for pk, name, queue, task, due_at in chosen]
     by_key = {late.pk: late for late in reversed(found) if not _is_held(late, held)}
     return sorted(by_key.values())[:most]
 
@@ -77,7 +78,7 @@ def _candidates(now: datetime, among: Collection[int] | None) -> dict[timedelta,
         # No join: it would begin at the many that are enabled.
         chosen = rows.filter(pk__in=few.values("pk")[:MOST_LOOKED_AT])
         for pk, within in chosen.values_list("pk", "expected_within"):
-            found.setdefault(within, []).append(pk)
+            found.setdefault(within or timedelta(0), []).append(pk)
     return found
 
 

@@ -6,7 +6,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
@@ -18,8 +19,6 @@ from ..redaction import redact_text
 from .trouble import Backoff, forget_frames, repair
 
 logger = logging.getLogger("django_delayq.worker")
-
-Answer = TypeVar("Answer")
 
 DELTA_SECONDS = 2.0
 #: So often each worker looks for bulk actions that people have ordered.
@@ -51,10 +50,7 @@ class Upkeep:
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys(("delta", "bulk", "beat"), 0.0)  # monotonic seconds
-        self._alerts = broker.config.alerts
-        if self._alerts is not None:
-            self._due["alerts"] = 0.0
+        self._due = dict.fromkeys(("delta", "bulk", "beat", "look"), 0.0)  # monotonic seconds
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
@@ -111,7 +107,7 @@ class Upkeep:
             self._prune(seconds=BURST_PRUNE_SECONDS)
             while self._carry_out():
                 pass
-            self._look_for_alerts()
+            self._look()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
@@ -221,7 +217,7 @@ class Upkeep:
     def _build(self) -> None:
         self.rebuilds += mirror.rebuild(self.broker, self.shards)
 
-    def _beside(self, told: str, chore: Callable[[], Answer]) -> Answer | None:
+    def _beside(self, told: str, chore: Callable[[], Any]) -> Any:
         """Do what holds up nothing else: what could not be done now, is done in a later turn."""
         try:
             return chore()
@@ -234,22 +230,20 @@ class Upkeep:
 
     def _roll_up(self, now_ms: int) -> None:
         """What cannot be moved for two days is gone."""
-        told = "What was counted could not be moved into the database"
-        self._beside(told, lambda: minutes.roll_up(self.broker, now_ms))
+        self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
 
     def _prune(self, seconds: float = pruning.TURN_SECONDS) -> None:
-        done = self._beside(
-            "The history could not be pruned",
-            lambda: pruning.prune_in_turn(self.broker, go_on=self._between_pages, seconds=seconds),
-        )
+        prune = partial(pruning.prune_in_turn, self.broker, go_on=self._between_pages, seconds=seconds)
+        done = self._beside("The history could not be pruned", prune)
         if done is not None and not done.finished:  # there is more: after the other chores, at once
             self._due["beat"] = 0.0
 
     def _carry_out(self) -> bool:
         return bool(self._beside("A bulk action could not go on", bulk_actions.carry_out))
 
-    def _look_for_alerts(self) -> None:
-        self._beside("What is wrong could not be looked for", lambda: alerts.look_in_turn(self.broker))
+    def _look(self) -> None:
+        seconds = self._beside("What is wrong could not be looked for", partial(alerts.look_in_turn, self.broker))
+        self._due["look"] = time.monotonic() + (seconds or DELTA_SECONDS)
 
     def _tell_overload(self) -> None:
         load = ledger.read_load()
@@ -270,10 +264,8 @@ class Upkeep:
         if now >= self._due["bulk"]:
             more = self._carry_out()
             self._due["bulk"] = 0.0 if more else time.monotonic() + BULK_SECONDS
-
-        if self._alerts is not None and now >= self._due["alerts"]:
-            self._look_for_alerts()
-            self._due["alerts"] = time.monotonic() + self._alerts.every * random.uniform(0.4, 0.6)  # noqa: S311
+        if now >= self._due["look"]:
+            self._look()
 
     def _between_pages(self, checked: int = 0) -> bool:
         """Do the small chores; say whether the full sweep goes on: not if this worker stops or a shard was flushed."""

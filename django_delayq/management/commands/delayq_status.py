@@ -15,7 +15,7 @@ from django_delayq.redaction import redact_text
 
 
 class Command(BaseCommand):
-    """Reads Redis and the database; changes nothing but states of alerts, with `--alert`. Exits with 0 where all is well, else 1 or 2, see `--help`."""
+    """Reads Redis and the database; changes nothing but, with `--alert`, states of alerts. Exits as `--help` says."""
 
     help = (
         "Show workers, shards, drift and schedules, and say what is wrong. Exit status: 0 all is well; 1 something is "
