@@ -87,8 +87,13 @@ def _failing(most: int, among: Collection[int] | None) -> list[Matter]:
     alerts = conf.get_config().alerts
     least = 1 if alerts is None else alerts.failures
     rows = _states(ScheduleState.objects.filter(failing_streak__gte=least), most, among)
-    text = _("%(name)s (%(task)s) has failed %(count)d times in a row.")
-    return [_matter("failing", row, text, count=row.state.failing_streak) for row in rows]
+    return [_matter("failing", row, _failed(row.state.failing_streak), count=row.state.failing_streak) for row in rows]
+
+
+def _failed(count: int) -> str:
+    return ngettext(
+        "%(name)s (%(task)s) has failed.", "%(name)s (%(task)s) has failed %(count)d times in a row.", count
+    )
 
 
 def _parked(most: int, among: Collection[int] | None) -> list[Matter]:
