@@ -79,7 +79,9 @@ def of_schedules(known: dict[str, list[int]]) -> Iterator[Matter]:
         room = max(0, MOST - len(told))
         yield from fresh[:room]
         if len(fresh) > room:
-            text = _("More than %(count)d schedules have this problem (%(kind)s); the others are not told of one by one.")
+            text = _(
+                "More than %(count)d schedules have this problem (%(kind)s); the others are not told of one by one."
+            )
             yield Matter(kind, "", "", "", text % {"count": MOST, "kind": kind})
 
 
