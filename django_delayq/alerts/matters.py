@@ -27,6 +27,8 @@ from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN
 
 #: So many schedules of each kind.
 MOST = 100
+#: So many states are looked at once.
+PAGE = 500
 
 
 class Matter(NamedTuple):
@@ -129,11 +131,20 @@ SUMS = frozenset(("unknown_tasks", "late"))
 
 
 def _states(states: QuerySet[Any], most: int, among: Collection[int] | None) -> list[Schedule]:
-    """Return the enabled schedules of these states. No join: it would begin at the many that are enabled."""
-    using = ledger.database()
+    """Return the first enabled schedules of these states, by pages of an index of theirs.
+
+    A join would begin at the many that are enabled, and so would an order of them.
+    """
+    using, found, after = ledger.database(), list[Schedule](), 0
     states = states.using(using) if among is None else states.using(using).filter(pk__in=among)
-    rows = Schedule.objects.using(using).filter(pk__in=states.values("pk")[:MOST_COUNTED], enabled=True)
-    return list(rows.select_related("state").order_by("pk")[:most])
+    while len(found) < most:
+        page = list(states.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:PAGE])
+        rows = Schedule.objects.using(using).filter(pk__in=page, enabled=True).select_related("state")
+        found += sorted(rows, key=lambda row: row.pk)
+        if len(page) < PAGE:
+            break
+        after = page[-1]
+    return found[:most]
 
 
 def _matter(kind: str, row: Schedule, text: str, **more: Any) -> Matter:

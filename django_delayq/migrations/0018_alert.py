@@ -50,6 +50,12 @@ class Migration(migrations.Migration):
             name="expected_within",
             field=models.DurationField(blank=True, null=True, verbose_name="expected to succeed within"),
         ),
+        migrations.AddIndex(  # of no row yet: it takes as long as a look at the table
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("expected_within__isnull", False)), fields=["id"], name="delayq_schedule_expected"
+            ),
+        ),
         migrations.AddField(
             model_name="schedule",
             name="ping_url",

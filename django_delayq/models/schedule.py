@@ -172,6 +172,7 @@ class Schedule(Recurring, PrimaryModel):
             models.Index(
                 fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),
+            models.Index(fields=("id",), name="delayq_schedule_expected", condition=Q(expected_within__isnull=False)),
             PrefixIndex(fields=("name",), name="delayq_schedule_name_prefix"),
             PrefixIndex(fields=("task",), name="delayq_schedule_task_prefix"),
         )

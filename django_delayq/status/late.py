@@ -7,11 +7,13 @@ that was due since: a later point, a run now, a backfill. So one success ends it
 What is switched off, parked, or paused by its queue or task is not late; an edit of when it runs begins anew, since
 what the former definition left is not run any more. What was handed over has succeeded when it was accepted.
 
-Asked are the states: of those whose next undecided point has passed, and whose last decided point did not succeed.
-Where all is well these are few, however many schedules there are. Only for them the ledger is asked, by its index.
+Of those that have an expectation the states are asked first: whether the next undecided point has passed, or the last
+decided one did not succeed. Only for these the ledger is asked, by its index. Up to FEW with an expectation are found
+by an index of their own. Where there are more, the states are asked by theirs, and MOST_LOOKED_AT of either kind are
+looked at, those that wait longest first: where all is well these are few, however many schedules there are.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -19,12 +21,24 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 
 from .. import ledger
 from ..fields import utcnow
+from ..grouping import grouped
 from ..models import Condition, Control, Origin, Run, Schedule, ScheduleState, Status
 from .snapshot import Named
 
-#: So many states of either kind are looked at, those that have waited longest first.
-MOST_LOOKED_AT = 10_000
+FEW, MOST_LOOKED_AT = 10_000, 2_000
+#: So many are asked about at once.
+PAGE = 500
 NAMES_SHOWN = 5
+BAD = (Status.FAILED, Status.LOST, Status.SKIPPED)
+
+
+class Candidate(NamedTuple):
+    """A schedule that may be late; `until`: what was due by then was to have succeeded."""
+
+    pk: int
+    within: timedelta
+    until: datetime
+    is_undecided: bool
 
 
 class Late(NamedTuple):
@@ -46,14 +60,18 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
     """
     now, found = utcnow(), list[Late]()
     held = [row for row in ledger.held_back() if row.is_paused(now)]
-    for within, pks in sorted(_candidates(now, among).items()):
-        rows = _rows(pks)
-        for late in (_undecided(rows, now - within), _decided(rows, now - within)):
-            names = ("pk", "name", "queue", "task", "point")
-            chosen = late.order_by("pk").values_list(*names)[:most]
-            found += [Late(pk, name, queue, task, due_at, within) for pk, name, queue, task, due_at in chosen]
-    by_key = {late.pk: late for late in reversed(found) if not _is_held(late, held)}
-    return sorted(by_key.values())[:most]
+    kinds = grouped(_candidates(now, among), lambda each: (each.until, each.is_undecided))
+    for (until, is_undecided), candidates in kinds.items():
+        for first in range(0, len(candidates), PAGE):
+            if len(found) >= most:
+                break
+            rows = _rows([each.pk for each in candidates[first : first + PAGE]])
+            late = _without_success(_undecided(rows) if is_undecided else _decided(rows, until))
+            for pk, name, queue, task, due_at in late.values_list("pk", "name", "queue", "task", "point"):
+                each = Late(pk, name, queue, task, due_at, now - until)
+                if not _is_held(each, held):
+                    found.append(each)
+    return sorted(found)[:most]
 
 
 def name_late(most: int) -> Named:
@@ -62,43 +80,51 @@ def name_late(most: int) -> Named:
     return Named(len(found), tuple(late.name for late in found[:NAMES_SHOWN]))
 
 
-def _candidates(now: datetime, among: Collection[int] | None) -> dict[timedelta, list[int]]:
-    """Return what may be late, by how long it has: no query for each, and no arithmetic of the database's."""
+def _candidates(now: datetime, among: Collection[int] | None) -> Iterator[Candidate]:
+    """Return what may be late, each once; no arithmetic of instants is the database's."""
+    names = ("pk", "expected_within", "enabled", "effective_from", "state__next_due_at", "state__condition")
+    seen = set[int]()
+    for chosen in _chosen(now, among):
+        for pk, within, enabled, since, next_due, condition in chosen.values_list(*names):
+            if pk in seen or not enabled or condition == Condition.PARKED:
+                continue
+            seen.add(pk)
+            until = now - within
+            yield Candidate(pk, within, until, next_due is not None and since < next_due <= until)
+
+
+def _chosen(now: datetime, among: Collection[int] | None) -> list[QuerySet[Any]]:
     using = ledger.database()
-    states: QuerySet[Any] = ScheduleState.objects.using(using)
-    bad = [Status.FAILED, Status.LOST, Status.SKIPPED]
+    rows = Schedule.objects.using(using).filter(expected_within__isnull=False).order_by("pk")
+    if among is not None:
+        return [rows.filter(pk__in=among)]
+    if ledger.count_up_to(FEW, rows)[0] <= FEW:
+        return [rows.filter(Q(state__next_due_at__lt=now) | Q(state__last_status__in=BAD))]
+    states = ScheduleState.objects.using(using)
     asked = [
         states.filter(next_due_at__lt=now).order_by("next_due_at"),
-        states.exclude(last_status=Status.SUCCEEDED).filter(last_status__in=bad).order_by("last_status", "pk"),
+        states.exclude(last_status=Status.SUCCEEDED).filter(last_status__in=BAD).order_by("last_status", "pk"),
     ]
-    found: dict[timedelta, list[int]] = {}
-    rows = Schedule.objects.using(using).filter(enabled=True, expected_within__isnull=False)
-    for few in asked:
-        few = few if among is None else few.filter(pk__in=among)
-        # No join: it would begin at the many that are enabled.
-        chosen = rows.filter(pk__in=few.values("pk")[:MOST_LOOKED_AT])
-        for pk, within in chosen.values_list("pk", "expected_within"):
-            found.setdefault(within or timedelta(0), []).append(pk)
-    return found
+    keys = [list(few.values_list("pk", flat=True)[:MOST_LOOKED_AT]) for few in asked]
+    return [rows.filter(pk__in=some[at : at + PAGE]) for some in keys for at in range(0, len(some), PAGE)]
 
 
 def _rows(pks: Collection[int]) -> QuerySet[Any]:
-    rows = Schedule.objects.using(ledger.database()).filter(pk__in=pks, enabled=True)
-    return rows.exclude(state__condition=Condition.PARKED)
+    return Schedule.objects.using(ledger.database()).filter(pk__in=pks)
 
 
-def _undecided(rows: QuerySet[Any], until: datetime) -> QuerySet[Any]:
-    """Return those whose next undecided point was due so long ago."""
-    late = rows.filter(Q(state__next_due_at__lte=until) & Q(state__next_due_at__gt=F("effective_from")))
-    return _without_success(late.annotate(point=F("state__next_due_at")))
+def _undecided(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Give each the point that is next undecided."""
+    found: QuerySet[Any] = rows.annotate(point=F("state__next_due_at"))
+    return found
 
 
 def _decided(rows: QuerySet[Any], until: datetime) -> QuerySet[Any]:
-    """Return those whose newest point up to then is in the ledger, and did not succeed."""
+    """Give each the newest point up to then that is in the ledger; what has none is left out."""
     own = Run._base_manager.filter(schedule=OuterRef("pk"), origin=Origin.DUE, due_at__lte=until)
     newest = own.filter(due_at__gt=OuterRef("effective_from")).order_by("-due_at")
-    late = rows.annotate(point=Subquery(newest.values("due_at")[:1])).filter(point__isnull=False)
-    return _without_success(late)
+    found: QuerySet[Any] = rows.annotate(point=Subquery(newest.values("due_at")[:1])).filter(point__isnull=False)
+    return found
 
 
 def _without_success(rows: QuerySet[Any]) -> QuerySet[Any]:
