@@ -59,19 +59,17 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
         DatabaseError: The database does not answer.
     """
     now, found = utcnow(), list[Late]()
-    held = [row for row in ledger.held_back() if row.is_paused(now)]
     kinds = grouped(_candidates(now, among), lambda each: (each.until, each.is_undecided))
     for (until, is_undecided), candidates in kinds.items():
         for first in range(0, len(candidates), PAGE):
             if len(found) >= most:
                 break
             rows = _rows([each.pk for each in candidates[first : first + PAGE]])
-            late = _without_success(_undecided(rows) if is_undecided else _decided(rows, until))
-            for pk, name, queue, task, due_at in late.values_list("pk", "name", "queue", "task", "point"):
-                each = Late(pk, name, queue, task, due_at, now - until)
-                if not _is_held(each, held):
-                    found.append(each)
-    return sorted(found)[:most]
+            late_rows = _without_success(_undecided(rows) if is_undecided else _decided(rows, until))
+            for pk, name, queue, task, due_at in late_rows.values_list("pk", "name", "queue", "task", "point"):
+                found.append(Late(pk, name, queue, task, due_at, now - until))
+    held = [row for row in ledger.held_back() if row.is_paused(now)] if found else []
+    return sorted(late for late in found if not _is_held(late, held))[:most]
 
 
 def name_late(most: int) -> Named:
@@ -98,8 +96,9 @@ def _chosen(now: datetime, among: Collection[int] | None) -> list[QuerySet[Any]]
     rows = Schedule.objects.using(using).filter(expected_within__isnull=False).order_by("pk")
     if among is not None:
         return [rows.filter(pk__in=among)]
-    if ledger.count_up_to(FEW, rows)[0] <= FEW:
-        return [rows.filter(Q(state__next_due_at__lt=now) | Q(state__last_status__in=BAD))]
+    number = ledger.count_up_to(FEW, rows)[0]
+    if number <= FEW:
+        return [] if not number else [rows.filter(Q(state__next_due_at__lt=now) | Q(state__last_status__in=BAD))]
     states = ScheduleState.objects.using(using)
     asked = [
         states.filter(next_due_at__lt=now).order_by("next_due_at"),

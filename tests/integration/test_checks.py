@@ -267,6 +267,7 @@ def test_every_check_is_registered_under_one_tag():
         own.check_tasks,
         own.check_task_aliases,
         own.check_dead_jobs,
+        own.check_alerts,
         own.check_routers,
         own.check_sqlite,
         own.check_declared,
