@@ -21,7 +21,7 @@ from .declared.values import declared_schedule
 from .exceptions import BrokerError
 from .fields import utcnow
 from .isolation import isolation_of
-from .jobs.aliases import keepers_of
+from .jobs.aliases import durable_alias, keepers_of
 from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from .spelling import did_you_mean
 
@@ -48,7 +48,7 @@ def _check(find: Callable[[], Found]) -> Callable[..., list[checks.CheckMessage]
 
 def connect() -> None:
     """Register every check once."""
-    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_dead_jobs):
+    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_dead_jobs, check_alerts):
         checks.register(check, "delayq")
     for check in (check_mirror, check_server):
         checks.register(check, "delayq", deploy=True)
@@ -158,7 +158,7 @@ def check_isolation() -> Found:
         if asking and not isolation.is_possible():
             message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
             hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
-            yield checks.Error(message, hint=hint, id="delayq.E008")
+            yield checks.Error(message, hint=hint, id="delayq.E009")
 
 
 @_check
@@ -172,6 +172,21 @@ def check_dead_jobs() -> Found:
             hint = "The largest count for all of them. Say the same in their OPTIONS, or give them QUEUES of their own."
             yield checks.Warning(message, hint=hint, id="delayq.W021")
             return
+
+
+@_check
+def check_alerts() -> Found:
+    """Check that alerts can be delivered: by durable jobs, and to somebody."""
+    settings = conf.get_config().alerts
+    if settings is None:
+        return
+    if settings.channels and durable_alias(conf.get_config().queues) is None:
+        message = "DELAYQ['ALERTS'] sends mail and webhooks by durable jobs, and no alias of TASKS takes them."
+        hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend", "OPTIONS": {"durable": True}}.'
+        yield checks.Error(message, hint=hint, id="delayq.E008")
+    if settings.mail is True and not conf.admins():
+        message = "DELAYQ['ALERTS']['MAIL'] is True, and ADMINS is empty: nobody gets the mail."
+        yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W022")
 
 
 @_check

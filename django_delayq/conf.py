@@ -23,6 +23,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_noop
 
+from . import alert_settings
 from . import setting_rules as rules
 from .spelling import did_you_mean
 
@@ -87,6 +88,8 @@ class Config:
     traces: bool = _setting(False, rules.TRACES)
     commands: tuple[str, ...] = _setting((), rules.COMMANDS)
     command_memory_mb: int | None = _setting(None, rules.MEMORY)
+    #: None: nobody looks, nobody is told, and nothing is pinged.
+    alerts: alert_settings.AlertSettings | None = None
 
     def days_kept(self, outcome: str) -> int | None:
         """Return for how many days runs of this outcome are kept; None for ever."""
@@ -172,6 +175,16 @@ def secret_keys() -> tuple[str | bytes, ...]:
     return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
 
 
+def mail_from() -> tuple[str, str]:
+    """Return who mail to the admins comes from, and what its subject begins with."""
+    return str(settings.SERVER_EMAIL), str(settings.EMAIL_SUBJECT_PREFIX)
+
+
+def admins() -> list[str]:
+    """Return the addresses of ADMINS, which Django 5.2 has as pairs."""
+    return [each if isinstance(each, str) else each[1] for each in settings.ADMINS]
+
+
 def settings_module() -> str:
     """Return the module of the project's settings, '' where they were made without one."""
     return str(getattr(settings, "SETTINGS_MODULE", "") or "")
@@ -200,6 +213,9 @@ def _load() -> Config:
             raise ImproperlyConfigured(
                 f"DELAYQ has an unknown key {str(key)!r}.{hint} Known keys: {', '.join(sorted(known))}."
             )
+        if key == "ALERTS":
+            values["alerts"] = None if value is None else alert_settings.parse(value)
+            continue
         rule: rules.Rule = known[key].metadata["rule"]
         if key == "SHARDS" and isinstance(value, Mapping):
             for queue, count in value.items():
@@ -209,6 +225,12 @@ def _load() -> Config:
         rule.check(f"[{key!r}]", value)
         values[known[key].name] = tuple(value) if isinstance(value, list) else value
     config = Config(**values)
+    _check_queues(config)
+    return config
+
+
+def _check_queues(config: Config) -> None:
+    """Refuse what is said of queues that there are not."""
     if isinstance(config.shards, Mapping):
         unknown = sorted(map(str, set(config.shards) - set(config.queues)))
         if unknown:
@@ -216,7 +238,12 @@ def _load() -> Config:
                 f"DELAYQ['SHARDS'] names the queue {unknown[0]!r}, which is not in DELAYQ['QUEUES'] "
                 f"({', '.join(config.queues)}). Add it there or remove it here."
             )
-    return config
+    quiet = set(config.alerts.quiet) - {*config.queues, alert_settings.REST} if config.alerts else ()
+    for name in sorted(quiet):
+        raise ImproperlyConfigured(
+            f"DELAYQ['ALERTS']['QUIET'] names the queue {name!r}, which is not in DELAYQ['QUEUES'] "
+            f"({', '.join(config.queues)}). Add it there or remove it here."
+        )
 
 
 @lru_cache(maxsize=1)

@@ -57,6 +57,8 @@ class ScheduleFields(TypedDict, total=False):
     backoff: timedelta
     keep: Literal["", "all", "failures", "last", "none"]
     keep_last: int | None
+    expected_within: timedelta | None
+    ping_url: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,3 +138,7 @@ class TaskCancelled(TaskTimeout):
 
     It is recorded as failed (cancelled), and is not tried again.
     """
+
+
+class DeliveryFailed(DelayQError):
+    """A host that is to be told of something is not listed, cannot be reached, or refuses."""

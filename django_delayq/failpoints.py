@@ -24,6 +24,8 @@ NAMES = frozenset(
         "before_mirror",  # a web process has committed an edit, Redis does not know yet
         "during_pruning",  # rows are deleted, their horizon is not noted, nothing is committed
         "after_pruning",  # the transaction of a batch of pruned rows is committed, nothing was told
+        "before_alert",  # a state is changed and its jobs are written, nothing is committed
+        "after_alert",  # that is committed, nothing was sent
         "during_rebuild",  # a page of a rebuild or full sweep is written
     )
 )

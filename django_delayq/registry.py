@@ -19,6 +19,9 @@ from .exceptions import InvalidArguments, UnknownTask
 from .redaction import redact_signature
 from .spelling import did_you_mean
 
+#: What delivers one message of an alert.
+ALERT_TASK = "django_delayq.tasks.deliver_alert"
+
 _tasks: dict[str, AnyTask] | None = None
 
 
@@ -151,12 +154,13 @@ def _exists(path: str) -> bool:
 
 
 def _discover() -> dict[str, AnyTask]:
-    own = COMMAND_TASK.rpartition(".")[0]
+    config, own = conf.get_config(), COMMAND_TASK.rpartition(".")[0]
     modules = [path for path in module_names() if path != own and _exists(path)]
-    if conf.get_config().commands:
+    if config.commands or config.alerts:
         modules.append(own)
     values = [value for path in modules for value in vars(import_module(path)).values()]
     found = {value.module_path: value for value in values if is_task(value)}
-    if not conf.get_config().commands:  # an app may have imported it
-        found.pop(COMMAND_TASK, None)
+    for path, offered in ((COMMAND_TASK, config.commands), (ALERT_TASK, config.alerts)):
+        if not offered:  # an app may have imported it
+            found.pop(path, None)
     return dict(sorted(found.items()))

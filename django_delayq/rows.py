@@ -72,6 +72,7 @@ class ScheduleRow(Recurring):
     effective_from: datetime
     args: list[Any]
     kwargs: dict[str, Any]
+    ping_url: str
     _recurrence: Recurrence | None = field(default=None, init=False)
 
     def __str__(self) -> str:

@@ -17,6 +17,10 @@ lease_lost = Signal()
 #: The next due point of a schedule cannot be computed. Arguments: `schedule` (Schedule), `reason` (str).
 schedule_parked = Signal()
 
+#: Somebody is told that something is wrong, or that it has recovered. Arguments: `alert` (Alert), `what` ("opened" or
+#: "recovered"). Sent after the commit, at most once: not where the process dies just then.
+alert_changed = Signal()
+
 #: Internal: definitions were written without `save()`. Arguments: `pks` (list of int), `using` (database alias).
 definitions_changed = Signal()
 #: Internal: a queryset has deleted definitions. Arguments: `entries` (list of (pk, queue, generation)), `using`.

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import commands, conf
+from . import alerts, commands, conf
 from .compat import task, task_backends
 
 if TYPE_CHECKING:
@@ -30,3 +30,15 @@ def management_command(name: Command, /, *args: str, **options: Any) -> None:
         CommandFailed: Its exit status is not 0.
     """
     commands.run(commands.command_words(name, args, options))
+
+
+@task(queue_name=_queue())
+def deliver_alert(alert: str, what: str, channel: str) -> None:
+    """Send one message of an alert: that it was `opened` or has `recovered`, by `mail` or `webhook`.
+
+    Enqueued by whoever finds it. What was sent already, or was never to be sent, is not sent.
+
+    Raises:
+        DeliveryFailed, OSError: The other side cannot be reached, or refuses. It is tried again.
+    """
+    alerts.deliver(alert, what, channel)

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import dj_database_url
+import django
 
 SECRET_KEY = "only for tests"
 DEBUG = False
@@ -104,3 +105,11 @@ TASKS = {
         "OPTIONS": {"results": "database"},
     },
 }
+
+# Mail of worker processes becomes files in this folder.
+if "DELAYQ_TEST_MAIL" in os.environ:
+    FILES = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_BACKEND, EMAIL_FILE_PATH = FILES, os.environ["DELAYQ_TEST_MAIL"]
+    if django.VERSION >= (6, 1):
+        del EMAIL_BACKEND, EMAIL_FILE_PATH
+        MAILERS = {"default": {"BACKEND": FILES, "OPTIONS": {"file_path": os.environ["DELAYQ_TEST_MAIL"]}}}

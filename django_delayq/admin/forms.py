@@ -123,6 +123,14 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             ),
             "max_attempts": gettext_lazy("1: a failure is final. More: it is tried again."),
             "backoff": gettext_lazy("The wait before the second attempt; doubles each time, up to 1h."),
+            "expected_within": gettext_lazy(
+                "A success is expected so long after each due point; whoever gets alerts is told where there is none. "
+                "For example 1h. Empty: nobody is told."
+            ),
+            "ping_url": gettext_lazy(
+                "A service such as healthchecks.io is told at this address when a run begins, succeeds and fails. Its "
+                "host must be one of those that the settings list."
+            ),
             "keep": gettext_lazy(
                 "Workers delete older runs. The newest outcome always stays, and what is deleted cannot be backfilled."
             ),

@@ -83,7 +83,13 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
                 "fields": ("overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter"),
             },
         ),
-        (gettext_lazy("Failing"), {"classes": ("collapse",), "fields": ("timeout", "max_attempts", "backoff")}),
+        (
+            gettext_lazy("Failing"),
+            {
+                "classes": ("collapse",),
+                "fields": ("timeout", "max_attempts", "backoff", "expected_within", "ping_url"),
+            },
+        ),
         (gettext_lazy("History"), {"classes": ("collapse",), "fields": (("keep", "keep_last"),)}),
         (gettext_lazy("Daylight saving"), {"classes": ("collapse",), "fields": ("dst_gap", "dst_overlap")}),
     )  # fmt: skip

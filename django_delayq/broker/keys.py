@@ -85,6 +85,11 @@ def pruning_key(prefix: str, shard: Shard, what: str) -> str:
     return f"{{{prefix}:{shard}}}:pruning:{what}"
 
 
+def alerts_key(prefix: str, shard: Shard) -> str:
+    """STRING, expires: who looked last for what is wrong and to be told."""
+    return f"{{{prefix}:{shard}}}:alerts:turn"
+
+
 def trace_key(prefix: str, shard: Shard, member: str) -> str:
     """STRING, expires: in which trace a schedule was saved last, or a run ordered."""
     return f"{{{prefix}:{shard}}}:trace:{member}"
@@ -112,6 +117,6 @@ def prefix_keys(prefix: str) -> dict[str, str]:
 def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
     parts = "|".join(part for part in TYPES if part not in OF_A_WORKER)
-    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning", "build", "trace"))
+    named = "|".join((*OF_A_WORKER, "result", "counts", "pruning", "alerts", "build", "trace"))
     named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
     return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None

@@ -1,9 +1,24 @@
 """The aliases of `TASKS` that are ours. Makes their backends, asks no server."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..compat import task_backends
 from .options import Options
+
+
+def durable_alias(queues: Iterable[str]) -> tuple[Any, str] | None:
+    """Return the first backend of ours whose jobs are rows of the database, and a queue of it; None where none is."""
+    for alias in task_backends:
+        try:
+            backend: Any = task_backends[alias]
+        except Exception:  # noqa: S112 - any backend, of anybody
+            continue
+        options = getattr(backend, "settings", None)
+        served = [queue for queue in queues if not backend.queues or queue in backend.queues]
+        if isinstance(options, Options) and options.durable and served:
+            return backend, "default" if "default" in served else served[0]
+    return None
 
 
 def keepers_of(queue: str) -> dict[str, Options]:

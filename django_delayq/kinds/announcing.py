@@ -5,11 +5,11 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from .. import ledger
+from .. import ledger, pings
 from ..counters import Counts
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome
-from ..models import Schedule, Status
+from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..plain import iso
 from ..redaction import redact_text
@@ -42,6 +42,8 @@ def announce(outcome: Outcome, counted: Counts) -> None:
         send(run_skipped, run, outcome.schedule)
     elif run.status not in OPEN:
         send(run_finished, run, outcome.schedule)
+        good = run.status == Status.SUCCEEDED
+        ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
 
 
 def _count(run: RunRow, counted: Counts) -> None:
@@ -65,6 +67,12 @@ def send(signal: Signal, run: RunRow, schedule: ScheduleRow) -> None:
     """Send one of the public signals of runs; instances are made where somebody receives it only."""
     if signal.has_listeners(Schedule):
         signal.send_robust(sender=Schedule, run=ledger.as_run(run), schedule=ledger.as_schedule(schedule))
+
+
+def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
+    """See `pings.ping`. A backfill says nothing of how its schedule stands now."""
+    if schedule.ping_url and run.origin != Origin.BACKFILL:
+        pings.ping(schedule.ping_url, what, idempotency_key(run), body)
 
 
 def log_run(outcome: Outcome) -> None:

@@ -31,7 +31,7 @@ from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_started
 from ..timing import Skip, from_ms, to_ms
-from .announcing import idempotency_key, labels_of, send
+from .announcing import idempotency_key, labels_of, ping, send
 from .base import AGAIN_MS, Held, Verdicts
 from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
@@ -186,6 +186,7 @@ class PointCalls:
         if held.span is not None:
             held.outcome.trace = tracing.ids(held.span)
         send(run_started, run, schedule)
+        ping(run, schedule, "/start")
         run.attempt += 1
         try:
             if schedule.backend:

@@ -17,8 +17,9 @@ from ..exceptions import BrokerError
 from ..fields import utcnow
 from ..status import Snapshot, judge
 from ..status.database_side import compare, find_unknown
+from ..status.late import name_late
 from ..status.redis_side import read_redis
-from ..status.snapshot import MOST_COUNTED, RedisView
+from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN, RedisView
 from .text import Gauges, text_of
 
 Answer = TypeVar("Answer")
@@ -37,6 +38,7 @@ def told_of_all() -> bytes:
     snapshot.last_hour = _asked(lambda: minutes.read_counts(utcnow() - HOUR))
     snapshot.held_back = _asked(ledger.held_back)
     snapshot.unknown_tasks = _asked(find_unknown)
+    snapshot.late = _asked(partial(name_late, MOST_UNKNOWN))
     for service, answer in (("redis", snapshot.redis), ("database", snapshot.load)):
         gauges.put("up", "Whether this service answers.", answer is not None, service=service)
     if snapshot.redis is not None:

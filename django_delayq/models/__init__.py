@@ -1,11 +1,12 @@
 """The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
 (`ScheduleState`), what the code declares of them (`Declaration`), the ledger (`Run`), deletions still to be mirrored
-(`Tombstone`), jobs that stand in the database (`Job`), what was counted (`Rollup`), what was ordered for many schedules
-(`BulkAction`), what is held back (`Control`), what is to be stopped (`Cancellation`), which failures were dismissed
-(`Dismissal`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but the
-database's: Redis follows by `receivers` and `mirror`.
+(`Tombstone`), jobs that stand in the database (`Job`), what was counted (`Rollup`), what was ordered for many
+schedules (`BulkAction`), what is held back (`Control`), what is to be stopped (`Cancellation`), what is wrong and
+told (`Alert`), which failures were dismissed (`Dismissal`), what executions have said (`Output`), and what schedules
+are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
 """
 
+from .alert import Alert
 from .bulk_action import BulkAction
 from .cancellation import Cancellation
 from .control import Control
@@ -25,7 +26,7 @@ from .tag import Tag, read_tags
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition", "Dismissal", "Job",
-    "JobStatus", "Origin", "Output", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet", "Schedule",
-    "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "read_tags",
+    "OPEN_JOBS", "Alert", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition",
+    "Dismissal", "Job", "JobStatus", "Origin", "Output", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet",
+    "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "read_tags",
 ]  # fmt: skip

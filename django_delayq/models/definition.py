@@ -13,6 +13,7 @@ from ..annotations import misfits
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
+from ..outgoing import find_refusal
 from ..timing import Recurrence
 from ..timing.zone import get_zone
 from ..validators import is_storable, validate_json
@@ -21,7 +22,7 @@ from ..words import offer
 if TYPE_CHECKING:
     from .schedule import Schedule
 
-DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff")
+DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff", "expected_within")
 INSTANTS = ("at", "start_at", "end_at")
 #: SQLite keeps durations as microseconds in 64 bits.
 LONGEST = timedelta(days=100_000_000)
@@ -46,7 +47,7 @@ def clean_definition(schedule: "Schedule") -> None:
     kind = _kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
-    others = (_timeout_and_queue, _keeping, _call, _handover)
+    others = (_timeout_and_queue, _keeping, _watching, _call, _handover)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
 
 
@@ -179,6 +180,20 @@ def _keeping(schedule: "Schedule") -> Iterator[Problem]:
         yield "keep_last", f"Leave this empty: it counts only where {keeps.LAST.value!r} is kept."
     elif schedule.keep == keeps.LAST and not 1 <= (schedule.keep_last or 0) <= MOST_KEPT:
         yield "keep_last", f"Say how many of the newest runs are kept: from 1 to {MOST_KEPT:,}."
+
+
+def _watching(schedule: "Schedule") -> Iterator[Problem]:
+    """What was listed once may stay where it is: nothing is sent there, and other fields can still be edited."""
+    if schedule.expected_within is not None and schedule.expected_within <= timedelta(0):
+        yield "expected_within", "This is longer than zero; leave it empty where nobody is to be told."
+    if schedule.ping_url:
+        alerts = conf.get_config().alerts
+        refusal = find_refusal(schedule.ping_url, () if alerts is None else alerts.hosts)
+        rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("ping_url", flat=True)
+        if not refusal and "?" in schedule.ping_url:
+            refusal = "An address to ping has no query: /start and /fail are put behind it."
+        if refusal and rows.first() != schedule.ping_url:
+            yield "ping_url", refusal
 
 
 def _call(schedule: "Schedule") -> list[Problem]:

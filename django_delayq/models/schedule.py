@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from ..fields import UTCDateTimeField, utcnow
 from ..indexes import PrefixIndex
+from ..outgoing import LONGEST
 from ..preview import PreviewPoint, preview
 from ..recurring import Recurring
 from .definition import clean_definition
@@ -110,6 +111,9 @@ class Schedule(Recurring, PrimaryModel):
     keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="", db_default="")
     keep_last = models.PositiveIntegerField(_("so many of the newest"), null=True, blank=True)
 
+    expected_within = models.DurationField(_("expected to succeed within"), null=True, blank=True)
+    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="", db_default="")
+
     created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
     updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
     generation = models.BigIntegerField(default=now_generation, editable=False)
@@ -168,6 +172,7 @@ class Schedule(Recurring, PrimaryModel):
             models.Index(
                 fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),
+            models.Index(fields=("id",), name="delayq_schedule_expected", condition=Q(expected_within__isnull=False)),
             PrefixIndex(fields=("name",), name="delayq_schedule_name_prefix"),
             PrefixIndex(fields=("task",), name="delayq_schedule_task_prefix"),
         )
@@ -261,4 +266,5 @@ class Schedule(Recurring, PrimaryModel):
 CHECKED_FIELDS = frozenset((
     "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
     "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last",
+    "expected_within", "ping_url",
 ))  # fmt: skip

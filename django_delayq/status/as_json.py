@@ -14,7 +14,7 @@ from .snapshot import MOST_COUNTED, MOST_UNKNOWN, DatabaseView, Problem, Snapsho
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
     "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
-    "pruned", "held_back", "unknown_tasks",
+    "pruned", "held_back", "unknown_tasks", "late",
 )  # fmt: skip
 
 
@@ -46,6 +46,8 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     unknown = snapshot.unknown_tasks
     if unknown is not None:
         values["unknown_tasks"] = {"count": min(unknown.count, MOST_UNKNOWN), "names": list(unknown.names)}
+    if snapshot.late is not None:
+        values["late"] = {"count": min(snapshot.late.count, MOST_UNKNOWN), "names": list(snapshot.late.names)}
     values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
@@ -79,6 +81,8 @@ def _capped(snapshot: Snapshot) -> Iterator[str]:
             yield "drift"
     if snapshot.unknown_tasks is not None and snapshot.unknown_tasks.count > MOST_UNKNOWN:
         yield "unknown_tasks"
+    if snapshot.late is not None and snapshot.late.count > MOST_UNKNOWN:
+        yield "late"
     if database is not None:
         counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
         for name in ("parked", "failing", "refused"):

@@ -86,6 +86,20 @@ def _refused() -> Named | None:
     return Named(count, tuple(names))
 
 
+def find_unknown_tasks(used: Sequence[str] | None = None) -> list[str]:
+    """Return the tasks of schedules that no installed app has, of up to MOST_UNKNOWN tasks.
+
+    Which tasks there are is told by `used`, else by steps through their index.
+
+    Raises:
+        DatabaseError: The database does not answer.
+        Exception: The tasks cannot be read; the checks report it.
+    """
+    if used is None:
+        used = Schedule.objects.using(ledger.database()).used(MOST_UNKNOWN)["task"]
+    return [path for path in used if registry.find_task(path) is None]
+
+
 def find_unknown(used: Sequence[str] | None = None) -> Named | None:
     """Return the enabled schedules whose task no installed app has; None where the tasks cannot be read.
 
@@ -94,16 +108,15 @@ def find_unknown(used: Sequence[str] | None = None) -> Named | None:
     Raises:
         DatabaseError: The database does not answer.
     """
-    schedules = Schedule.objects.using(ledger.database())
     try:
-        used = schedules.used(MOST_UNKNOWN)["task"] if used is None else used
-        unknown = [path for path in used if registry.find_task(path) is None]
+        unknown = find_unknown_tasks(used)
     except DatabaseError:
         raise
     except Exception:  # the checks report it
         return None
     if not unknown:
         return Named(0, ())
+    schedules = Schedule.objects.using(ledger.database())
     # Asked by an expression, `enabled` offers no index, so that they are found by that of the task.
     on = Case(When(enabled=True, then=Value(1)), default=Value(0))
     rows = schedules.filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")

@@ -52,6 +52,17 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
         )
         count = str(unknown.count) if unknown.count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
         yield Problem("unknown_tasks", text % {"count": count, "names": unknown.listed})
+    late = snapshot.late
+    if late and late.count:
+        text = ngettext(
+            "%(count)s schedule has not succeeded within the time in which it is expected to: %(names)s. manage.py "
+            "delayq_explain NAME says why.",
+            "%(count)s schedules have not succeeded within the time in which they are expected to: %(names)s. "
+            "manage.py delayq_explain NAME says why.",
+            late.count,
+        )
+        count = str(late.count) if late.count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
+        yield Problem("late", text % {"count": count, "names": late.listed})
     refused = snapshot.database and snapshot.database.refused
     if refused and refused.count:
         text = ngettext(

@@ -19,8 +19,9 @@ from ..fields import utcnow
 from ..models import Control
 from ..redaction import redact_text
 from .database_side import compare, count_all, find_unknown, reach_database
+from .late import name_late
 from .redis_side import read_redis
-from .snapshot import BLIND, MOST_COUNTED, Comparison, Problem, RedisView, Snapshot
+from .snapshot import BLIND, MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, Snapshot
 
 Answer = TypeVar("Answer")
 
@@ -47,7 +48,7 @@ def look(*, seconds: float) -> Snapshot:
     if snapshot.database is not None:
         counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
         holding: Future[Sequence[Control]] = _ask(ledger.held_back)
-        naming = _ask(find_unknown)
+        naming, waiting = _ask(find_unknown), _ask(partial(name_late, MOST_UNKNOWN))
         summing = _ask(partial(minutes.read_counts, utcnow() - timedelta(hours=1), broker=broker))
         if snapshot.redis is not None:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
@@ -56,6 +57,7 @@ def look(*, seconds: float) -> Snapshot:
         snapshot.load = _answer(snapshot, loading, deadline, no_database)
         snapshot.held_back = _answer(snapshot, holding, deadline, no_database)
         snapshot.unknown_tasks = _answer(snapshot, naming, deadline, None)
+        snapshot.late = _answer(snapshot, waiting, deadline, None)
         snapshot.last_hour = _answer(snapshot, summing, deadline, None)
         _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
     return snapshot
@@ -75,7 +77,7 @@ def look_quickly(*, server: bool = False, tasks: Sequence[str] | None = None) ->
         snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
         snapshot.load = ledger.read_load()
-        snapshot.unknown_tasks = find_unknown(tasks)
+        snapshot.unknown_tasks, snapshot.late = find_unknown(tasks), name_late(MOST_UNKNOWN)
         if snapshot.redis.late:  # else nobody asks whether that is what people want
             snapshot.held_back = ledger.held_back()
     except BrokerError as error:

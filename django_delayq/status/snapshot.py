@@ -189,4 +189,6 @@ class Snapshot:
     held_back: Sequence[Control] | None = None
     #: The enabled schedules whose task no installed app has, up to MOST_UNKNOWN + 1 of them; one name for each task.
     unknown_tasks: Named | None = None
+    #: The schedules that have not succeeded in time, up to MOST_UNKNOWN + 1 of them.
+    late: Named | None = None
     blind: list[Problem] = field(default_factory=list)

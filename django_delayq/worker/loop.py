@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import connections
 
-from .. import tracing
+from .. import pings, tracing
 from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
 from ..kinds import Held, Jobs, Points, Timeouts
@@ -143,6 +143,7 @@ class Worker:
         finally:
             self.keeper.stop()  # first: what did not end is not to be kept from others while the rest ends
             self.upkeep.end()
+            pings.flush()
             self.timeouts.stop()
             self.broker.close()
             connections.close_all()

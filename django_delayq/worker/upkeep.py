@@ -6,13 +6,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import bulk_actions, ledger, minutes, mirror, pruning, tracing
+from .. import alerts, bulk_actions, ledger, minutes, mirror, pruning, tracing
 from ..broker import Broker, JobBroker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
+from ..redaction import redact_text
 from .trouble import Backoff, forget_frames, repair
 
 logger = logging.getLogger("django_delayq.worker")
@@ -47,7 +50,7 @@ class Upkeep:
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys(("delta", "bulk", "beat"), 0.0)  # monotonic seconds
+        self._due = dict.fromkeys(("delta", "bulk", "beat", "look"), 0.0)  # monotonic seconds
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
@@ -104,6 +107,7 @@ class Upkeep:
             self._prune(seconds=BURST_PRUNE_SECONDS)
             while self._carry_out():
                 pass
+            self._look()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
 
     def _details(self) -> str:
@@ -213,32 +217,33 @@ class Upkeep:
     def _build(self) -> None:
         self.rebuilds += mirror.rebuild(self.broker, self.shards)
 
-    def _roll_up(self, now_ms: int) -> None:
-        """Counts hold up nothing else: what cannot be moved now is moved in a later turn, or gone after two days."""
+    def _beside(self, told: str, chore: Callable[[], Any]) -> Any:
+        """Do what holds up nothing else: what could not be done now, is done in a later turn."""
         try:
-            minutes.roll_up(self.broker, now_ms)
-        except (BrokerError, Error) as error:
-            logger.warning("What was counted could not be moved into the database: %s", str(error).strip())
+            return chore()
+        except Exception as error:
+            foreseen = isinstance(error, BrokerError | Error | ImproperlyConfigured)
+            logger.warning("%s: %s", told, redact_text(str(error).strip()), exc_info=not foreseen)
+            forget_frames(error)
+            connections.close_all()
+            return None
+
+    def _roll_up(self, now_ms: int) -> None:
+        """What cannot be moved for two days is gone."""
+        self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
 
     def _prune(self, seconds: float = pruning.TURN_SECONDS) -> None:
-        """Nor does pruning: what is left, also because of an error, comes in a later turn."""
-        try:
-            done = pruning.prune_in_turn(self.broker, go_on=self._between_pages, seconds=seconds)
-        except (BrokerError, Error) as error:
-            logger.warning("The history could not be pruned: %s", str(error).strip())
-            connections.close_all()
-            return
+        prune = partial(pruning.prune_in_turn, self.broker, go_on=self._between_pages, seconds=seconds)
+        done = self._beside("The history could not be pruned", prune)
         if done is not None and not done.finished:  # there is more: after the other chores, at once
             self._due["beat"] = 0.0
 
     def _carry_out(self) -> bool:
-        """Nor do bulk actions: what could not be done is tried again."""
-        try:
-            return bulk_actions.carry_out()
-        except (BrokerError, Error) as error:
-            logger.warning("A bulk action could not go on: %s", str(error).strip())
-            connections.close_all()
-            return False
+        return bool(self._beside("A bulk action could not go on", bulk_actions.carry_out))
+
+    def _look(self) -> None:
+        seconds = self._beside("What is wrong could not be looked for", partial(alerts.look_in_turn, self.broker))
+        self._due["look"] = time.monotonic() + (seconds or DELTA_SECONDS)
 
     def _tell_overload(self) -> None:
         load = ledger.read_load()
@@ -259,6 +264,8 @@ class Upkeep:
         if now >= self._due["bulk"]:
             more = self._carry_out()
             self._due["bulk"] = 0.0 if more else time.monotonic() + BULK_SECONDS
+        if now >= self._due["look"]:
+            self._look()
 
     def _between_pages(self, checked: int = 0) -> bool:
         """Do the small chores; say whether the full sweep goes on: not if this worker stops or a shard was flushed."""

@@ -55,6 +55,15 @@ def fail_first(context: RunContext, path: str, failures: int = 1) -> None:
 
 
 @task(takes_context=True)
+def fail_at(context: RunContext, path: str, gate: str) -> None:
+    """Leave a trace, and fail for as long as the file `gate` is there."""
+    _write(path, "start", context)
+    if Path(gate).exists():
+        raise RuntimeError("the gate is there")
+    _write(path, "end", context)
+
+
+@task(takes_context=True)
 def held_at(context: RunContext, path: str, gate: str) -> None:
     """Leave a trace, and last for as long as the file `gate` is there."""
     _traced(context, path, lambda: _last_with(Path(gate), 600))

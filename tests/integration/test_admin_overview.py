@@ -71,7 +71,7 @@ def test_the_page_shows_what_was_done_and_all_who_are_there(boss, alive):
         connection,
     ) as queries:
         page = boss.get(PAGE).content.decode()
-    assert len(queries) <= 12, [query["sql"] for query in queries]
+    assert len(queries) <= 14, [query["sql"] for query in queries]
     for text in ("all is well", "succeeded 40", "failed 2", "skipped 3", "retried 5", "3 / 8", "61 MiB", "drift 0"):
         assert text in page, text
     rows = [re.findall("<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]

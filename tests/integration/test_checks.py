@@ -269,6 +269,7 @@ def test_every_check_is_registered_under_one_tag():
         own.check_dead_jobs,
         own.check_commands,
         own.check_isolation,
+        own.check_alerts,
         own.check_routers,
         own.check_sqlite,
         own.check_declared,

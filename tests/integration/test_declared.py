@@ -27,7 +27,7 @@ FULL = """periodic(
     max_runs=9, jitter=timedelta(seconds=3), enabled=False, pause_reason="not yet", queue="mail", priority=-3,
     overlap="allow", missed="all", grace=timedelta(seconds=4), catch_up_window=timedelta(days=8), max_catch_up=5,
     timeout=timedelta(seconds=6), max_attempts=2, backoff=timedelta(milliseconds=1),
-    keep="last", keep_last=9,
+    keep="last", keep_last=9, expected_within=timedelta(hours=1), ping_url="http://localhost/s",
 )(gather)"""
 
 
@@ -60,6 +60,11 @@ def test_a_declaration_becomes_a_schedule_with_every_default_and_is_mirrored(cod
     assert mirrored(broker, row)
     assert report.lines == [f"{NOOP}: created, cron '*/5 * * * *', {NOOP}"]
     assert (report.checked, report.changed, report.notes, report.problems) == (1, 1, [], [])
+
+
+@pytest.fixture(autouse=True)
+def hosts(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"HOSTS": ["localhost"]}}
 
 
 def test_every_field_can_be_declared_and_comes_back_as_it_was(code):

@@ -83,9 +83,9 @@ def test_the_decorator_refuses_too():
 
 
 def test_a_system_without_process_groups_is_told_at_the_check(offered, monkeypatch):
-    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E008"]
+    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E009"]
     monkeypatch.setattr(isolation, "is_possible", lambda: False)
-    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E008"]
+    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E009"]
     assert f"{MODULE}." in message.msg and "Linux, macOS" in message.hint
 
 

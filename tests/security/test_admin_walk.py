@@ -23,6 +23,7 @@ from django_delayq.broker import Shard, keys
 from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
 from django_delayq.models import (
+    Alert,
     BulkAction,
     Cancellation,
     Condition,
@@ -50,7 +51,7 @@ PAYLOADS = {
     "long": "x" * 190 + "<b>",
 }
 #: The word of the admin's names that says what the page is about.
-MODELS = ("schedule", "run", "redisjob", "control")
+MODELS = ("schedule", "run", "redisjob", "control", "alert")
 
 
 def names():
@@ -77,6 +78,7 @@ def addresses(row, run, *jobs):
         except NoReverseMatch:
             controls = Control.objects.values_list("pk", flat=True)
             pks = {"schedule": [row.pk], "run": [run.pk], "redisjob": map(quote, jobs), "control": controls}
+            pks["alert"] = Alert.objects.values_list("pk", flat=True)
             pks = pks[model_of(name)]
             pks = [BulkAction.objects.get().pk] if "_bulk" in name else pks
         found += [(name, reverse(f"admin:{name}", args=[pk])) for pk in pks]
@@ -120,6 +122,9 @@ def row(broker):
     made.resume()
     bulk_actions.order("pause", [made.pk], logged="Paused.")
     Control.objects.create(name="mail", most=3)
+    Alert.objects.create(
+        kind="failing", subject=str(made.pk), name=made.name, text=made.task, told_at=datetime.now(UTC)
+    )
     mirror.check_layout(broker)
     mirror.full_sweep(broker)
     return made
@@ -141,7 +146,7 @@ def jobs(broker, row):
 
 ROWS = (
     Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Control, Cancellation, Dismissal,
-    Definition,
+    Definition, Alert,
 )  # fmt: skip
 
 
@@ -194,7 +199,7 @@ def post_values(name, row, *jobs):
 
 STRANGERS = {
     "staff without a permission": [],
-    "who may see": ["view_schedule", "view_run", "view_redisjob", "view_control"],
+    "who may see": ["view_schedule", "view_run", "view_redisjob", "view_control", "view_alert"],
     "who may write something else": ["add_user", "change_user", "delete_user", "view_user"],
     "who may do everything to runs": ["add_run", "change_run", "delete_run", "view_run"],
 }

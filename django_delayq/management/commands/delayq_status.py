@@ -7,13 +7,15 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
+from django.db import Error
 
-from django_delayq import conf, status
+from django_delayq import alerts, conf, status
 from django_delayq.plain import plain
+from django_delayq.redaction import redact_text
 
 
 class Command(BaseCommand):
-    """Reads Redis and the database; changes nothing. Exits with 0 where all is well, else 1 or 2, see `--help`."""
+    """Reads Redis and the database; changes nothing but, with `--alert`, states of alerts. Exits as `--help` says."""
 
     help = (
         "Show workers, shards, drift and schedules, and say what is wrong. Exit status: 0 all is well; 1 something is "
@@ -35,6 +37,13 @@ class Command(BaseCommand):
             "--timeout", metavar="SECONDS", type=float, default=2.0, help="Answer within so long (default 2)."
         )
 
+        parser.add_argument(
+            "--alert",
+            action="store_true",
+            help="Also do what workers do of DELAYQ['ALERTS']: note what is wrong and have it told; where no worker "
+            "serves the queue of these messages, send them. For cron: give it every minute.",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Print it and exit with the status."""
         if not options["max_lag"] >= 0:
@@ -47,6 +56,8 @@ class Command(BaseCommand):
             snapshot = status.look(seconds=options["timeout"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=2) from error
+        if options["alert"]:
+            self._alert()
         problems = status.judge(snapshot, max_lag=options["max_lag"])
         if options["json"]:
             self.stdout.write(plain(json.dumps(status.as_dict(snapshot, problems), ensure_ascii=False)))
@@ -57,3 +68,12 @@ class Command(BaseCommand):
         code = status.exit_status(problems)
         if code:
             sys.exit(code)
+
+    def _alert(self) -> None:
+        if conf.get_config().alerts is None:
+            raise CommandError("DELAYQ['ALERTS'] says nothing: nobody is to be told.", returncode=2)
+        try:
+            for failure in alerts.deliver_pending(alerts.look_now()):
+                self.stderr.write(plain(f"Not sent: {failure}"))
+        except (Error, ImproperlyConfigured) as error:
+            self.stderr.write(plain(f"Nobody can be told now: {redact_text(str(error).strip())}"))

@@ -1,0 +1,39 @@
+"""What somebody was told of, and what is about to be, to read. Nobody edits it: it follows what stands."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..models import Alert
+from . import display
+from .base import BaseAdmin, column
+
+
+def _state(row: Alert) -> Any:
+    if row.recovered_at is not None:
+        return display.badge("good", _("recovered"))
+    return display.badge("bad", _("told")) if row.told_at is not None else display.badge("quiet", _("not told yet"))
+
+
+@admin.register(Alert)
+class AlertAdmin(BaseAdmin):
+    """Read only, whoever it is."""
+
+    list_display = ("kind", "name", "shown_state", "text", "queue", "shown_since", "shown_recovered")
+    list_filter = ("kind",)
+    search_fields = ("name", "text")
+    shown_state = column(gettext_lazy("state"), _state)
+    shown_since = column(gettext_lazy("since"), lambda row: display.instant(row.since))
+    shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

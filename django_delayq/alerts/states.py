@@ -1,0 +1,122 @@
+"""States of alerts: each is a row, and every change of it a compare-and-set that one alone wins.
+
+Note [Once each way]
+A state is told when two looks, `EVERY` seconds apart, have seen it, and recovered when two have not: what passes by
+itself within seconds is no message. Who wins the change of the row writes the jobs that deliver it in the same
+transaction. So a kill leaves both or neither; a flush of Redis loses neither, as the jobs are rows too; and two that
+look at the same time tell it once. In the quiet hours of its queue neither change is made: what stands at their end is
+told then, and so is what has recovered; what came and went in between is not told at all.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+
+from .. import conf, failpoints, ledger, registry
+from ..alert_settings import AlertSettings
+from ..jobs.aliases import durable_alias
+from ..models import Alert
+from ..signals import alert_changed
+from .matters import Matter
+
+#: Rows of what has recovered stay for so long.
+DAYS_KEPT = 90
+#: Looks are not quite `EVERY` apart.
+HELD = 0.8
+#: A message that nobody takes is tried for about half a day.
+ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 60
+
+Key = tuple[str, str]
+
+
+def standing() -> dict[Key, Alert]:
+    """Return the rows of states that stand, by kind and subject."""
+    return {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
+
+
+def follow(
+    rows: Mapping[Key, Alert], seen: Mapping[Key, Matter], is_known: Callable[[str, str], bool], now: datetime
+) -> None:
+    """Have the rows follow what was seen. What is not known now stays as it is. See Note [Once each way].
+
+    Raises:
+        DatabaseError: What was not changed is changed after the next look.
+    """
+    config = conf.get_config()
+    alerts = config.alerts or AlertSettings()
+    zone, held = conf.project_timezone(), now - timedelta(seconds=alerts.every * HELD)
+    fresh = [
+        Alert(kind=each.kind, subject=each.subject, name=each.title, queue=each.queue, text=each.text, since=now)
+        for key, each in seen.items()
+        if key not in rows
+    ]
+    objects = Alert.objects.using(ledger.database())
+    if fresh:
+        objects.bulk_create(fresh, ignore_conflicts=True)  # somebody else may have looked too
+    for key, row in rows.items():
+        own = objects.open().filter(pk=row.pk)
+        quiet = alerts.is_quiet(row.queue, now, zone)
+        if key in seen:
+            if row.gone_at is not None:
+                own.update(gone_at=None)
+            elif row.told_at is None and row.since <= held and not quiet:
+                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].text}, alerts)
+        elif is_known(row.kind, row.queue):
+            if row.told_at is None:
+                own.filter(told_at=None).delete()
+            elif row.gone_at is None:
+                own.filter(gone_at=None).update(gone_at=now)
+            elif row.gone_at <= held and not quiet:
+                _tell(row, Alert.RECOVERED, {"recovered_at": now}, alerts)
+
+
+def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
+    using = ledger.database()
+    rows = Alert.objects.using(using).open().filter(pk=row.pk)
+    rows = rows.filter(told_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
+    task = find_jobs(alerts)
+    with transaction.atomic(using=using):
+        if not rows.update(**values):
+            return
+        for name, value in values.items():
+            setattr(row, name, value)
+        if task is not None:
+            task.enqueue_many(((str(row.pk), what, channel), {}) for channel in alerts.channels)
+        send = partial(alert_changed.send_robust, sender=Alert, alert=row, what=what)
+        transaction.on_commit(send, using=using, robust=True)
+        failpoints.reach("before_alert")
+    failpoints.reach("after_alert")
+
+
+def find_jobs(alerts: AlertSettings) -> Any:
+    """Return the task whose durable jobs deliver messages; None where there is nothing to deliver.
+
+    Raises:
+        ImproperlyConfigured: No alias of TASKS takes durable jobs; says what to add.
+    """
+    if not alerts.channels:
+        return None
+    found = durable_alias(conf.get_config().queues)
+    if found is None:
+        raise ImproperlyConfigured(
+            "DELAYQ['ALERTS'] sends mail and webhooks by durable jobs, and no alias of TASKS takes them. Add one: "
+            '"alerts": {"BACKEND": "django_delayq.backend.DelayQBackend", "OPTIONS": {"durable": True}}.'
+        )
+    backend, queue = found
+    return backend.task_class(
+        func=registry.get_task(registry.ALERT_TASK).func,
+        backend=backend.alias,
+        queue_name=queue,
+        max_attempts=ATTEMPTS,
+        backoff=BACKOFF_SECONDS,
+        timeout=TIMEOUT_SECONDS,
+    )
+
+
+def forget(before: datetime) -> None:
+    """Delete what has recovered before this instant."""
+    Alert.objects.using(ledger.database()).filter(recovered_at__lt=before).delete()

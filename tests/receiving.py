@@ -1,0 +1,69 @@
+"""A server that receives webhooks and pings, and remembers each request."""
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import NamedTuple, Self
+
+
+class Request(NamedTuple):
+    """What came; headers by their names in small letters."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Receiver:
+    """Listens on a port of its own while the `with` lasts; answers with `status`, after `delay_seconds`."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.status, self.location, self.delay_seconds = 200, "", 0.0
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                time.sleep(receiver.delay_seconds)
+                receiver.requests.append(Request(self.path, headers, body))
+                self.send_response(receiver.status)
+                if receiver.location:
+                    self.send_header("location", receiver.location)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                receiver.requests.append(Request(f"GET {self.path}", {}, b""))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.host = f"127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address of the server's root, without a slash at its end."""
+        return f"http://{self.host}"
+
+    @property
+    def paths(self) -> list[str]:
+        """What was asked for, without its query."""
+        return [request.path.partition("?")[0] for request in self.requests]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
