@@ -126,6 +126,18 @@ class DelayQBackend(BaseTaskBackend):
             note_running(state, seen.worker, seen.at_ms)
         return as_result(as_called(task, call, seen.shard.queue), result_id, call, state, running=running)
 
+    def wait(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
+        """Wait until a job has ended, and refresh its result: see `JobResult.wait`."""
+        from .waiting import wait  # see Note [Before the apps are loaded]
+
+        wait(result, timeout, on_commit=self.enqueue_on_commit)
+
+    async def await_(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
+        """Do as `wait` does, without blocking the event loop."""
+        from .waiting import await_
+
+        await await_(result, timeout, on_commit=self.enqueue_on_commit)
+
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves, or whose names are too long."""
         served = conf.get_config().queues

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..broker import JobEntry, JobSettlement, held_by
 from ..compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
+from ..context import EXECUTING
 from ..exceptions import ResultTooLarge, TaskCancelled, TaskTimeout
 from ..jobs import Call, JobContext, Retries, State, as_result, encode, note_failed, note_lost, result_id, trace_of
 from ..jobs.results import instant
@@ -20,7 +21,7 @@ from ..jobs.task import as_enqueued
 from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
-from .base import EXECUTING, Held
+from .base import Held
 from .execution import Told, backoff_ms, hung, log_failed, output_of, perform_task, take, tell
 from .timeouts import Timeouts
 
