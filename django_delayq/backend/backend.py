@@ -17,6 +17,8 @@ from .. import conf, registry, tracing
 from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..exceptions import BrokerError, JobHeld, UnknownTask
 from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running
+from ..jobs.callbacks import NAMES as CALLBACKS
+from ..jobs.callbacks import path_of
 from ..jobs.options import parse
 from ..jobs.task import retries_of, unique_key_of
 from ..timing import to_ms
@@ -76,6 +78,8 @@ class DelayQBackend(BaseTaskBackend):
             )
         retries_of(task)
         unique_key_of(task)
+        for name in CALLBACKS:
+            path_of(name, getattr(task, name, None))
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Put one job into Redis and return its result, still to come.

@@ -2,7 +2,8 @@
 -- KEYS     the constant list of jobs, WAITED, the list of those that have succeeded, then each job's result
 -- ARGV     channel, shard, dead_ms (how long dead jobs are kept), dead_most (how many of them), done_most (how many of
 --          those that have succeeded are listed),
---          then per job: member, holder (fence, space, worker), what, ms, text, where `what` is
+--          then per job: member, holder (fence, space, worker), what, ms, text, callback ('' | 'member priority payload'
+--          of a job that is added to this shard with the end of this one), where `what` is
 --          'done'    forget it; text, unless empty, is its result, for ms; one of several lines is listed
 --          'dead'    keep text as its payload, among the dead
 --          'retry'   keep text as its payload and let it wait for ms
@@ -10,14 +11,15 @@
 --                    that a lease ran out before; 'begun': so too, and the take-over that was counted did not begin
 -- RETURNS  now_ms, head_ms | '', then per job: 1 applied, 0 not the caller's any more
 -- COST     O(jobs · log N)
--- ATOMIC BECAUSE the fence must hold for the whole move, and a job must not be there beside its result.
+-- ATOMIC BECAUSE the fence must hold for the whole move, a job must not be there beside its result, and what follows an
+--          end must be there with it.
 call('HDEL', RECLAIMS, '') -- see Note [Out of memory] in renew.lua
-local us, before, members, own = server_us(), head(), named(HELD, 6, 5)
+local us, before, members, own = server_us(), head(), named(HELD, 6, 6)
 local now = math.floor(us / 1000)
 local reply, gone, dead, died, waiting, wakes, lapsed, listed = {int(now), ''}, {}, {}, {}, {}, {}, {}, {}
 for i, member in ipairs(members) do
-  local at = 5 * i + 1
-  local what, ms, text = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local at = 6 * i
+  local what, ms, text, callback = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   reply[i + 2] = 1
   if not own[i] then
     reply[i + 2] = 0
@@ -42,6 +44,12 @@ for i, member in ipairs(members) do
     end
     if what == 'release' and text ~= '' then lapsed[#lapsed + 1] = member end
     take_key_again(member)
+  end
+  if callback ~= '' and own[i] then
+    local added, priority, payload = string.match(callback, '^(%S+) (%-?%d+) (.*)$')
+    waiting[#waiting + 1], wakes[#wakes + 1] = added, now
+    call('HSET', PAYLOAD, added, payload)
+    if priority ~= '0' then call('HSET', PRIORITY, added, priority) end
   end
 end
 -- The lease is given up last: where a key is damaged, the caller can settle once more after its repair.
