@@ -20,13 +20,13 @@ from .record import (
     trace_of,
     with_trace,
 )
-from .results import as_called, as_result
+from .results import JobResult, as_called, as_result
 from .task import DelayQTask
 
 __all__ = [
-    "IN_DATABASE", "MAX_QUEUE", "Call", "CallLine", "Callback", "DelayQTask", "JobContext", "Options", "Retries",
-    "State", "after_job", "after_run", "as_called", "as_result", "attempts_of", "bare", "callbacks_of", "decode",
-    "decode_lines", "decode_state", "encode", "encode_state", "is_member", "key_hash", "new_members",
+    "IN_DATABASE", "MAX_QUEUE", "Call", "CallLine", "Callback", "DelayQTask", "JobContext", "JobResult", "Options",
+    "Retries", "State", "after_job", "after_run", "as_called", "as_result", "attempts_of", "bare", "callbacks_of",
+    "decode", "decode_lines", "decode_state", "encode", "encode_state", "is_member", "key_hash", "new_members",
     "note_cancelled", "note_failed", "note_lost", "note_running", "parse_id", "result_id", "revived", "sign_anew",
     "trace_of", "with_trace",
 ]  # fmt: skip
