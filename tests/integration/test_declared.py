@@ -27,7 +27,7 @@ FULL = """periodic(
     max_runs=9, jitter=timedelta(seconds=3), enabled=False, pause_reason="not yet", queue="mail", priority=-3,
     overlap="allow", missed="all", grace=timedelta(seconds=4), catch_up_window=timedelta(days=8), max_catch_up=5,
     timeout=timedelta(seconds=6), max_attempts=2, backoff=timedelta(milliseconds=1),
-    keep="last", keep_last=9,
+    keep="last", keep_last=9, on_success=add, on_failure="tests.jobs.tasks.heard_of_run",
 )(gather)"""
 
 
