@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from asgiref.sync import sync_to_async
+from django.db import connection, connections, transaction
 
 from django_delayq.backend import waiting
 from django_delayq.backend.sending import Sender, shared
@@ -329,6 +330,7 @@ def test_an_event_loop_waits_for_many_and_goes_on_meanwhile(echo, told_only):
         before = len(turns)
         await asyncio.to_thread(burst)
         found = await waits
+        await sync_to_async(connections.close_all)()
         ticking.cancel()
         return found, before
 
