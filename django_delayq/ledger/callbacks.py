@@ -1,13 +1,13 @@
 """Rows of what follows an outcome: jobs of `on_success` and `on_failure`, written with it. Never touches Redis."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..fields import utcnow
 from ..jobs import Callback, after_run
 from ..jobs.aliases import alias_of_rows
 from ..models import Job, Status
-from .outcome import Outcome
+from .outcome import Outcome, Won
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -15,7 +15,20 @@ logger = logging.getLogger("django_delayq.worker")
 _AFTER = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
-def run_callback(outcome: Outcome) -> Callback | None:
+def call_back(outcomes: Sequence[Outcome], written: Sequence[Won], using: str) -> None:
+    """Insert what follows the runs that were won, within their transaction, and note it in their outcomes."""
+    for outcome, got in zip(outcomes, written, strict=True):
+        outcome.callback = _of_run(outcome) if got is Won.YES else None
+    add_callbacks([outcome.callback for outcome in outcomes if outcome.callback is not None], using)
+
+
+def call_back_stored(fences: Mapping[str, str], callbacks: Mapping[str, Callback], using: str) -> None:
+    """Insert what follows jobs, by member, where the results that stand are those of these fences."""
+    found = Job._base_manager.using(using).filter(member__in=list(callbacks)).values_list("member", "fence")
+    add_callbacks([callbacks[member] for member, fence in found if fence == fences[member]], using)
+
+
+def _of_run(outcome: Outcome) -> Callback | None:
     """Return what follows a run that was won just now, None where nothing does."""
     run, schedule = outcome.run, outcome.schedule
     path: str = getattr(schedule, _AFTER.get(Status(run.status), ""), "")

@@ -22,7 +22,7 @@ from ..jobs import Callback
 from ..models import OPEN_JOBS, Job, JobStatus, Output
 from ..models.locks import locked
 from .bulk import database, reader, writing
-from .callbacks import add_callbacks
+from .callbacks import add_callbacks, call_back_stored
 from .changing import Change, change
 from .locks import leave_locked
 from .outcome import Won
@@ -257,10 +257,7 @@ def store_results(
         with writing(using):
             _jobs(using).bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
             if callbacks:
-                fences = {job.member: job.fence for job in jobs}
-                found = _jobs(using).filter(member__in=list(callbacks)).values_list("member", "fence")
-                mine = [member for member, fence in found if fence == fences[member]]
-                add_callbacks([callbacks[member] for member in mine], using)
+                call_back_stored({job.member: job.fence for job in jobs}, callbacks, using)
             if said:
                 pks = _jobs(using).filter(member__in=list(said)).values_list("member", "pk")
                 outputs = [Output(job_id=pk, attempt=said[it][0], text=said[it][1]) for it, pk in pks]

@@ -30,7 +30,7 @@ from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
 from .bulk import database, reader, writer, writing
-from .callbacks import add_callbacks, run_callback
+from .callbacks import call_back
 from .changing import Change, change
 from .horizon import is_pruned, take_back_pruned
 from .locks import lock_free, locked_by_others
@@ -83,16 +83,10 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
             [run_output(item) for item, got in zip(writable, written, strict=True) if item.output and got is Won.YES],
             using,
         )
-        _call_back(writable, written, using)
+        call_back(writable, written, using)
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
-
-
-def _call_back(outcomes: Sequence[Outcome], written: Sequence[Won], using: str) -> None:
-    for outcome, got in zip(outcomes, written, strict=True):
-        outcome.callback = run_callback(outcome) if got is Won.YES else None
-    add_callbacks([outcome.callback for outcome in outcomes if outcome.callback is not None], using)
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
