@@ -1,6 +1,7 @@
 """What a task that takes the context receives. Holds values only."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -8,7 +9,11 @@ from typing import TYPE_CHECKING
 from .compat import TaskContext
 
 if TYPE_CHECKING:
+    from .kinds import Held
     from .models import Schedule
+
+#: What the present context executes.
+EXECUTING: "ContextVar[Held | None]" = ContextVar("delayq_executing", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

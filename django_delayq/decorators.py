@@ -59,6 +59,8 @@ class ScheduleFields(TypedDict, total=False):
     keep_last: int | None
     expected_within: timedelta | None
     ping_url: str
+    on_success: AnyTask | str
+    on_failure: AnyTask | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,9 @@ def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
     validate_json(values.get("args", []), values.get("kwargs", {}))
     for name in values.keys() & {"args", "kwargs"}:
         values[name] = json.loads(json.dumps(values[name]))
+    for name in ("on_success", "on_failure"):
+        if isinstance(values.get(name), Task):
+            values[name] = values[name].module_path
     for name in ("at", "start_at", "end_at"):
         value = values.get(name)
         if isinstance(value, datetime) and value.tzinfo is None and "timezone" in values:  # else it is refused

@@ -75,6 +75,14 @@ class JobHeld(DelayQError):
     """A worker has this job already, so that it can be neither cancelled nor moved."""
 
 
+class ResultTimeout(DelayQError, TimeoutError):
+    """The job of a result had not ended when the time to wait for it was over. It goes on all the same."""
+
+
+class WaitRefused(DelayQError, RuntimeError):
+    """Nothing can end this job while somebody waits for it here; the message says why and what to do instead."""
+
+
 class InvalidBackfill(DelayQError, ValueError):
     """A backfill that cannot be ordered like this; the message says why and what to do. Nothing was written."""
 

@@ -13,15 +13,18 @@ which TASK_ALIASES explains. So do what old code enqueues while it is still runn
 """
 
 import json
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db import router, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
-from django.db.models import Model
+from django.db.models import Model, Q
 
 from .fields import utcnow
+from .jobs.callbacks import NAMES as CALLBACKS
 from .models.versions import next_generation
 
 APP = "django_delayq"
@@ -31,6 +34,8 @@ BATCH = 1000
 
 class RenameTask(Operation):
     """Renames a task in schedules, in what the code declares, in pauses, and in the rows of jobs; reversible.
+
+    Also where it is called after an outcome (`on_success`, `on_failure`).
 
     For a project's own migration, which depends on one of `django_delayq`. Keep the old name in TASK_ALIASES until no
     job that waits has it. Backwards, it renames whatever has the new name. See Note [Renaming in a migration].
@@ -86,6 +91,9 @@ def _rename(using: str, state: ProjectState, old: str, new: str) -> None:
     while pks := list(_rows(models["schedule"], using).filter(task=old).values_list("pk", flat=True)[:BATCH]):
         rows = _rows(models["schedule"], using).filter(pk__in=pks, task=old)
         rows.update(task=new, generation=next_generation(), updated_at=utcnow())
+    for field in CALLBACKS:
+        if any(known.name == field for known in models["schedule"]._meta.fields):
+            _rows(models["schedule"], using).filter(**{field: old}).update(**{field: new})
     for name, column, lookup in (("declaration", "key", {}), ("control", "name", {"kind": "task"})):
         if name in models:
             rows = _rows(models[name], using)
@@ -98,12 +106,21 @@ def _rename(using: str, state: ProjectState, old: str, new: str) -> None:
 def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
     """Walk by the primary key: there is no index on the task, and no row is looked at twice."""
     before, after = (f'"task":{json.dumps(name)},"args":' for name in (old, new))
+    options = [tuple(f'"{field}":{json.dumps(name)}' for name in (old, new)) for field in CALLBACKS]
+    wanted = Q(task=old) | reduce(or_, (Q(call__contains=was) for was, _ in options))
     rows, last = _rows(model, using).order_by("pk"), 0
     while (end := max(rows.filter(pk__gt=last).values_list("pk", flat=True)[:BATCH], default=0)) > 0:
         with transaction.atomic(using=using):
-            found = list(rows.filter(pk__gt=last, pk__lte=end, task=old).only("task", "call"))
-            for row in found:  # the first is the call's own: what stands before it, of a trace, holds no such text
-                row.task, row.call = new, row.call.replace(before, after, 1)
+            found = list(rows.filter(wanted, pk__gt=last, pk__lte=end).only("task", "call"))
+            for row in found:
+                if (
+                    row.task == old
+                ):  # the first is the call's own: what stands before it, of a trace, holds no such text
+                    row.task, row.call = new, row.call.replace(before, after, 1)
+                head, mark, tail = row.call.rpartition(',"enqueued":')  # behind all that is somebody's own text
+                for was, now in options:
+                    tail = tail.replace(was, now)
+                row.call = f"{head}{mark}{tail}"
             _rows(model, using).bulk_update(found, ["task", "call"], batch_size=100)
         last = end
 

@@ -70,6 +70,8 @@ class ScheduleRow(Recurring):
     synced_generation: int
     replaced_from: datetime | None
     effective_from: datetime
+    on_success: str
+    on_failure: str
     args: list[Any]
     kwargs: dict[str, Any]
     ping_url: str

@@ -88,6 +88,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                     "spellcheck": "false",
                 }
             ),
+            **dict.fromkeys(
+                ("on_success", "on_failure"),
+                forms.TextInput(
+                    attrs={"list": "delayq-tasks", "class": "vTextField", "autocomplete": "off", "spellcheck": "false"}
+                ),
+            ),
             "timezone": forms.TextInput(
                 attrs={"list": "delayq-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
             ),
@@ -135,6 +141,11 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                 "Workers delete older runs. The newest outcome always stays, and what is deleted cannot be backfilled."
             ),
             "keep_last": gettext_lazy("With “the newest ones only”: how many."),
+            "on_success": gettext_lazy(
+                "Another @task function, enqueued as a durable job when a run has succeeded, with the run's number and "
+                "due time as its arguments."
+            ),
+            "on_failure": gettext_lazy("The same, when a run has failed for good or is lost."),
             "enabled": gettext_lazy("Unticked, no further run starts."),
             "pause_reason": gettext_lazy("Shown in the list while it is paused."),
         }

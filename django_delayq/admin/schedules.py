@@ -90,6 +90,7 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
                 "fields": ("timeout", "max_attempts", "backoff", "expected_within", "ping_url"),
             },
         ),
+        (gettext_lazy("Afterwards"), {"classes": ("collapse",), "fields": ("on_success", "on_failure")}),
         (gettext_lazy("History"), {"classes": ("collapse",), "fields": (("keep", "keep_last"),)}),
         (gettext_lazy("Daylight saving"), {"classes": ("collapse",), "fields": ("dst_gap", "dst_overlap")}),
     )  # fmt: skip

@@ -18,6 +18,8 @@ from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResul
 from ..exceptions import BrokerError, JobHeld, UnknownTask
 from ..isolation import validate_isolation
 from ..jobs import MAX_QUEUE, DelayQTask, as_called, as_result, note_running
+from ..jobs.callbacks import NAMES as CALLBACKS
+from ..jobs.callbacks import path_of
 from ..jobs.options import parse
 from ..jobs.task import retries_of, unique_key_of
 from ..timing import to_ms
@@ -78,6 +80,8 @@ class DelayQBackend(BaseTaskBackend):
         retries_of(task)
         unique_key_of(task)
         validate_isolation(task)
+        for name in CALLBACKS:
+            path_of(name, getattr(task, name, None))
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Put one job into Redis and return its result, still to come.
@@ -127,6 +131,18 @@ class DelayQBackend(BaseTaskBackend):
         if running:
             note_running(state, seen.worker, seen.at_ms)
         return as_result(as_called(task, call, seen.shard.queue), result_id, call, state, running=running)
+
+    def wait(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
+        """Wait until a job has ended, and refresh its result: see `JobResult.wait`."""
+        from .waiting import wait  # see Note [Before the apps are loaded]
+
+        wait(result, timeout, on_commit=self.enqueue_on_commit)
+
+    async def await_(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
+        """Do as `wait` does, without blocking the event loop."""
+        from .waiting import await_
+
+        await await_(result, timeout, on_commit=self.enqueue_on_commit)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves, or whose names are too long."""

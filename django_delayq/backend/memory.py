@@ -240,6 +240,9 @@ class MemoryJobs(Memory[StandingJob], JobBroker):
             job.holder, job.died_ms = "", self.broker.now_ms()
         else:
             self._await(key, self.broker.now_ms() + item.ms)
+        if item.callback:
+            member, priority, payload = item.callback.split(" ", 2)
+            self._add(shard, NewJob(member, 0, int(priority), "", payload))
         return True
 
 

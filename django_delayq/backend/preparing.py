@@ -13,7 +13,7 @@ from .. import conf, registry, tracing
 from ..broker import NewJob
 from ..compat import AnyTask, InvalidTask, TaskResultStatus
 from ..fields import utcnow
-from ..jobs import Call, CallLine, encode, key_hash, new_members, result_id, with_trace
+from ..jobs import Call, CallLine, callbacks_of, encode, key_hash, new_members, result_id, with_trace
 from ..jobs.ids import with_head
 from ..jobs.results import JobResult, instant
 from ..jobs.task import retries_of, unique_key_of
@@ -92,8 +92,9 @@ class Preparer:
         at_ms = None if with_instant.run_after is None else to_ms(moment(with_instant.run_after))
         unique = key_hash(path, key) if key else ""
         call = Call(
-            path, [], {}, self.alias, 0, int(task.priority), at_ms, unique, *retries_of(task), durable=self.durable
-        )
+            path, [], {}, self.alias, 0, int(task.priority), at_ms, unique, *retries_of(task), self.durable,
+            *callbacks_of(task),
+        )  # fmt: skip
         fresh = with_instant, CallLine(call)
         if at_ms is None:  # else it may count from now
             if len(self._known) >= self.MOST:

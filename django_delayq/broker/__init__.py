@@ -27,3 +27,4 @@ from .types import NewJob as NewJob
 from .types import Settled as Settled
 from .types import Settlement as Settlement
 from .types import Stats as Stats
+from .types import callback_text as callback_text

@@ -131,13 +131,19 @@ class JobEntry(NamedTuple):
 
 
 class JobSettlement(NamedTuple):
-    """A held job and what becomes of it, in the words of job_settle.lua."""
+    """A held job and what becomes of it, in the words of job_settle.lua; `callback` is as `callback_text` makes it."""
 
     member: str
     holder: str
     what: str
     ms: int = 0
     text: str = ""
+    callback: str = ""
+
+
+def callback_text(member: str, priority: int, payload: str) -> str:
+    """Return a job of the same shard that is added where another one ends, as job_settle.lua reads it."""
+    return f"{member} {priority} {payload}"
 
 
 class JobView(NamedTuple):

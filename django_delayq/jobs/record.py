@@ -69,6 +69,8 @@ class Call:
     backoff: float | None = None
     timeout: float | None = None
     durable: bool = False
+    on_success: str = ""
+    on_failure: str = ""
 
 
 class Span(NamedTuple):

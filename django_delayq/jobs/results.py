@@ -1,7 +1,7 @@
 """Django's `TaskResult` of a job. Reads nothing."""
 
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
 
 from .. import conf
 from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
@@ -33,6 +33,28 @@ class JobResult(AnyResult):
         if why := State("SUCCESSFUL", errors=errors, workers=self.worker_ids).left_out:
             raise ResultTooLarge(why)
         return value
+
+    def wait(self, timeout: float | timedelta | None = None) -> Self:
+        """Wait until the job has ended, and return this result, refreshed: successful or failed, but finished.
+
+        `timeout` is in seconds, 0 to look once, None for ever. Redis tells of the end: no database is polled. Where
+        that was not heard, as Redis was away, it is found within seconds. A Redis that does not answer is waited for.
+
+        Raises:
+            ResultTimeout: The time is over; a TimeoutError. The job goes on.
+            WaitRefused: It cannot end before this returns: it is sent after the commit of the open transaction, or
+                nothing is sent to Redis here.
+            TaskResultDoesNotExist: No job has this id, its result has expired, or Redis was flushed.
+        """
+        backend: Any = self.task.get_backend()
+        backend.wait(self, timeout)
+        return self
+
+    async def await_(self, timeout: float | timedelta | None = None) -> Self:
+        """Do as `wait` does, without blocking the event loop. Cancelled, it leaves nothing behind."""
+        backend: Any = self.task.get_backend()
+        await backend.await_(self, timeout)
+        return self
 
 
 def as_called(task: AnyTask, call: Call, queue: str) -> AnyTask:

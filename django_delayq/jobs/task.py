@@ -3,10 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..compat import AnyResult, AnyTask, InvalidTask, Task
+from ..compat import AnyTask, InvalidTask, Task
 from .options import Retries, checked
+
+if TYPE_CHECKING:
+    from .results import JobResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,8 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     `max_attempts`: how often it is tried in all; `backoff`: the delay after the first failure, doubling; `timeout`: how
     long an attempt may take (seconds or timedelta). None: as the backend's options say. `unique_key`: while a job of
     this task with the same key waits in the same queue, enqueueing another one returns that one's result.
+    `on_success`, `on_failure`: a task, or its path, of which a job is enqueued when this one has ended so, with the id
+    of its result as the only argument.
 
     `isolation="process"`: executed in a process of its own, which may have `memory_mb` MiB of address space (None: as
     much as there is). That is the task's, and not to be chosen by `using()`.
@@ -27,6 +32,22 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     unique_key: str | None = None
     isolation: Literal["process"] | None = None
     memory_mb: int | None = None
+    on_success: AnyTask | str | None = None
+    on_failure: AnyTask | str | None = None
+
+    if TYPE_CHECKING:
+
+        def enqueue(self, *args: Any, **kwargs: Any) -> "JobResult":
+            """See Django's method."""
+
+        async def aenqueue(self, *args: Any, **kwargs: Any) -> "JobResult":
+            """See Django's method."""
+
+        def get_result(self, result_id: str) -> "JobResult":
+            """See Django's method."""
+
+        async def aget_result(self, result_id: str) -> "JobResult":
+            """See Django's method."""
 
     def using(
         self,
@@ -39,12 +60,12 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     ) -> "DelayQTask":
         """Return a copy with other values, as Django's method does; also of `max_attempts`, `backoff`, ... ."""
         given = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend, **options}
-        unknown = options.keys() - {*Retries._fields, "unique_key"}
+        unknown = options.keys() - {*Retries._fields, "unique_key", "on_success", "on_failure"}
         if unknown:
             raise TypeError(f"using() got an unexpected keyword argument {sorted(unknown)[0]!r}")
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
-    def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> list[AnyResult]:
+    def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> "list[JobResult]":
         """Enqueue one job for each (args, kwargs), in few round trips; return their results in the same order."""
         backend: Any = self.get_backend()
         return list(backend.enqueue_many((self, args, kwargs) for args, kwargs in calls))

@@ -1,6 +1,7 @@
 """What a worker works on: due points of schedules, and jobs. The worker knows the protocol `Kind` only."""
 
-from .base import EXECUTING, Claimed, Due, Held, Kind, Verdicts
+from ..context import EXECUTING
+from .base import Claimed, Due, Held, Kind, Verdicts
 from .jobs import Jobs
 from .points import Points
 from .timeouts import Timeouts

@@ -9,7 +9,6 @@ name more in `Claimed.also`, by which the claim of the first kind says that the 
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -105,9 +104,6 @@ class Held:
         """Return in which trace it was asked for, and whether it is a part of that trace: `tracing.py`."""
         return {}, False
 
-
-#: What the present context executes.
-EXECUTING: ContextVar[Held | None] = ContextVar("delayq_executing", default=None)
 
 H = TypeVar("H", bound=Held)
 

@@ -11,16 +11,30 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..broker import JobEntry, JobSettlement, held_by
+from ..broker import JobEntry, JobSettlement, callback_text, held_by
 from ..compat import AnyTask, TaskError, TaskResultStatus, task_finished, task_started
+from ..context import EXECUTING
 from ..exceptions import ResultTooLarge, TaskCancelled, TaskTimeout
-from ..jobs import Call, JobContext, Retries, State, as_result, encode, note_failed, note_lost, result_id, trace_of
+from ..jobs import (
+    Call,
+    Callback,
+    JobContext,
+    Retries,
+    State,
+    after_job,
+    as_result,
+    encode,
+    note_failed,
+    note_lost,
+    result_id,
+    trace_of,
+)
 from ..jobs.results import instant
 from ..jobs.task import as_enqueued
 from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
-from .base import EXECUTING, Held
+from .base import Held
 from .execution import Told, backoff_ms, hung, log_failed, output_of, perform_task, take, tell
 from .timeouts import Timeouts
 
@@ -48,8 +62,9 @@ class HeldJob(Held):
     before: JobRow | None = None
     #: What this attempt has said, where a row keeps that.
     said: str = ""
-    #: What becomes of it in Redis.
+    #: What becomes of it in Redis, and what follows its end.
     settlement: JobSettlement | None = None
+    callback: Callback | None = None
 
     @property
     def former(self) -> tuple[str, int | None]:
@@ -103,7 +118,9 @@ class HeldJob(Held):
 
     def settle(self, what: str, ms: int = 0, text: str = "") -> "HeldJob":
         """Have it be settled so: see job_settle.lua."""
-        self.settlement = JobSettlement(self.member, self.lease, what, ms, text)
+        after = self.callback if what in ("done", "dead") else None
+        callback = "" if after is None else callback_text(after.member, after.call.priority, after.payload)
+        self.settlement = JobSettlement(self.member, self.lease, what, ms, text, callback)
         return self
 
     @property
@@ -173,6 +190,7 @@ class JobCalls:
         text = _text(held) if ttl_ms > 1 else ""
         object.__setattr__(result, "_return_value", value)
         _finish(held, result, TaskResultStatus.SUCCESSFUL)
+        _call_back(held, held.read.on_success)
         held.settle("done", ttl_ms, text)
         return True
 
@@ -206,7 +224,15 @@ def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool
         _finish(held, result, TaskResultStatus.FAILED)
     finally:
         EXECUTING.reset(token)
+    _call_back(held, call.on_failure)
     held.settle("dead", 0, _text(held))
+
+
+def _call_back(held: HeldJob, path: str) -> None:
+    """Have this task be enqueued with the end of the job, if there is one."""
+    if path:
+        where = held.shard.queue, held.read.backend
+        held.callback = after_job(path, held.member, held.lease, held.result_id, *where, durable=held.stored)
 
 
 def _log_retry(held: HeldJob, delay_ms: int, told: Told) -> None:

@@ -162,7 +162,11 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
     failpoints.reach("before_ledger")
     won = ledger.record_jobs([outcome for _, outcome in durable])
     ended = [job for job in others if job.settled.what != "retry"]
-    ledger.store_results(list(map(_result, ended)), {job.member: said for job in ended if (said := _said(job))})
+    ledger.store_results(
+        list(map(_result, ended)),
+        {job.member: said for job in ended if (said := _said(job))},
+        {job.member: job.callback for job in ended if job.callback is not None},
+    )
     failpoints.reach("after_ledger")
     for (job, _), result in zip(durable, won, strict=True):
         if result is Won.LOCKED:
@@ -173,6 +177,8 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
         elif result is Won.YES and job.settled.what == "retry":
             verdicts.settle.append(job.settle("retry", job.settled.ms, job.entry.payload))
         else:
+            if result is Won.GONE:
+                job.callback = None
             verdicts.settle.append(job.drop())
     for job in others:
         if job.settled.what == "done" and job.settled.text:
@@ -199,6 +205,7 @@ def _outcome(held: HeldJob, row: JobRow) -> JobOutcome:
         expires_at=None if retry else datetime.now(UTC) + timedelta(seconds=kept_seconds),
         died_at=finished if settlement.what == "dead" else None,
         said=_said(held),
+        callback=held.callback,
     )
 
 

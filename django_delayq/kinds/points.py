@@ -20,9 +20,10 @@ from typing import Any
 from django.db import DatabaseError
 
 from .. import chain, failpoints, ledger, mirror
-from ..broker import Index, Shard
+from ..broker import Index, NewJob, Shard
 from ..counters import Counts
 from ..exceptions import InvalidRecurrence
+from ..jobs import Callback
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import RunRow
@@ -50,6 +51,7 @@ class Points(PointCalls):
         self.broker, self.timeouts, self.counted = broker, timeouts, Counts()
         self._lease_ms = int(broker.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
+        self._callbacks: list[Callback] = []  # what follows outcomes, to be put there too
 
     # -- from Redis
 
@@ -148,6 +150,8 @@ class Points(PointCalls):
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
                 announce(outcome, self.counted)
+            if outcome.callback is not None:
+                self._callbacks.append(outcome.callback)
             if owner is not None:
                 self._after(owner, outcome, result, verdicts)
         return verdicts
@@ -221,6 +225,9 @@ class Points(PointCalls):
             dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
         settled = self.broker.settle(shard, [held.settlement for held in batch if held.settlement is not None])
         failpoints.reach("after_settle")
+        if self._callbacks:  # what is missed here, the next sweep puts there
+            callbacks, self._callbacks = self._callbacks, []
+            mirror.put_now([(it.queue, NewJob(it.member, 0, it.call.priority, "", it.payload)) for it in callbacks])
         return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
 
 

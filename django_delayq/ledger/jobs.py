@@ -18,9 +18,11 @@ from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ..fields import utcnow
+from ..jobs import Callback
 from ..models import OPEN_JOBS, Job, JobStatus, Output
 from ..models.locks import locked
 from .bulk import database, reader, writing
+from .callbacks import add_callbacks, call_back_stored
 from .changing import Change, change
 from .locks import leave_locked
 from .outcome import Won
@@ -71,6 +73,7 @@ class JobOutcome(NamedTuple):
     """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open.
 
     `died_at` is there where that was the last attempt, `said` where it has logged or printed: its number, and what.
+    `callback` follows it.
     """
 
     row: JobRow
@@ -83,6 +86,7 @@ class JobOutcome(NamedTuple):
     expires_at: datetime | None
     died_at: datetime | None = None
     said: tuple[int, str] | None = None
+    callback: Callback | None = None
 
 
 def _jobs(using: str | None = None) -> QuerySet[Job]:
@@ -193,8 +197,10 @@ def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
     ]
     with writing(using):
         changed = change(Job, VERSION, _OUTCOME, changes, using)
-        said = [(item.row.pk, item.said) for item, (won, *_) in zip(outcomes, changed, strict=True) if won is Won.YES]
+        mine = [item for item, (won, *_) in zip(outcomes, changed, strict=True) if won is Won.YES]
+        said = [(item.row.pk, item.said) for item in mine]
         keep_outputs([Output(job_id=pk, attempt=it[0], text=it[1]) for pk, it in said if it], using)
+        add_callbacks([item.callback for item in mine if item.callback is not None], using)
     return [
         Won.GONE if won is Won.LOST and stands is not None and stands[0] not in OPEN_JOBS else won
         for won, stands, _ in changed
@@ -237,12 +243,21 @@ def _move(rows: Sequence[tuple[JobRow, JobRow]]) -> list[Won]:
         return [won for won, _, _ in change(Job, VERSION, ("status", "fence", "reclaims"), changes, using)]
 
 
-def store_results(jobs: Sequence[Job], said: Mapping[str, tuple[int, str]] | None = None) -> None:
-    """Insert the results of jobs that had no row, and by member what they have said. Where one stands, it stays."""
+def store_results(
+    jobs: Sequence[Job],
+    said: Mapping[str, tuple[int, str]] | None = None,
+    callbacks: Mapping[str, Callback] | None = None,
+) -> None:
+    """Insert the results of jobs that had no row, and by member what they have said. Where one stands, it stays.
+
+    `callbacks`, by member, are inserted with those results that stand now as they are given.
+    """
     if jobs:
         using = database()
         with writing(using):
             _jobs(using).bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
+            if callbacks:
+                call_back_stored({job.member: job.fence for job in jobs}, callbacks, using)
             if said:
                 pks = _jobs(using).filter(member__in=list(said)).values_list("member", "pk")
                 outputs = [Output(job_id=pk, attempt=said[it][0], text=said[it][1]) for it, pk in pks]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
+from ..jobs import Callback
 from ..rows import RunRow, ScheduleRow
 
 
@@ -41,6 +42,8 @@ class Outcome:
     trace: dict[str, str] | None = None
     #: What its last attempt has said.
     output: str = ""
+    #: What follows it, once it was recorded.
+    callback: Callback | None = None
 
 
 def version_of(run: RunRow) -> Version:

@@ -30,6 +30,7 @@ from ..fields import utcnow
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
 from .bulk import database, reader, writer, writing
+from .callbacks import call_back
 from .changing import Change, change
 from .horizon import is_pruned, take_back_pruned
 from .locks import lock_free, locked_by_others
@@ -82,6 +83,7 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
             [run_output(item) for item, got in zip(writable, written, strict=True) if item.output and got is Won.YES],
             using,
         )
+        call_back(writable, written, using)
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won

@@ -5,7 +5,7 @@ import warnings
 from typing import Any
 
 from .drift import MOST_COMPARED, Drift, drift
-from .fast import enqueue_after_commit, mirror_after_commit, put_after_commit, read_entries, sweep_after_commit
+from .fast import enqueue_after_commit, mirror_after_commit, put_after_commit, put_now, read_entries, sweep_after_commit
 from .layout import check_layout, fingerprint, moving, standing_shards
 from .pages import PAGE
 from .read import note_parked
@@ -19,7 +19,7 @@ from .write import sync
 __all__ = [
     "FULL_SECONDS", "MOST_COMPARED", "PAGE", "Drift", "Report", "adopt", "check_layout", "delta_sweep", "drift",
     "enqueue_after_commit", "enqueue_runs", "fingerprint", "full_sweep", "mirror_after_commit", "moving", "note_parked",
-    "put_after_commit", "read_entries", "rebuild", "reshard", "standing_shards",
+    "put_after_commit", "put_now", "read_entries", "rebuild", "reshard", "standing_shards",
     "sweep_after_commit", "sweep_in_turn", "sweep_now", "sync", "under_way",
 ]  # fmt: skip
 

@@ -51,6 +51,11 @@ def put_after_commit(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], obje
     transaction.on_commit(lambda: _put(jobs, then), using=using, robust=True)
 
 
+def put_now(jobs: Sequence[tuple[str, NewJob]]) -> None:
+    """Put jobs into Redis whose rows are committed. Never raises for Redis: what is missed, a sweep puts there."""
+    _put(jobs, lambda: None)
+
+
 def _put(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], object]) -> None:
     def put(broker: Broker) -> None:
         for at in range(0, len(jobs), PAGE):

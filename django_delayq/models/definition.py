@@ -13,6 +13,8 @@ from ..annotations import misfits
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
+from ..jobs.aliases import alias_of_rows
+from ..jobs.callbacks import NAMES as CALLBACKS
 from ..outgoing import find_refusal
 from ..timing import Recurrence
 from ..timing.zone import get_zone
@@ -47,7 +49,7 @@ def clean_definition(schedule: "Schedule") -> None:
     kind = _kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
-    others = (_timeout_and_queue, _keeping, _watching, _call, _handover)
+    others = (_timeout_and_queue, _keeping, _watching, _call, _callbacks, _handover)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
 
 
@@ -214,6 +216,23 @@ def _call(schedule: "Schedule") -> list[Problem]:
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]
     return _misfits(schedule, task)
+
+
+def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
+    """What follows an outcome is called with the primary key of the run and its due point."""
+    for field in CALLBACKS:
+        path = getattr(schedule, field)
+        if not path:
+            continue
+        try:
+            registry.check_call(registry.get_task(path), [0, ""], {})
+            if path == commands.COMMAND_TASK:
+                raise InvalidArguments("A management command takes no run: name a task that calls it.")
+        except (UnknownTask, InvalidArguments) as error:
+            yield field, str(error)
+        else:
+            if not alias_of_rows():
+                yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."
 
 
 def _misfits(schedule: "Schedule", task: AnyTask) -> list[Problem]:

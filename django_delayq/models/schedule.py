@@ -110,6 +110,8 @@ class Schedule(Recurring, PrimaryModel):
 
     keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="", db_default="")
     keep_last = models.PositiveIntegerField(_("so many of the newest"), null=True, blank=True)
+    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="", db_default="")
+    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="", db_default="")
 
     expected_within = models.DurationField(_("expected to succeed within"), null=True, blank=True)
     ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="", db_default="")
@@ -265,6 +267,6 @@ class Schedule(Recurring, PrimaryModel):
 #: A change of one of these is validated by `save()` too, not only by forms.
 CHECKED_FIELDS = frozenset((
     "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
-    "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last",
+    "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last", "on_success", "on_failure",
     "expected_within", "ping_url",
 ))  # fmt: skip

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+
 from django_delayq import RunContext
 from django_delayq.compat import task
+from django_delayq.context import ExecutionContext
 from django_delayq.timing import to_ms
 
 
@@ -212,3 +215,17 @@ def misbehave(context: RunContext, path: str) -> object:
 def do(what: str) -> object:
     """Do something to the process that a task should better not do, or a child of it; see `_DEEDS`."""
     return _DEEDS[what]()
+
+
+@task(takes_context=True)
+def called_back(context: ExecutionContext, ended: str | int, due: str = "") -> None:
+    """Note of which end this tells, and which job it is."""
+    with (settings.SCRATCH / "called_back").open("a") as file:
+        file.write(f"{ended} {context.idempotency_key}\n")
+
+
+@task
+def half(number: int) -> None:
+    """Fail for odd numbers."""
+    if number % 2:
+        raise RuntimeError("odd")

@@ -53,6 +53,18 @@ def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, bro
     assert "does not answer" in page
 
 
+def test_what_follows_an_outcome_is_chosen_in_the_form_like_the_task(boss):
+    page = boss.get(ADD).content.decode()
+    for name in ("on_success", "on_failure"):
+        assert re.search(rf'<input[^>]* name="{name}"[^>]* list="delayq-tasks"', page)
+        assert errors(boss.post(ADD, fields(**{name: "os.system"}))).keys() == {name}
+        assert errors(boss.post(ADD, fields(**{name: "tests.app.tasks.noop"}))).keys() == {name}
+    told = "tests.jobs.tasks.heard_of_run"
+    boss.post(ADD, fields(on_failure=told))
+    schedule = Schedule.objects.get()
+    assert (schedule.on_success, schedule.on_failure) == ("", told)
+
+
 def test_what_is_kept_of_its_runs_is_chosen_in_the_form(boss):
     assert errors(boss.post(ADD, fields(keep="last"))).keys() == {"keep_last"}
     boss.post(ADD, fields(keep="last", keep_last="20"))

@@ -28,6 +28,7 @@ FULL = """periodic(
     overlap="allow", missed="all", grace=timedelta(seconds=4), catch_up_window=timedelta(days=8), max_catch_up=5,
     timeout=timedelta(seconds=6), max_attempts=2, backoff=timedelta(milliseconds=1),
     keep="last", keep_last=9, expected_within=timedelta(hours=1), ping_url="http://localhost/s",
+    on_success=add, on_failure="tests.jobs.tasks.heard_of_run",
 )(gather)"""
 
 

@@ -316,6 +316,7 @@ def test_what_is_exported_is_imported_as_it_was_and_once(tmp_path):
     Schedule.objects.create(
         name="a", task=ADD, args=[1], kwargs={"b": 2}, kind="cron", cron="H 9 * * 1-5", timezone="Europe/Riga",
         start_at=datetime(2027, 1, 1, tzinfo=UTC), jitter=timedelta(seconds=90), description="why\n\nthat is",
+        on_failure="tests.jobs.tasks.heard_of_run",
         keep="last", keep_last=5, grace=timedelta(minutes=2), enabled=False, pause_reason="holidays",
     )  # fmt: skip
     Schedule.objects.create(

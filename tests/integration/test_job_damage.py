@@ -63,7 +63,7 @@ def test_where_the_jobs_themselves_are_whole_a_worker_mends_the_rest_and_runs_th
 
 
 @pytest.mark.parametrize("what", ["done", "dead", "retry", "release"])
-@pytest.mark.parametrize("part", [part for part in keys.JOB_PARTS if part not in ("payload", "jobs", "held")])
+@pytest.mark.parametrize("part", [part for part in keys.JOB_SETTLE_PARTS if part not in ("payload", "jobs", "held")])
 def test_what_could_not_be_settled_can_be_after_the_repair(shard, part, what):
     """A script that fails half-way must not have given the job out of its hand."""
     shard.sound = False

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from django_delayq.broker import callback_text
 from tests.integration.in_memory import MemoryJobShard
 from tests.integration.job_shard import DEAD_MS, LEASE_MS, PATIENCE_MS, JobShard, names_of, new
 from tests.integration.shard import PLACE, about
@@ -495,6 +496,18 @@ def test_a_foreign_holder_changes_nothing(index, what):
     assert index.settle(*items) == [False] * 9
     assert index.raw() == before
     assert [index.result(name) for name in ("j1", "j2", "j3")] == [None] * 3
+
+
+@pytest.mark.parametrize("what", ["done", "dead"])
+def test_what_follows_an_end_is_added_with_it_and_only_by_its_holder(index, what):
+    holder = index.held("j1", "j2")
+    items = [("j1", "other", what, 0, "", callback_text("j8", 0, "a b\nc")), ("j2", holder, what, 0, "", "j9 -7 text")]
+    assert index.settle(*items) == [False, True]
+    assert index.state()["ready"] == ["j9"]
+    assert (index.hash("payload")["j9"], index.state()["priority"]) == ("text", {"j9": "-7"})
+    assert index.settle(("j1", holder, what, 0, "", items[0][-1])) == [True]
+    assert index.hash("payload")["j8"] == "a b\nc"
+    assert sorted(names_of(index.claim(request=2**50))) == ["j8", "j9"]
 
 
 def test_a_settlement_that_comes_twice_counts_once(index):

@@ -204,6 +204,19 @@ def test_it_renames_there_and_back_and_the_sweep_mirrors_it(alias, broker, monke
     assert len(results) == Job.objects.count() == 3
 
 
+def test_it_renames_what_is_called_after_an_outcome_too(alias):
+    like = f'"on_failure":"{OLD}"'
+    row = make("s", task=NEW, on_success=OLD, args=[1])
+    job = tasks.add.using(backend="durable", on_failure=OLD).enqueue(1, b={"on_failure": OLD, "x": like})
+    migrate(RenameTask(OLD, NEW))
+    row.refresh_from_db()
+    call = decode_lines(job.id, Job.objects.get().call, "")[0]
+    assert (row.on_success, row.on_failure, call.on_success, call.on_failure) == (NEW, "", "", NEW)
+    assert call.kwargs == {"b": {"on_failure": OLD, "x": like}}
+    migrate(RenameTask(OLD, NEW), back=True)
+    assert Schedule.objects.get().on_success == OLD
+
+
 def test_jobs_run_after_it_from_redis_by_the_alias_and_from_their_rows_without(alias, broker):
     waits = former.using(backend="durable").enqueue(1, b=2)
     migrate(RenameTask(OLD, NEW))

@@ -144,3 +144,15 @@ def enqueue_another(number: int) -> str:
 @task
 def never_due(seconds: float) -> None:
     """Be there to be replaced."""
+
+
+@task
+def heard(*args: object) -> None:
+    """Note what it was called with."""
+    app_tasks.CALLS.append(args)
+
+
+@task
+def heard_of_run(run: int, due: str) -> None:
+    """Note of which run it was told."""
+    app_tasks.CALLS.append(("run", run, due))

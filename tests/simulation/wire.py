@@ -18,7 +18,7 @@ from django_delayq.mirror.write import BEYOND
 BY_FENCE = ("settle", "renew")
 JOBS_BY_FENCE = ("job_settle", "job_renew")
 #: How many arguments stand before the members, and how many each takes, where the header says more of them.
-SHAPES = {"settle": (2, 6), "job_settle": (5, 5), "job_renew": (2, 2)}
+SHAPES = {"settle": (2, 6), "job_settle": (5, 6), "job_renew": (2, 2)}
 #: Scripts that change nothing but the members they name.
 BY_MEMBER = (*BY_FENCE, "enqueue", *JOBS_BY_FENCE)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends, task_finished
-from django_delayq.exceptions import JobHeld
+from django_delayq.exceptions import JobHeld, WaitRefused
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner
 from tests.app import tasks as app_tasks
@@ -41,6 +41,14 @@ def using(task, **options):
         takes_context=task.takes_context, run_after=task.run_after,
     )  # fmt: skip
     return made.using(**options)
+
+
+def test_a_wait_returns_what_has_run_and_refuses_what_nobody_runs(runner):
+    result = app_tasks.add.enqueue(1, b=2)
+    with pytest.raises(WaitRefused, match="Run it first"):
+        result.wait()
+    runner.run_due()
+    assert result.wait().return_value == 3
 
 
 def test_a_job_runs_at_once_when_it_is_told_to(runner):

@@ -8,7 +8,8 @@ from django.db.models import QuerySet
 
 from django_delayq import RunContext, isolated
 from django_delayq.backend import DelayQBackend
-from django_delayq.jobs import DelayQTask, JobContext
+from django_delayq.exceptions import ResultTimeout, WaitRefused
+from django_delayq.jobs import DelayQTask, JobContext, JobResult
 from django_delayq.models import Run, Schedule
 from django_delayq.orders import backfill, run_now
 from django_delayq.testing import Runner, next_points
@@ -55,9 +56,21 @@ def jobs(task: DelayQTask, backend: DelayQBackend) -> None:
     result = task.using(run_after=timedelta(days=1), max_attempts=3, unique_key="k").enqueue(1)
     assert_type(backend.cancel(result.id), bool)
     assert_type(backend.reschedule(result.id, NOON), bool)
+    assert_type(result, JobResult)
+    assert_type(result.wait(5), JobResult)
+    followed = task.using(on_success=task, on_failure="shop.tasks.tell").enqueue()
+    assert_type(followed.wait(timedelta(seconds=5)), JobResult)
     results = task.enqueue_many([((1,), {}), ((2,), {"b": 3})])
     identifiers: list[str] = [one.id for one in results]
     assert identifiers
+
+
+async def waits(task: DelayQTask) -> Any:
+    try:
+        return (await (await task.aenqueue()).await_(timeout=1.5)).return_value
+    except ResultTimeout as error:
+        timeout: TimeoutError = error
+        raise WaitRefused("too late") from timeout
 
 
 def tests(schedule: Schedule, task: DelayQTask) -> None:
