@@ -8,7 +8,7 @@ They have the same fields and methods.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import django
 from django.core.exceptions import ImproperlyConfigured
@@ -48,7 +48,7 @@ else:
     AnyResult = TaskResult
 
 
-def is_task(value: object) -> bool:
+def is_task(value: object) -> "TypeGuard[AnyTask]":
     """Say whether this is a task, of Django or of its backport. See Note [Tasks of the backport]."""
     backport = getattr(sys.modules.get("django_tasks.base"), "Task", Task)
     return isinstance(value, (Task, backport))

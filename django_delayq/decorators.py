@@ -155,7 +155,7 @@ def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
     for name in values.keys() & {"args", "kwargs"}:
         values[name] = json.loads(json.dumps(values[name]))
     for name in ("on_success", "on_failure"):
-        if isinstance(values.get(name), Task):
+        if is_task(values.get(name)):
             values[name] = values[name].module_path
     for name in ("at", "start_at", "end_at"):
         value = values.get(name)

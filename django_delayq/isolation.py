@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
-from .compat import AnyTask, InvalidTask, Task
+from .compat import AnyTask, InvalidTask, is_task
 from .setting_rules import MEMORY
 
 T = TypeVar("T", bound=Callable[..., Any] | AnyTask)
@@ -36,7 +36,7 @@ def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
     mark = _checked(PROCESS, memory_mb)
 
     def note(it: T) -> T:
-        setattr(it.func if isinstance(it, Task) else it, _MARK, mark)
+        setattr(it.func if is_task(it) else it, _MARK, mark)
         return it
 
     return note if task is None else note(task)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import registry
-from ..compat import AnyTask, InvalidTask, Task
+from ..compat import AnyTask, InvalidTask, is_task
 from .ids import key_hash, new_members, with_head
 from .record import Call, CallLine, encode
 from .task import retries_of
@@ -40,7 +40,7 @@ def path_of(name: str, value: object) -> str:
     Raises:
         InvalidTask: It is neither a task nor a text.
     """
-    if isinstance(value, Task):
+    if is_task(value):
         return str(value.module_path)
     if value is not None and not isinstance(value, str):
         raise InvalidTask(f"{name} must be a @task function or its path, not {value!r}.")

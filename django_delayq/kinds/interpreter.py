@@ -18,8 +18,9 @@ from django.db import connections
 
 from .. import capture, conf, registry, tracing
 from ..compat import AnyTask
+from ..context import EXECUTING
 from ..exceptions import TaskCancelled, TaskTimeout
-from .base import EXECUTING, Held
+from .base import Held
 from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
 from .execution import call_cancellable, take
