@@ -25,7 +25,8 @@ TASK = "django_delayq.tasks.management_command"
 
 
 @pytest.fixture(autouse=True)
-def allowed(settings):
+def allowed(settings, monkeypatch):
+    monkeypatch.delitem(sys.modules, "django_delayq.tasks", raising=False)  # it has the names that it was imported with
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS, "TIMEOUT_GRACE_SECONDS": 2}
 
 

@@ -302,7 +302,8 @@ def test_the_version_before_reads_what_this_one_signs():
     signature, _, text = stored.payload.partition("\n")
     verify(stored.member, text, signature)
     _, call, _ = decode("default", stored.member, stored.payload)
-    assert asdict(CallBefore(**json.loads(text.partition("\n")[0]))) == asdict(call)
+    before = asdict(CallBefore(**json.loads(text.partition("\n")[0])))
+    assert {**before, "on_success": "", "on_failure": ""} == asdict(call)
 
 
 def test_what_the_version_before_signs_anew_still_says_its_queue(settings):

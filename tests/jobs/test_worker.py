@@ -109,13 +109,14 @@ def test_a_call_is_stored_whole():
     """Each field of a call is in its text, or is what it is by default."""
     from django_delayq.jobs import decode
 
-    made = tasks.echo.using(priority=3, max_attempts=4, backoff=1.5, timeout=9, unique_key="k")
+    made = tasks.echo.using(priority=3, max_attempts=4, backoff=1.5, timeout=9, unique_key="k", on_success=tasks.echo)
     result = made.enqueue(1, a=2)
     _, call, _ = decode("default", Stored(result).member, Stored(result).payload)
     left = {"enqueued", "unique", "run_after"}
     assert {name: value for name, value in asdict(call).items() if name not in left} == {
         "task": "tests.jobs.tasks.echo", "args": [1], "kwargs": {"a": 2}, "backend": "default", "priority": 3,
         "max_attempts": 4, "backoff": 1.5, "timeout": 9.0, "durable": False,
+        "on_success": "tests.jobs.tasks.echo", "on_failure": "",
     }  # fmt: skip
     assert (len(call.unique), call.run_after) == (22, None)
     assert {item.name for item in fields(Call)} == set(asdict(call))
