@@ -3,10 +3,8 @@
 Every id, with what to do, stands in the table of docs/reference.md.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from django.core import checks
@@ -22,6 +20,7 @@ from .exceptions import BrokerError
 from .fields import utcnow
 from .isolation import isolation_of
 from .jobs.aliases import durable_alias, keepers_of
+from .ledger.sqlite import lacking
 from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from .spelling import did_you_mean
 
@@ -220,9 +219,6 @@ def check_server() -> Found:
         yield checks.Info(message, hint=hint, id="delayq.I001")
 
 
-#: A writer of SQLite that waits less than this for its turn gives up while workers are busy.
-LEAST_TIMEOUT_SECONDS = 10
-_WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)
 _HINT = (
     'Set in DATABASES: "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA '
     'journal_mode=WAL; PRAGMA synchronous=NORMAL;"}. For more than a few workers use PostgreSQL.'
@@ -249,32 +245,13 @@ def check_sqlite() -> Found:
     in_memory = ":memory:" in name or "mode=memory" in name
     if not conf.get_config().mirror or connection.vendor != "sqlite" or in_memory:
         return
-    lacking = _lacking(connection.settings_dict.get("OPTIONS", {}), name)
-    if lacking:
+    missing = lacking(connection.settings_dict.get("OPTIONS", {}), name)
+    if missing:
         message = (
             f'With these OPTIONS of the SQLite database {connection.alias!r} saves may fail with "database is locked" '
-            f"while workers run: {', '.join(lacking)}."
+            f"while workers run: {', '.join(missing)}."
         )
         yield checks.Warning(message, hint=_HINT, id="delayq.W020")
-
-
-def _lacking(options: Mapping[str, Any], name: str) -> list[str]:
-    found = []
-    if str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
-        found.append("transaction_mode is not IMMEDIATE")
-    timeout = options.get("timeout", 5)
-    if not isinstance(timeout, int | float) or timeout < LEAST_TIMEOUT_SECONDS:
-        found.append(f"timeout is {timeout} s")
-    if not _WAL.search(str(options.get("init_command", ""))) and not _is_wal(name):
-        found.append("init_command sets no WAL")
-    return found
-
-
-def _is_wal(name: str) -> bool:
-    """Say whether the file is in this mode already: it keeps it. Bytes 18 and 19 of its header are 2 then."""
-    with suppress(OSError), Path(name).open("rb") as file:
-        return file.read(20)[18:] == b"\x02\x02"
-    return False
 
 
 @_check

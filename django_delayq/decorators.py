@@ -141,7 +141,8 @@ def _declare(task: AnyTask, module: str, values: Mapping[str, Any], key: str | N
 
 def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
     """Return the fields of the schedule, with its kind, arguments as JSON gives them back, and instants in its zone."""
-    values: dict[str, Any] = {name: value for name, value in fields.items() if name != "key"}
+    values: dict[str, Any] = {**fields}
+    values.pop("key", None)
     every, at = values.get("every"), values.get("at")
     if (bool(cron), every is not None, at is not None).count(True) != 1:
         raise InvalidRecurrence('Give exactly one of cron, every and at: @periodic("0 9 * * 1-5").')

@@ -27,6 +27,10 @@ class _Unredirected(HTTPRedirectHandler):
 _open = build_opener(_Unredirected).open
 
 
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST
+
+
 def find_refusal(url: str, hosts: Collection[str]) -> str:
     """Return why nothing is sent to this address, '' where it is; tells the host, never the rest of the address."""
     try:
@@ -34,7 +38,7 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return "This is no address."
-    if not host or not url.isascii() or not url.isprintable() or " " in url or len(url) > LONGEST:
+    if not host or not _is_plain(url):
         return f"This is no address such as https://example.com/path, of at most {LONGEST} plain characters."
     if "@" in parts.netloc or parts.fragment:
         return "An address has no user name, password or fragment here."

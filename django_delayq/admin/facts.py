@@ -82,6 +82,17 @@ def is_served(redis: RedisView, queue: str) -> bool:
     return any(worker.live and queue in worker.queues for worker in redis.workers)
 
 
+def _why_waiting(
+    page: BaseAdmin, request: HttpRequest, row: Control | None, *, served: bool
+) -> tuple[str, display.Html]:
+    """Return the tone and the reason why what is due in a queue waits; `row`: what holds it back."""
+    if row is not None and (served or row.is_paused()):
+        return "warn" if row.is_paused() else "quiet", held_back(page, request, row)
+    if served:
+        return "quiet", _("Its workers are busy.")
+    return "bad", _("No live worker serves it. Start one: manage.py delayq_worker")
+
+
 def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Sequence[Control]) -> list[dict[str, Any]]:
     """Return, of each queue in which something that is due waits for a worker, how much, how long, and why."""
     rows = []
@@ -92,16 +103,7 @@ def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Seque
         oldest = max([*seconds, jobs.oldest_ready or 0.0])
         if not (due or jobs.ready) or oldest < WAITING_SECONDS:
             continue
-        row = controls.get(jobs.queue)
-        why: display.Html
-        if row is not None and row.is_paused():
-            tone, why = "warn", held_back(page, request, row)
-        elif not is_served(redis, jobs.queue):
-            tone, why = "bad", _("No live worker serves it. Start one: manage.py delayq_worker")
-        elif row is not None:
-            tone, why = "quiet", held_back(page, request, row)
-        else:
-            tone, why = "quiet", _("Its workers are busy.")
+        tone, why = _why_waiting(page, request, controls.get(jobs.queue), served=is_served(redis, jobs.queue))
         rows.append({"queue": jobs.queue, "due": due, "ready": jobs.ready, "tone": tone, "why": why,
                      "oldest": display.milliseconds(timedelta(seconds=oldest))})  # fmt: skip
     return rows

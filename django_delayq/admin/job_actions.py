@@ -1,11 +1,8 @@
-"""What a person can do to jobs: cancel, run now, retry, delete. Each is a POST with a permission, after a page that
-asks; what it means is for `backend.operating` to say.
-"""
+"""Has people do to jobs what `job_orders` offers. Each is a POST with a permission, after a page that asks."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,11 +13,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_http_methods
 
-from ..backend import operating
-from ..backend.listing import JobState, SeenJob
+from ..backend.listing import SeenJob
 from ..backend.operating import Outcome
 from ..broker import Broker
 from ..broker.web import ask
@@ -29,135 +25,12 @@ from ..models import RedisJob
 from ..plain import plain
 from .base import BaseAdmin
 from .job_list import failure, find, state_of
+from .job_orders import LEFT, ORDERS, Order
 
 #: So many jobs are changed at once.
 MOST_SELECTED = 100
 #: So many of them are named on the page that asks.
 NAMES_SHOWN = 20
-
-
-#: Of runs and jobs.
-STOP_NOTE = gettext_lazy(
-    "TaskCancelled is raised in the task within two seconds. It is recorded as failed and not tried again. Code that "
-    "waits outside of Python is not interrupted: after the grace it is recorded without it, and its process replaced."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Something that can be done to jobs in some states, by whoever has the permission."""
-
-    name: str
-    permission: str
-    states: tuple[JobState, ...]
-    do: Callable[..., Outcome]
-    #: What the button and the list's action are called.
-    label: Any
-    label_of_action: Any
-    note: Any
-    #: What the log says, and what a person is told of so many jobs.
-    logged: Any
-    done: Any
-    #: Does it to a durable job in the database, also without Redis; None where that is not for the database to say.
-    by_row: Callable[[str], Outcome | None] = lambda wanted: None
-
-    @property
-    def action(self) -> str:
-        """The name of the list's action; Django has one of this name, which ours replaces."""
-        return "delete_selected" if self.name == "delete" else self.name.replace("-", "_")
-
-    def fits(self, seen: SeenJob) -> bool:
-        return seen.result_id is not None and seen.state in self.states and (self.name != "retry" or not seen.flaw)
-
-
-ORDERS = {
-    order.name: order
-    for order in (
-        Order(
-            name="run-now", permission="change", states=(JobState.WAITING,), do=operating.run_now,
-            label=gettext_lazy("Run now"), label_of_action=gettext_lazy("Run selected jobs now…"),
-            note=gettext_lazy("A job that is run now waits for its turn instead of its time. Nothing else changes."),
-            logged=gettext_lazy("Run now."), done=ngettext_lazy(
-                "%(count)d job waits for its turn now.", "%(count)d jobs wait for their turn now.", "count"
-            ),
-        ),
-        Order(
-            name="cancel", permission="change", states=(JobState.WAITING, JobState.READY), do=operating.cancel,
-            label=gettext_lazy("Cancel job"), label_of_action=gettext_lazy("Cancel selected jobs…"),
-            note=gettext_lazy("A cancelled job is never executed. Its result is failed, with the error JobCancelled."),
-            logged=gettext_lazy("Cancelled."),
-            done=ngettext_lazy("%(count)d job is cancelled.", "%(count)d jobs are cancelled.", "count"),
-        ),
-        Order(
-            name="stop", permission="change", states=(JobState.RUNNING,), do=operating.stop,
-            label=gettext_lazy("Stop"), label_of_action=gettext_lazy("Stop selected jobs…"), note=STOP_NOTE,
-            logged=gettext_lazy("Stop asked for."),
-            done=ngettext_lazy("%(count)d job is being stopped.", "%(count)d jobs are being stopped.", "count"),
-        ),
-        Order(
-            name="retry", permission="change", states=(JobState.DEAD,), do=operating.revive,
-            by_row=operating.revive_row,
-            label=gettext_lazy("Retry"), label_of_action=gettext_lazy("Retry selected jobs…"),
-            note=gettext_lazy(
-                "A retried job is executed as it was enqueued, with all attempts. Its errors are forgotten."
-            ),
-            logged=gettext_lazy("Retried."),
-            done=ngettext_lazy("%(count)d job is tried again.", "%(count)d jobs are tried again.", "count"),
-        ),
-        Order(
-            name="delete", permission="delete", states=(JobState.DEAD,), do=operating.delete,
-            by_row=operating.delete_row,
-            label=gettext_lazy("Delete"), label_of_action=gettext_lazy("Delete selected jobs…"),
-            note=gettext_lazy("A deleted job is gone, with its arguments and its errors. Nothing brings it back."),
-            logged=gettext_lazy("Deleted."),
-            done=ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count"),
-        ),
-    )
-}  # fmt: skip
-
-#: Why an order was not carried out.
-LEFT = {
-    Outcome.HELD: ngettext_lazy(
-        "%(count)d job stays as it is: a worker holds it, so it runs or is about to.",
-        "%(count)d jobs stay as they are: workers hold them, so they run or are about to.",
-        "count",
-    ),
-    Outcome.GONE: ngettext_lazy(
-        "%(count)d job is not there any more: it has ended, or somebody deleted it.",
-        "%(count)d jobs are not there any more: they have ended, or somebody deleted them.",
-        "count",
-    ),
-    Outcome.DEAD: ngettext_lazy(
-        "%(count)d job stays as it is: it has died. Retry or delete it.",
-        "%(count)d jobs stay as they are: they have died. Retry or delete them.",
-        "count",
-    ),
-    Outcome.NOT_DEAD: ngettext_lazy(
-        "%(count)d job stays as it is: it is not dead, somebody may have retried it.",
-        "%(count)d jobs stay as they are: they are not dead, somebody may have retried them.",
-        "count",
-    ),
-    Outcome.WAITING: ngettext_lazy(
-        "%(count)d job is not running: cancel it, so that it does not start.",
-        "%(count)d jobs are not running: cancel them, so that they do not start.",
-        "count",
-    ),
-    Outcome.READY: ngettext_lazy(
-        "%(count)d job is ready already: its turn comes without that.",
-        "%(count)d jobs are ready already: their turns come without that.",
-        "count",
-    ),
-    Outcome.KEY_TAKEN: ngettext_lazy(
-        "%(count)d job stays as it is: another job with its unique key waits already.",
-        "%(count)d jobs stay as they are: other jobs with their unique keys wait already.",
-        "count",
-    ),
-    Outcome.UNREADABLE: ngettext_lazy(
-        "%(count)d job cannot be retried: it is not signed with this project's key, or cannot be read.",
-        "%(count)d jobs cannot be retried: they are not signed with this project's key, or cannot be read.",
-        "count",
-    ),
-}
 
 
 def _action(order: Order) -> Callable[..., HttpResponse | None]:
@@ -270,11 +143,20 @@ class JobActions(BaseAdmin):
         done = [RedisJob(id=wanted) for wanted, found in outcomes.items() if found == Outcome.DONE]
         for job in done:
             job.title = titles[job.id]
+        self._log(request, order, done)
+        self._tell(request, order, outcomes, error, unknown=len(chosen) - len(outcomes))
+
+    def _log(self, request: HttpRequest, order: Order, done: list[RedisJob]) -> None:
         if order.name == "delete":
             self.log_deletions(request, done)  # type: ignore[arg-type]
-        else:
-            for job in done:
-                self.log_change(request, job, str(order.logged))
+            return
+        for job in done:
+            self.log_change(request, job, str(order.logged))
+
+    def _tell(
+        self, request: HttpRequest, order: Order, outcomes: Mapping[str, Outcome], error: Exception | None, unknown: int
+    ) -> None:
+        """Tell what became of how many, and after an error of how many that is not known."""
         for outcome, count in sorted(Counter(outcomes.values()).items()):
             text, level = LEFT.get(outcome, order.done), messages.WARNING if outcome in LEFT else messages.SUCCESS
             self.message_user(request, text % {"count": count}, level)
@@ -282,8 +164,8 @@ class JobActions(BaseAdmin):
             text = ngettext(
                 "It is not known what became of %(count)d job: look at it before you try again.",
                 "It is not known what became of %(count)d jobs: look at them before you try again.",
-                len(chosen) - len(outcomes),
-            ) % {"count": len(chosen) - len(outcomes)}
+                unknown,
+            ) % {"count": unknown}
             reason = f" {plain(str(error))}" if self.has_change_permission(request) else ""
             self.message_user(request, f"{failure(error)} {text}{reason}", messages.ERROR)
 

@@ -23,8 +23,9 @@ from ..failures import JobGroup
 from ..plain import plain
 from . import display
 from . import job_display as shown
-from .job_actions import MOST_SELECTED, NAMES_SHOWN, ORDERS, JobActions, Order
+from .job_actions import MOST_SELECTED, NAMES_SHOWN, JobActions
 from .job_list import as_row, failure
+from .job_orders import ORDERS, Order
 
 #: So many dead jobs are read.
 MOST_READ = 500

@@ -1,5 +1,6 @@
 """What runs now, what of it seems stuck, and what waits: since when, how long it still may, and a way to stop it."""
 
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -65,14 +66,7 @@ class NowPage(BaseAdmin):
                 asked.get(run_key(run.pk)),
             )
             left = None if limit is None or since is None else since + limit - now
-            stuck = _deaf(stop, now)
-            if left is not None and left <= timedelta(0):
-                stuck.append(_("over its time limit"))
-            if run.reclaims >= facts.OFTEN:
-                text = ngettext("lost its worker %(count)d time", "lost its worker %(count)d times", run.reclaims)
-                stuck.append(text % {"count": run.reclaims})
-            if live is not None and run.worker not in live:
-                stuck.append(_("its worker is silent"))
+            stuck = [*_deaf(stop, now), *_stuck(run, left, live)]
             rows.append({
                 "name": run.schedule_name, "address": self.address("change", run.pk, model="run"), "task": run.task,
                 "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1, "stuck": stuck,
@@ -129,6 +123,17 @@ def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -
         "lasts": display.milliseconds(None if since is None else now - since),
         "asked": "" if asked is None else display.badge("warn", text, asked.asked_by),
     }
+
+
+def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> Iterator[str]:
+    """Say why a run seems stuck; `live`: the workers that are there, None where that is not known."""
+    if left is not None and left <= timedelta(0):
+        yield _("over its time limit")
+    if run.reclaims >= facts.OFTEN:
+        text = ngettext("lost its worker %(count)d time", "lost its worker %(count)d times", run.reclaims)
+        yield text % {"count": run.reclaims}
+    if live is not None and run.worker not in live:
+        yield _("its worker is silent")
 
 
 def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:

@@ -104,8 +104,7 @@ class PagedChangeList(ChangeList):
         self.is_capped = count > MOST_COUNTED
         self.can_show_all = count <= self.list_max_show_all
         size = self.list_max_show_all if self.show_all and self.can_show_all else self.list_per_page
-        joined = any(table.join_type == INNER for table in self.queryset.query.alias_map.values())
-        if self.is_capped and (joined or self.lacks_values(request)) and ORDER_VAR not in self.params:
+        if self.is_capped and ORDER_VAR not in self.params and self._reads_all(request):
             self.is_unsorted = True
             self._sort_by(self._pk.name)
         self._count = None if self.is_capped else count
@@ -120,6 +119,11 @@ class PagedChangeList(ChangeList):
         self.full_result_count, self.show_full_result_count = (self.result_count if self.is_capped else None), False
         self.show_admin_actions = True
         self.paginator = Paginator(rows, max(1, size))
+
+    def _reads_all(self, request: HttpRequest) -> bool:
+        """Say whether sorting would read all that is asked for."""
+        joined = any(table.join_type == INNER for table in self.queryset.query.alias_map.values())
+        return joined or self.lacks_values(request)
 
     def lacks_values(self, request: HttpRequest) -> bool:
         """Say whether hardly a row that is asked for has what the list is sorted by: all others would be read first."""

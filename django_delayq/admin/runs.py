@@ -22,7 +22,7 @@ from .definitions import definition_of_run
 from .display import Html, instant
 from .failures import ErrorFilter, FailuresPage
 from .filters import RecentFilter, ScheduleFilter
-from .job_actions import STOP_NOTE
+from .job_orders import STOP_NOTE
 from .origins import job_of
 
 

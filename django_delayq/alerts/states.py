@@ -49,12 +49,8 @@ def follow(
     config = conf.get_config()
     alerts = config.alerts or AlertSettings()
     zone, held = conf.project_timezone(), now - timedelta(seconds=alerts.every * HELD)
-    fresh = [
-        Alert(kind=each.kind, subject=each.subject, name=each.title, queue=each.queue, text=each.text, since=now)
-        for key, each in seen.items()
-        if key not in rows
-    ]
     objects = Alert.objects.using(ledger.database())
+    fresh = [_begun(seen[key], now) for key in seen.keys() - rows.keys()]
     if fresh:
         objects.bulk_create(fresh, ignore_conflicts=True)  # somebody else may have looked too
     for key, row in rows.items():
@@ -72,6 +68,11 @@ def follow(
                 own.filter(gone_at=None).update(gone_at=now)
             elif row.gone_at <= held and not quiet:
                 _tell(row, Alert.RECOVERED, {"recovered_at": now}, alerts)
+
+
+def _begun(matter: Matter, now: datetime) -> Alert:
+    title, queue = matter.title, matter.queue
+    return Alert(kind=matter.kind, subject=matter.subject, name=title, queue=queue, text=matter.text, since=now)
 
 
 def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:

@@ -125,14 +125,21 @@ def _no_point(standing: Standing, rule: Recurrence, moment: Moment) -> Iterator[
     local = moment.first.astimezone(standing.zone)
     if cron is not None and local.fold and cron.fields.fixed and cron.dst_overlap == "once":
         yield _("This local time comes twice on this day, and dst_overlap = once runs it the first time only.")
-    after = rule.next_after(moment.first)
-    before = rule.previous_at_or_before(moment.first, moment.first - timedelta(days=366))
+    yield from _neighbours(standing, rule, moment.first)
+
+
+def _neighbours(standing: Standing, rule: Recurrence, instant: datetime) -> Iterator[str]:
+    """Tell the points before and after an instant that is none, and how the clocks change in between."""
+    after = rule.next_after(instant)
+    before = rule.previous_at_or_before(instant, instant - timedelta(days=366))
     if before is not None:
         yield standing.at(_("The point before: %(time)s."), before)
     if after is not None:
         yield standing.at(_("The point after: %(time)s."), after)
+        cron = _cron_of(rule)
         if cron is not None:
-            yield from clock_changes(cron, max(before or moment.first - timedelta(days=2), schedule.created_at), after)
+            since = before or instant - timedelta(days=2)
+            yield from clock_changes(cron, max(since, standing.schedule.created_at), after)
 
 
 def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Iterator[str]:

@@ -139,6 +139,11 @@ def _place_of_manage(words: list[str]) -> int | None:
     return None
 
 
+def _programs(words: list[str]) -> Iterator[str]:
+    """Return the names of what stands before a command, without options and assignments."""
+    return (PurePath(word).name for word in words if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word))
+
+
 def _of_manage(words: list[str], command: str) -> _Call:
     map_it = f"Write a @task that does it, and say which: --map '{command}=app.tasks.name'."
     if any(map(_needs_shell, words)):
@@ -148,11 +153,12 @@ def _of_manage(words: list[str], command: str) -> _Call:
     if at is None:
         return _Call(reason=f"A command is no task: {command!r}. {map_it}")
     before = [word for word in words[:at] if not PurePath(word).name.startswith("python")]
-    programs = [PurePath(word).name for word in before if not word.startswith("-") and not _ASSIGNMENT.fullmatch(word)]
+    programs = list(_programs(before))
     if programs and programs[0] not in _WRAPPERS:
         return _Call(reason=f"{programs[0]} runs it: {command!r}. {map_it}")
     call = _Call(tuple(words[at + 1 :]))
-    call.overlap = "skip" if "flock" in programs else call.overlap
+    if "flock" in programs:
+        call.overlap = "skip"
     if said := " ".join(word for word in before if word != "-m"):
         call.notes.append(f"left out: {said}" + (": overlap 'skip' does that" if call.overlap == "skip" else ""))
     return call

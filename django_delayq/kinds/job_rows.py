@@ -152,21 +152,11 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
     A job that somebody else has decided is gone: its lease ends, and who claims it then looks it up.
     """
     verdicts: Verdicts[HeldJob] = Verdicts(asked=True)
-    durable: list[tuple[HeldJob, JobOutcome]] = []
-    others: list[HeldJob] = []
-    for job in batch:
-        if job.row is None:
-            others.append(job)
-        else:
-            durable.append((job, _outcome(job, job.row)))
+    durable = [(job, _outcome(job, job.row)) for job in batch if job.row is not None]
+    others = [job for job in batch if job.row is None]
     failpoints.reach("before_ledger")
     won = ledger.record_jobs([outcome for _, outcome in durable])
-    ended = [job for job in others if job.settled.what != "retry"]
-    ledger.store_results(
-        list(map(_result, ended)),
-        {job.member: said for job in ended if (said := _said(job))},
-        {job.member: job.callback for job in ended if job.callback is not None},
-    )
+    _store_results([job for job in others if job.settled.what != "retry"])
     failpoints.reach("after_ledger")
     for (job, _), result in zip(durable, won, strict=True):
         if result is Won.LOCKED:
@@ -174,17 +164,30 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
         elif result is Won.LOST:
             logger.warning("%s was decided by another worker.", job.title)
             verdicts.gone.append(job)
-        elif result is Won.YES and job.settled.what == "retry":
-            verdicts.settle.append(job.settle("retry", job.settled.ms, job.entry.payload))
         else:
-            if result is Won.GONE:
-                job.callback = None
-            verdicts.settle.append(job.drop())
+            verdicts.settle.append(_settled(job, result))
     for job in others:
         if job.settled.what == "done" and job.settled.text:
             job.settle("done", min(job.settled.ms, MARK_MS), IN_DATABASE)
         verdicts.settle.append(job)
     return verdicts
+
+
+def _store_results(ended: Sequence[HeldJob]) -> None:
+    ledger.store_results(
+        list(map(_result, ended)),
+        {job.member: said for job in ended if (said := _said(job))},
+        {job.member: job.callback for job in ended if job.callback is not None},
+    )
+
+
+def _settled(job: HeldJob, won: Won) -> HeldJob:
+    """Return a job with a row whose outcome stands, told to leave Redis, or to come back for its next attempt."""
+    if won is Won.YES and job.settled.what == "retry":
+        return job.settle("retry", job.settled.ms, job.entry.payload)
+    if won is Won.GONE:
+        job.callback = None
+    return job.drop()
 
 
 def _outcome(held: HeldJob, row: JobRow) -> JobOutcome:

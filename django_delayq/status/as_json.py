@@ -9,7 +9,7 @@ from ..mirror import Drift
 from ..models import Control
 from ..pruning import LastPass
 from .judge import exit_status
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, DatabaseView, Problem, Snapshot
+from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Problem, Snapshot
 
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
@@ -34,26 +34,31 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
         values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
     if compared is not None:
-        values["layout"], values["stale_edits"] = compared.layout, _least(compared.stale_edits)
-        values["drift"] = compared.drift and _drift_values(compared.drift)
-        if not compared.foreign:
-            values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
-            values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
+        values |= _compared_values(compared)
     if database is not None:
         values |= _database_values(database)
     if snapshot.held_back is not None:
         values["held_back"] = list(map(_held_back_values, snapshot.held_back))
-    unknown = snapshot.unknown_tasks
-    if unknown is not None:
-        values["unknown_tasks"] = {"count": min(unknown.count, MOST_UNKNOWN), "names": list(unknown.names)}
-    if snapshot.late is not None:
-        values["late"] = {"count": min(snapshot.late.count, MOST_UNKNOWN), "names": list(snapshot.late.names)}
+    for name, found in (("unknown_tasks", snapshot.unknown_tasks), ("late", snapshot.late)):
+        values[name] = found and {"count": min(found.count, MOST_UNKNOWN), "names": list(found.names)}
     values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
         del values["load"]["enough"]
     if snapshot.last_hour is not None:
         values["last_hour"] = list(last_hour(snapshot.last_hour))
+    return values
+
+
+def _compared_values(compared: Comparison) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "layout": compared.layout,
+        "stale_edits": _least(compared.stale_edits),
+        "drift": compared.drift and _drift_values(compared.drift),
+    }
+    if not compared.foreign:
+        values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
+        values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     return values
 
 
