@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import conf
 from ..models import Alert
 from . import display
 from .base import BaseAdmin, column
@@ -28,6 +29,10 @@ class AlertAdmin(BaseAdmin):
     shown_state = column(gettext_lazy("state"), _state)
     shown_since = column(gettext_lazy("since"), lambda row: display.instant(row.since))
     shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Leave it out of the admin's index where nobody is told of anything."""
+        return super().get_model_perms(request) if conf.get_config().alerts else {}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

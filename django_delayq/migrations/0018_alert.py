@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "alert",
-                "verbose_name_plural": "alerts",
+                "verbose_name_plural": "sent alerts",
                 "ordering": ("-since",),
                 "base_manager_name": "objects",
                 "default_permissions": ("view",),

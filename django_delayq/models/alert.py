@@ -48,7 +48,7 @@ class Alert(PrimaryModel):
 
     class Meta:
         verbose_name = _("alert")
-        verbose_name_plural = _("alerts")
+        verbose_name_plural = _("sent alerts")
         ordering = ("-since",)
         base_manager_name = "objects"
         default_permissions = ("view",)
