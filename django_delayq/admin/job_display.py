@@ -11,6 +11,7 @@ from ..backend.listing import Flaw, JobState, SeenJob
 from ..fields import utcnow
 from ..history import Attempt, followed_by
 from ..jobs import attempts_of
+from ..jobs.callbacks import NAMES as CALLBACKS
 from ..models import Output
 from ..plain import plain
 from ..redaction import redact, redact_text
@@ -156,11 +157,13 @@ def result(seen: SeenJob) -> Html:
 
 
 def options(seen: SeenJob) -> str:
-    """Return what the call says of retries, where its task and its backend do not."""
+    """Return what the call says of retries, where its task and its backend do not, and what follows its end."""
     call, _record = seen.read()
     given = {"max_attempts": call.max_attempts, "backoff": call.backoff, "timeout": call.timeout}
     unique = [_("unique key")] if call.unique else []
-    return ", ".join([*(f"{name} {value:g}" for name, value in given.items() if value is not None), *unique]) or "–"
+    numbers = [f"{name} {value:g}" for name, value in given.items() if value is not None]
+    follows = [f"{name} {plain(path)}" for name in CALLBACKS if (path := getattr(call, name))]
+    return ", ".join([*numbers, *unique, *follows]) or "–"
 
 
 def workers(seen: SeenJob) -> Html:

@@ -295,6 +295,11 @@ def test_all_attempts_of_a_job_are_shown_also_those_of_before_it_was_revived(vie
     assert (table.count("<details>"), table.count("<tr>")) == (4, 5)
 
 
+def test_what_a_job_says_of_its_attempts_and_of_what_follows_stands_on_its_page(viewer):
+    wanted = tasks.noop.using(max_attempts=3, unique_key="k", on_failure="tests.jobs.tasks.heard").enqueue().id
+    assert "max_attempts 3, unique key, on_failure tests.jobs.tasks.heard" in page_of(viewer, url(wanted))
+
+
 def test_a_revived_job_that_a_worker_has_shows_what_it_is_at(viewer, broker):
     wanted = dead(broker)
     assert operating.revive(broker, wanted) == operating.Outcome.DONE
