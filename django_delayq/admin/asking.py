@@ -65,7 +65,7 @@ def _named(text: str) -> list[Schedule]:
     if not found:
         long = paging.is_long(Schedule.objects.all())
         # Of many no order is asked for: PostgreSQL would walk all names for it.
-        some = Schedule.objects.order_by().beginning(text) if long else rows.filter(name__icontains=text)
+        some = Schedule.objects.order_by().found_by(text) if long else rows.filter(name__icontains=text)
         found = sorted(some[:MOST_NAMED], key=lambda row: row.name)
     return found
 

@@ -85,12 +85,10 @@ class RunAdmin(FailuresPage):
         text = search_term.strip()
         if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
-        schedules = Schedule.objects.order_by().beginning(text)
+        schedules = Schedule.objects.order_by().found_by(text)
         pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
         if len(pks) > paging.MOST_FOUND:
-            said = _(
-                "More than %(count)d schedules or their tasks begin with “%(text)s”. None are listed. Type more of it."
-            )
+            said = _("More than %(count)d schedules or their tasks match “%(text)s”. None are listed. Type more of it.")
             self.message_user(request, said % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
         return queryset.filter(schedule_id__in=pks), False

@@ -110,12 +110,10 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         text = search_term.strip()
         if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
-        found = queryset.beginning(text)
+        found = queryset.found_by(text)
         if not paging.is_long(found):
             return found, False
-        said = _(
-            "More than %(count)d schedules or their tasks begin with “%(text)s”. Some are listed. Type more of it."
-        )
+        said = _("More than %(count)d schedules or their tasks match “%(text)s”. Some are listed. Type more of it.")
         self.message_user(request, said % {"count": paging.MOST_COUNTED, "text": text}, messages.WARNING)
         return queryset.filter(pk__in=found.order_by().values("pk")[: paging.MOST_FOUND]), False
 

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq.admin import ScheduleAdmin, paging, runs
+from django_delayq.indexes import TRIGRAMS, has_trigrams
 from django_delayq.models import Condition, Run, Schedule, ScheduleState
 from tests.integration.admin_pages import LIST, make, texts
 
@@ -232,8 +233,26 @@ def test_a_long_ledger_is_searched_by_schedules(boss, monkeypatch):
     assert len(flat(walk(boss, f"{RUNS}?q=of+runs"))) == 5
     monkeypatch.setattr(paging, "MOST_FOUND", 1)
     response = boss.get(f"{RUNS}?q=O")
-    assert names(response) == [] and "More than 1 schedules or their tasks begin with “O”" in texts(response)[0]
+    assert names(response) == [] and "More than 1 schedules or their tasks match “O”" in texts(response)[0]
     assert len(flat(walk(boss, f"{RUNS}?q=of+runs"))) == 5
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL has such an index")
+def test_with_an_index_of_trigrams_a_long_list_is_searched_anywhere(boss):
+    make_some(5), make("Nightly invoices")
+    assert names(boss.get(f"{LIST}?q=Invoice")) == []
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
+        cursor.execute(
+            f"CREATE INDEX {TRIGRAMS} ON django_delayq_schedule "
+            "USING gin (UPPER(name) gin_trgm_ops, UPPER(task) gin_trgm_ops)"
+        )
+    has_trigrams.cache_clear()
+    try:
+        assert names(boss.get(f"{LIST}?q=Invoice")) == ["Nightly invoices"]
+        assert names(boss.get(f"{LIST}?q=ce")) == [], "too short for such an index"
+    finally:
+        has_trigrams.cache_clear()
 
 
 def test_the_queues_are_those_of_the_settings_and_those_in_use(boss):
