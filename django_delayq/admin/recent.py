@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from django.db import connections
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -36,6 +37,14 @@ def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
     return found
 
 
+@lru_cache(maxsize=500)
+def _bar(status: str, at: int) -> SafeString:
+    """Return one of them; a page of a hundred schedules has two thousand, of few kinds."""
+    tone = tone_of(status)
+    values = tone, at * DOT, 0 if tone == "bad" else HIGH // 3, DOT - 2, HIGH
+    return format_html('<rect class="delayq-fill-{}" x="{}" y="{}" width="{}" height="{}"/>', *values)
+
+
 def dots(statuses: Sequence[str]) -> SafeString:
     """Return a picture of these outcomes, the newest at the right; what it shows stands in its title."""
     if not statuses:
@@ -43,14 +52,7 @@ def dots(statuses: Sequence[str]) -> SafeString:
     counts = Counter(statuses)
     told = ", ".join(f"{count} {Status(name).label}" for name, count in counts.most_common() if name in Status.values)
     title = _("The last %(count)d runs: %(told)s") % {"count": len(statuses), "told": told}
-    bars = format_html_join(
-        "",
-        '<rect class="delayq-fill-{}" x="{}" y="{}" width="{}" height="{}"/>',
-        (
-            (tone_of(status), at * DOT, 0 if tone_of(status) == "bad" else HIGH // 3, DOT - 2, HIGH)
-            for at, status in enumerate(statuses)
-        ),
-    )
+    bars = SafeString("".join(_bar(status, at) for at, status in enumerate(statuses)))
     width = MOST_SHOWN * DOT
     picture = (
         '<svg class="delayq-recent" viewBox="0 0 {} {}" width="{}" height="{}" role="img"><title>{}</title>{}</svg>'
