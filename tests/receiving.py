@@ -1,10 +1,10 @@
 """A server that receives webhooks and pings, and remembers each request."""
 
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
+
+from tests.faults.harness.background import Background
 
 
 class Request(NamedTuple):
@@ -15,10 +15,11 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Receiver:
+class Receiver(Background):
     """Listens on a port of its own while the `with` lasts; answers with `status`, after `delay_seconds`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Request] = []
         self.status, self.location, self.delay_seconds = 200, "", 0.0
         receiver = self
@@ -45,7 +46,13 @@ class Receiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.host = f"127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._server.timeout = 0.02
+
+    def watch(self) -> None:
+        """Answer until the end."""
+        with self._server:
+            while not self.ended.is_set():
+                self._server.handle_request()
 
     @property
     def url(self) -> str:
@@ -56,14 +63,3 @@ class Receiver:
     def paths(self) -> list[str]:
         """What was asked for, without its query."""
         return [request.path.partition("?")[0] for request in self.requests]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

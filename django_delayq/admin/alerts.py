@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy
 from .. import conf
 from ..models import Alert
 from . import display
-from .base import BaseAdmin, column
+from .base import ReadOnlyAdmin, column
 
 
 def _state(row: Alert) -> Any:
@@ -20,8 +20,8 @@ def _state(row: Alert) -> Any:
 
 
 @admin.register(Alert)
-class AlertAdmin(BaseAdmin):
-    """Read only, whoever it is."""
+class AlertAdmin(ReadOnlyAdmin):
+    """The list, and each of them."""
 
     list_display = ("kind", "name", "shown_state", "text", "queue", "shown_since", "shown_recovered")
     list_filter = ("kind",)
@@ -33,12 +33,3 @@ class AlertAdmin(BaseAdmin):
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Leave it out of the admin's index where nobody is told of anything."""
         return super().get_model_perms(request) if conf.get_config().alerts else {}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False

@@ -91,6 +91,19 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return checked
 
 
+class ReadOnlyAdmin(BaseAdmin):
+    """What nobody edits, whoever it is."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
 def _is_storable(request: HttpRequest) -> bool:
     asked = [text for name, values in request.GET.lists() for text in (name, *values)]
     return all(map(is_storable, (*asked, *request.POST.getlist(ACTION_CHECKBOX_NAME))))

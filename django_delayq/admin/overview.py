@@ -26,6 +26,7 @@ from ..status.snapshot import RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
 from .audit import AuditPage
+from .base import ReadOnlyAdmin
 from .now import NowPage
 from .spreading import SpreadPage
 
@@ -60,7 +61,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(SpreadPage, NowPage, AuditPage, AskPage):
+class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
     """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
@@ -81,15 +82,6 @@ class OverviewAdmin(SpreadPage, NowPage, AuditPage, AskPage):
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def may_see_details(self, request: HttpRequest) -> bool:
         """Say whether it is shown where Redis is, and why it does not answer."""

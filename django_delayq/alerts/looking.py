@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from .. import conf
-from ..broker import Broker, take_alerts_turn
+from ..broker import Broker
 from ..fields import utcnow
 from ..status import Snapshot, judge, look_quickly
 from . import matters, states
@@ -31,7 +31,7 @@ def look_in_turn(broker: Broker) -> float:
     alerts = conf.get_config().alerts
     if alerts is None:
         return math.inf
-    if take_alerts_turn(broker, int(alerts.every * 1000)):
+    if broker.take_alerts_turn(int(alerts.every * 1000)):
         look_now()
     return alerts.every / 2
 

@@ -146,6 +146,11 @@ class Prefix:
         details = {text(k): text(v) for k, v in self.ask("hgetall", self._key("worker-details")).items()}
         return {text(name): (number(score) or 0, details.get(text(name), "")) for name, score in beats}
 
+    def take_alerts_turn(self, ttl_ms: int) -> bool:
+        """Say whether it is this worker's turn to look for alerts: within `ttl_ms` it is one's only."""
+        key = keys.alerts_key(self.config.prefix, Shard(min(self.config.queues), 0))
+        return Mark(self, key).begin(self.worker, ttl_ms=ttl_ms)
+
     # -- sweeps
 
     def begin_sweep(self, token: str, *, ttl_ms: int) -> bool:

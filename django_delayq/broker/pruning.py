@@ -1,4 +1,4 @@
-"""Who prunes the ledger, how far that came, who looks for alerts: all known anew after a flush. See `pruning.py`."""
+"""Who prunes the ledger, and how far that came: kept in Redis, and known anew after a flush. See `pruning.py`."""
 
 from ..exceptions import DamagedKeys
 from . import keys
@@ -32,9 +32,3 @@ class PruningNotes:
     def _name(self, what: str) -> str:
         config = self._broker.config
         return keys.pruning_key(config.prefix, Shard(min(config.queues), 0), what)
-
-
-def take_alerts_turn(broker: Broker, ttl_ms: int) -> bool:
-    """Say whether it is this caller's turn to look for alerts: within `ttl_ms` it is one's only."""
-    mark = Mark(broker, keys.alerts_key(broker.config.prefix, Shard(min(broker.config.queues), 0)))
-    return mark.begin(broker.worker, ttl_ms=ttl_ms)

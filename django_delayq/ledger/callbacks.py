@@ -12,7 +12,7 @@ from .outcome import Outcome, Won
 logger = logging.getLogger("django_delayq.worker")
 
 #: What is called of a schedule after an outcome; after all others nothing is.
-_AFTER = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
+_AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
 def call_back(outcomes: Sequence[Outcome], written: Sequence[Won], using: str) -> None:
@@ -31,7 +31,7 @@ def call_back_stored(fences: Mapping[str, str], callbacks: Mapping[str, Callback
 def _of_run(outcome: Outcome) -> Callback | None:
     """Return what follows a run that was won just now, None where nothing does."""
     run, schedule = outcome.run, outcome.schedule
-    path: str = getattr(schedule, _AFTER.get(Status(run.status), ""), "")
+    path: str = getattr(schedule, _AFTER.get(run.status, ""), "")
     if not path or outcome.repeated:
         return None
     alias = alias_of_rows()

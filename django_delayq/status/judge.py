@@ -39,6 +39,10 @@ def exit_status(problems: Iterable[Problem]) -> int:
     return max((problem.status for problem in problems), default=0)
 
 
+def _counted(count: int) -> str:
+    return str(count) if count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
+
+
 def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
     """What no worker can execute, however well it works."""
     unknown = snapshot.unknown_tasks
@@ -50,8 +54,7 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
             "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedules.",
             unknown.count,
         )
-        count = str(unknown.count) if unknown.count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
-        yield Problem("unknown_tasks", text % {"count": count, "names": unknown.listed})
+        yield Problem("unknown_tasks", text % {"count": _counted(unknown.count), "names": unknown.listed})
     late = snapshot.late
     if late and late.count:
         text = ngettext(
@@ -61,8 +64,7 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
             "manage.py delayq_explain NAME says why.",
             late.count,
         )
-        count = str(late.count) if late.count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
-        yield Problem("late", text % {"count": count, "names": late.listed})
+        yield Problem("late", text % {"count": _counted(late.count), "names": late.listed})
     refused = snapshot.database and snapshot.database.refused
     if refused and refused.count:
         text = ngettext(
