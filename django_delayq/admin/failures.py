@@ -25,6 +25,7 @@ from ..models import Dismissal, RedisJob, Run, Schedule
 from ..plain import plain
 from ..validators import read_key
 from . import failure_rows as shown
+from . import paging
 from .actions import NAMES_SHOWN, ScheduleActions
 from .base import BaseAdmin
 from .bulk import ACTIONS, MOST_AT_ONCE
@@ -89,6 +90,9 @@ class ErrorFilter(admin.SimpleListFilter):
             span, _dot, digest = value.partition(".")
             _found, groups = Asked(span if span in SPANS else "24h", False).groups()
             self._group = next((group for group in groups if group.digest == digest), None)
+            if self._group and model_admin.model is Schedule and len(self._group.schedules) > paging.MOST_FOUND:
+                said = _("More than %(count)d schedules have this error. Those that had it last are listed.")
+                model_admin.message_user(request, said % {"count": paging.MOST_FOUND}, messages.WARNING)
         return [(value, _title(self._group) if self._group else _("There are no such failures any more."))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -96,7 +100,8 @@ class ErrorFilter(admin.SimpleListFilter):
             return queryset
         if self._group is None:
             return queryset.none()
-        return queryset.filter(pk__in=self._group.runs if queryset.model is Run else list(self._group.schedules))
+        is_of_runs, schedules = queryset.model is Run, list(self._group.schedules)[: paging.MOST_FOUND]
+        return queryset.filter(pk__in=self._group.runs if is_of_runs else schedules)
 
 
 class FailuresPage(BaseAdmin):
