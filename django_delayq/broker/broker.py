@@ -11,7 +11,7 @@ from . import keys
 from .cluster import node_of
 from .keys import Shard
 from .prefix import SCAN_PAGE, Prefix
-from .scripts import Call, claimed_ms, clock_ms, head_ms, instant_ms, number, settled, text, wire
+from .scripts import Call, claimed_ms, clock_ms, head_ms, instant_ms, listed, number, settled, text, wire
 from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats, Trial
 
 #: Items that one run of a script of the mirror takes: some 0.5 ms of Redis.
@@ -76,16 +76,13 @@ class Broker(Prefix):
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
         args = claim_arguments(limit, lease_ms, request, self.worker, most)
-        reply = self._run("claim", shard, args, parts=keys.CLAIM_PARTS)
-        now, head, epoch, fence, jobs, *rest = reply
+        now, head, epoch, fence, jobs, *rest = listed(self._run("claim", shard, args, parts=keys.CLAIM_PARTS))
         entries = []
         for at in range(0, len(rest), 5):
             member, point, generation, attempts, lapsed = rest[at : at + 5]
-            before = text(lapsed)
-            parts = instant_ms(point), number(generation), number(attempts) or 0, before != "0", claimed_ms(before)
-            entries.append(Entry(text(member), *parts))
-        known, holder, jobs_due = text(epoch) or None, f"{text(fence)} {self.worker}", text(jobs) == "1"
-        return Claim(int(now), head_ms(head), known, holder, tuple(entries), jobs_due)
+            parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", claimed_ms(lapsed)
+            entries.append(Entry(member, *parts))
+        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.worker}", tuple(entries), jobs == "1")
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""

@@ -12,7 +12,7 @@ from .connection import translated
 from .exchange import Argument
 from .keys import Shard, member_shard
 from .prefix import SCAN_PAGE
-from .scripts import Call, head_ms, number, settled, text, wire
+from .scripts import Call, head_ms, listed, number, settled, text, wire
 from .types import Claim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
 #: So many of the jobs of a shard that have succeeded are listed, as long as their results stand.
@@ -191,15 +191,14 @@ class JobBroker:
     ) -> Claim[JobEntry]:
         """Lease up to `limit` jobs whose turn it is until `lease_ms` from the server's now; see `Broker.claim`."""
         args = claim_arguments(limit, lease_ms, request, self.broker.worker, most)
-        now, head, epoch, fence, *rest = self._run("job_claim", shard, args, parts=keys.JOB_CLAIM_PARTS)
+        told, *payloads = self._run("job_claim", shard, args, parts=keys.JOB_CLAIM_PARTS)
+        now, head, epoch, fence, *rest = listed(told)
         entries = []
-        for at in range(0, len(rest), 4):
-            member, payload, lapsed, reclaims = rest[at : at + 4]
-            former = text(lapsed)
+        for payload, at in zip(payloads, range(0, len(rest), 3), strict=True):
+            member, former, reclaims = rest[at : at + 3]
             known = former if " " in former else ""
-            entries.append(JobEntry(text(member), text(payload), former != "0", number(reclaims) or 0, known))
-        holder = f"{text(fence)} {self.broker.worker}"
-        return Claim(int(now), head_ms(head), text(epoch) or None, holder, tuple(entries))
+            entries.append(JobEntry(member, text(payload or ""), former != "0", number(reclaims) or 0, known))
+        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.broker.worker}", tuple(entries))
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int, start: bool = False) -> set[str]:
         """Extend these (member, holder); return the members that are no longer ours.

@@ -4,6 +4,7 @@ Their replies as values, and members as they stand in Redis. Garbage is never an
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -160,6 +161,11 @@ def instant_ms(value: Any) -> int | None:
     return found if found is not None and found <= LAST_MS else None
 
 
+def listed(reply: Any) -> list[Any]:
+    """Return the values of a reply of one text: see Note [One text] in `lua/_prelude.lua`."""
+    return json.loads(text(reply))  # type: ignore[no-any-return]
+
+
 def settled(reply: Any) -> Settled:
-    now, head, *replies = reply
+    now, head, *replies = listed(reply)
     return Settled(int(now), head_ms(head), [int(item) for item in replies])

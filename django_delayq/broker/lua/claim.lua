@@ -2,7 +2,8 @@
 -- KEYS     the constant list (JOURNAL is the calling process' own), HELD and JOBS of the jobs
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
 --          how many leases of both kinds may stand in the shard (Note [Limits]) | ''
--- RETURNS  now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due | '', then per member:
+-- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due | '',
+--          then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': nobody's lease ran out; else the holder whose did,
 --          or '1' or '-' where he is not known any more)
 -- COST     O(limit + log N), with a limit of leases also O(leases)
@@ -25,7 +26,8 @@ local function tell(members)
 end
 
 local members, scores = claim(JOURNAL, LEASE, now, reply, due, tell)
-if not members then return reply end
-if #members > 0 then call('ZADD', DUE, unpack(scores)) end
-reply[2] = head()
-return reply
+if members then
+  if #members > 0 then call('ZADD', DUE, unpack(scores)) end
+  reply[2] = head()
+end
+return cjson.encode(reply)

@@ -9,7 +9,7 @@
 --          'retry'   keep text as its payload and let it wait for ms
 --          'release' it did not start: let it wait for ms; text 'lapsed': the next claim shall see, as this one did,
 --                    that a lease ran out before; 'begun': so too, and the take-over that was counted did not begin
--- RETURNS  now_ms, head_ms | '', then per job: 1 applied, 0 not the caller's any more
+-- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', then per job: 1 applied, 0 not the caller's any more
 -- COST     O(jobs · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, a job must not be there beside its result, and what follows an
 --          end must be there with it.
@@ -75,4 +75,4 @@ if #waiting > 0 then
 end
 point(false, now)
 reply[2] = hint(before, ARGV[1], ARGV[2])
-return reply
+return cjson.encode(reply)
