@@ -18,8 +18,8 @@ before that one is known to be sent and has either arrived or been replaced by `
 and waits for. It is not taken back by sending None: before Python 3.13 the interpreter then looks for an exception at
 each step for the rest of its life (a call took 27 % longer on 3.12), and on 3.11 the next function that is traced, as
 by coverage or a debugger, never begins. One that arrives while Python collects garbage in that thread, within a
-finalizer, is printed and lost, as any exception there: then the hard timeout ends the execution. The thread's side takes no lock that it could leave locked when it is hit: only
-single calls into C, which no exception can interrupt.
+finalizer, is printed and lost, as any exception there: then the hard timeout ends the execution. The thread's side
+takes no lock that it could leave locked when it is hit: only single calls into C, which no exception can interrupt.
 """
 
 import ctypes

@@ -317,9 +317,8 @@ sys.settrace(lambda *args: None)
     assert ran.stdout == "TaskTimeout\n", ran.stderr
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of garbage, see Note [One exception...]
+# While Python collects garbage an exception may be lost: `kinds/timeouts.py`, Note [One exception at most].
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_many_tasks_that_end_at_their_timeout_leave_the_slots_unharmed():
     """As many more as it takes until both ways have happened: a busy machine may prefer one of them for a while."""
     escaped, outcomes, both = [], [], {("done", type(None)), (None, TaskTimeout)}
