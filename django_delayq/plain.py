@@ -12,9 +12,11 @@ def plain(text: str, *, keep: str = "") -> str:
 
     So nothing in it moves a cursor, forges a line, or cannot be encoded.
     """
+    if text.isprintable():  # as nearly all are: that is seen in a tenth of the time
+        return text
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
 
 
 def iso(instant: datetime) -> str:
     """Return an instant in ISO 8601, in UTC to the ms."""
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

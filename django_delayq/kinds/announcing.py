@@ -16,7 +16,7 @@ from ..redaction import redact_text
 from ..rows import AnyRun, RunRow, ScheduleRow
 from ..signals import run_finished, run_skipped
 from ..timing import to_ms
-from .execution import log_failed
+from .execution import log_ended
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -87,10 +87,7 @@ def log_run(outcome: Outcome) -> None:
     event = run_event(run) | (outcome.trace or {})
     message = f"{event['event']:<9} {event['schedule']}".replace("%", "%%").replace("\n", " ")
     extra = {"delayq": event, **labels_of(run)}
-    if outcome.error is None:
-        logger.log(level, f"{message}  %s", _line(event), extra=extra)
-    else:
-        log_failed(level, f"{message}  %s", (_line(event),), outcome.error, run.error, extra)
+    log_ended(level, f"{message}  %s", (_line(event),), extra, outcome.error, run.error)
 
 
 def idempotency_key(run: AnyRun) -> str:
@@ -114,10 +111,11 @@ def run_event(run: RunRow) -> dict[str, Any]:
         "origin": str(run.origin),
         "due_at": iso(run.due_at),
     }
-    if run.lag is not None:
-        event["lag_ms"] = round(run.lag.total_seconds() * 1000)
-    if run.started_at is not None and run.duration is not None:
-        event["duration_ms"] = round(run.duration.total_seconds() * 1000, 1)
+    lag, ran = run.lag, run.duration
+    if lag is not None:
+        event["lag_ms"] = round(lag.total_seconds() * 1000)
+    if ran is not None:
+        event["duration_ms"] = round(ran.total_seconds() * 1000, 1)
     if run.attempt > 1 or run.status == Status.RETRYING:
         event["attempt"] = run.attempt
     if run.points != 1:

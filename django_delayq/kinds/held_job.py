@@ -35,7 +35,7 @@ from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
 from .base import Held
-from .execution import Told, backoff_ms, hung, log_failed, output_of, perform_task, take, tell
+from .execution import Told, backoff_ms, hung, log_ended, output_of, perform_task, take, tell
 from .timeouts import Timeouts
 
 #: Until a job's text is read.
@@ -238,7 +238,7 @@ def _call_back(held: HeldJob, path: str) -> None:
 def _log_retry(held: HeldJob, delay_ms: int, told: Told) -> None:
     event = {"event": "retrying", **held.labels, "reason": told.title, "traceback": told.text}
     text, args = "%s failed, the next attempt is in %.1f s: %s", (held.title, delay_ms / 1000, told.title)
-    log_failed(logging.WARNING, text, args, told.error, told.text, {"delayq": event, **held.labels})
+    log_ended(logging.WARNING, text, args, {"delayq": event, **held.labels}, told.error, told.text)
 
 
 def _note_lost(held: HeldJob) -> None:

@@ -104,7 +104,7 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     if isinstance(field, DateTimeField) and _naive_utc(connection):
         return _instant_of
     if isinstance(field, DateTimeField) and _instants_in_c(connection):
-        return lambda instant: instant.astimezone(UTC)
+        return None if connection.timezone_name == "UTC" else lambda instant: instant.astimezone(UTC)
     if isinstance(field, BooleanField) and connection.vendor == "sqlite":
         return bool
     if isinstance(field, DurationField) and not connection.features.has_native_duration_field:
@@ -147,12 +147,13 @@ class Writer:
         self._using, connection = using, connections[using]
         by_name: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
         fields, quoted = [by_name[name] for name in names], connection.ops.quote_name
-        self._plain, self._columns = [field.column for field in fields], [quoted(field.column) for field in fields]
+        self._columns = [quoted(field.column) for field in fields]
         self._among = _among(fields[0], connection)
         self._table, self._pk = quoted(model._meta.db_table), quoted(str(model._meta.pk.column))
         self._writing = [(i, write) for i, field in enumerate(fields) if (write := _writing(field, connection))]
-        types = [f"{column} {field.db_type(connection)}" for column, field in zip(self._columns, fields, strict=True)]
-        self._records = f"json_to_recordset(%s) AS x({', '.join(types)})"
+        values = ", ".join(_element(at, field, connection) for at, field in enumerate(fields))
+        columns = ", ".join(self._columns)
+        self._records = f"(SELECT {values} FROM jsonb_array_elements(%s::jsonb) v) x({columns})"  # noqa: S608
 
     def insert(self, rows: Iterable[Sequence[Any]], *, over: Sequence[str] = ()) -> list[int]:
         """Insert rows; return their primary keys. Where one is there already, write these columns over it, if any.
@@ -167,7 +168,7 @@ class Writer:
         with connection.cursor() as cursor:
             if connection.vendor == "postgresql":
                 sql = f"{into} SELECT * FROM {self._records}{end} RETURNING {self._pk}"  # noqa: S608
-                cursor.execute(sql, [self._json(written)])
+                cursor.execute(sql, [_json(written)])
                 return [key for (key,) in cursor.fetchall()]
             if connection.vendor == "sqlite":  # has one writer, and counts on
                 cursor.executemany(f"{into} VALUES ({marks}){end}", written)
@@ -190,15 +191,22 @@ class Writer:
             if connections[self._using].vendor == "postgresql":
                 values = ", ".join(f"{column} = x.{column}" for column in others)
                 sql = f"UPDATE {self._table} t SET {values} FROM {self._records} WHERE t.{key} = x.{key}"  # noqa: S608
-                keys = json.dumps([row[0] for row in written])
-                cursor.execute(f"{sql} AND t.{key} {self._among}", [self._json(written), keys])
+                keys = _json([row[0] for row in written])
+                cursor.execute(f"{sql} AND t.{key} {self._among}", [_json(written), keys])
             else:
                 values = ", ".join(f"{column} = %s" for column in others)
                 sql = f"UPDATE {self._table} SET {values} WHERE {key} = %s"  # noqa: S608
                 cursor.executemany(sql, [(*row[1:], row[0]) for row in written])
 
-    def _json(self, rows: Iterable[Sequence[Any]]) -> str:
-        return json.dumps([dict(zip(self._plain, row, strict=True)) for row in rows], separators=(",", ":"))
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _element(at: int, field: Any, connection: BaseDatabaseWrapper) -> str:
+    """Return a column's value out of a row that PostgreSQL has got as a list; one too long is refused by the column."""
+    if isinstance(field, JSONField):
+        return f"NULLIF(v->{at}, 'null')"
+    return f"(v->>{at})::{field.rel_db_type(connection).partition('(')[0]}"
 
 
 def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:

@@ -8,6 +8,10 @@ from ..exceptions import InvalidRecurrence
 from .point import MICROSECOND, as_utc
 
 
+#: The shortest interval: points are stored in ms.
+LEAST = timedelta(milliseconds=1)
+
+
 class Recurrence(Protocol):
     """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock.
 
@@ -46,7 +50,7 @@ class Every:
     def __post_init__(self) -> None:
         if not isinstance(self.every, timedelta):
             raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
-        if self.every < timedelta(milliseconds=1):
+        if self.every < LEAST:
             raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
         object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
 

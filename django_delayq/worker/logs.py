@@ -51,7 +51,8 @@ class LineFormatter(_Formatter):
         """Return the line, with a traceback below where there is one; that of an outcome stands in the ledger."""
         moment = datetime.fromtimestamp(record.created, UTC)
         mark = "" if self._process is None else f"[{self._process}] "
-        text = mark + plain(_BREAK.sub(" ", redact_text(record.getMessage())))
+        text = redact_text(record.getMessage())
+        text = mark + (text if text.isprintable() else plain(_BREAK.sub(" ", text)))
         line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {text}"
         below = "" if hasattr(record, "delayq") else self._below(record)
         return line + ("\n" + plain(below, keep="\n") if below else "")
