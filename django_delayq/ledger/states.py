@@ -54,16 +54,17 @@ def _count_execution(state: StateRow, run: RunRow, started: datetime, claimed: d
 
 
 def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
-    """Write the chain's next point, or why there is none, into a state (in memory), and return the point."""
-    try:
-        point = chain.next_point(schedule, state)
-    except InvalidRecurrence as error:
-        state.next_due_at = None
-        state.condition, state.condition_reason = Condition.PARKED, str(error)[:500]
-        return None
-    state.next_due_at = point
+    """Write the chain's next point, or why there is none, into a state (in memory), and return the point.
+
+    One that is switched off has none, and keeps what it said of why.
+    """
+    state.next_due_at = None
     if not schedule.enabled:
-        state.next_due_at = None
+        return None
+    try:
+        state.next_due_at = point = chain.next_point(schedule, state)
+    except InvalidRecurrence as error:
+        state.condition, state.condition_reason = Condition.PARKED, str(error)[:500]
         return None
     if point is None:
         state.condition, state.condition_reason = Condition.EXHAUSTED, chain.exhausted_reason(schedule, state)

@@ -142,19 +142,20 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED) -> Comparison:
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
-        stale_edits=_stale_edits(broker) if drift.unmirrored or drift.tombstones else 0,
+        stale_edits=_stale_edits(broker, drift),
         moving=moving,
         under_way=bool(moving) and mirror.under_way(broker),
         pruned=pruning.read_last(broker),
     )
 
 
-def _stale_edits(broker: Broker) -> int:
+def _stale_edits(broker: Broker, drift: mirror.Drift) -> int:
     """Count old edits that Redis has not followed. A member that is leased leaves its old shard only afterwards."""
     using, before = ledger.database(), utcnow() - STALE
-    tombstones = list(
-        Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")[:MOST_TOMBSTONES]
-    )
+    old = Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")
+    tombstones = list(old[:MOST_TOMBSTONES]) if drift.tombstones else []
+    if not drift.unmirrored and not tombstones:
+        return 0
     views = broker.views([(each.member, each.queue) for each in tombstones])
     leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]
     edits = (

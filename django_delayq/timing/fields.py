@@ -44,6 +44,10 @@ class DayRule:
     nearest: set[int] = field(default_factory=set)
     nth: set[tuple[int, int]] = field(default_factory=set)
 
+    def __hash__(self) -> int:
+        """Of one that is complete: nearly all schedules share a handful of rules, whose masks are worked out once."""
+        return hash((self.both, self.days, self.weekdays, len(self.before_last), len(self.nearest), len(self.nth)))
+
     def mask(self, length: int, first_weekday: int) -> int:
         """Return the matching days of a month of that length whose day 1 is that weekday, as bits 1 to 31."""
         by_day = self.days
@@ -71,6 +75,11 @@ def _nearest_working_day(day: int, length: int, first_weekday: int) -> int:
     return day
 
 
+@lru_cache(maxsize=4096)
+def _masks(rule: DayRule) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The matching seconds, minutes, hours and months as bit masks, and what is said of days.
@@ -91,8 +100,7 @@ class Fields:
     def __post_init__(self) -> None:
         times = sum(self.minutes << 60 * hour for hour in range(24) if self.hours >> hour & 1)
         object.__setattr__(self, "times", times)
-        shapes = tuple(tuple(self.rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
-        object.__setattr__(self, "day_masks", shapes)
+        object.__setattr__(self, "day_masks", _masks(self.rule))
 
     def first_at_or_after(self, wall: int) -> int | None:
         """Return the first matching wall-clock second from `wall` on, or None after the year 9999."""

@@ -6,6 +6,7 @@ Everything that is refused is refused here or in `dialect.py`, with a message th
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..exceptions import InvalidRecurrence
 from .fields import LAST, DayRule
@@ -21,7 +22,7 @@ _NEAREST = re.compile(r"(?P<day>[0-9]+)W")
 _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)|(?P<last>[0-9]+|{'|'.join(_WEEKDAY_NAMES)})L")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FieldSpec:
     """What one field of an expression allows: `*` means `low` to `high`, `top` is the largest number written.
 
@@ -83,10 +84,7 @@ def _read_item(spec: FieldSpec, item: str, key: str, rule: DayRule) -> int:
         item = _hashed(spec, item, hashed, key)
     if _read_day(spec, item, rule) or _read_weekday(spec, item, rule):
         return 0
-    match = _RANGE.fullmatch(item)
-    if match is None:
-        raise _Refused(_why_not(spec, item))
-    return _expand(spec, item, match)
+    return _expand(spec, item)
 
 
 def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
@@ -123,8 +121,12 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
     return True
 
 
-def _expand(spec: FieldSpec, item: str, match: re.Match[str]) -> int:
+@lru_cache(maxsize=4096)
+def _expand(spec: FieldSpec, item: str) -> int:
     """Return a value, range or step as a bit mask of numbers, with Sunday as 0."""
+    match = _RANGE.fullmatch(item)
+    if match is None:
+        raise _Refused(_why_not(spec, item))
     step = 1 if match["step"] is None else _number(spec, match["step"])
     if step < 1:
         raise _Refused("has step 0: steps begin at 1. Leave the step out to have every value.")

@@ -7,7 +7,6 @@ from typing import Protocol
 from ..exceptions import InvalidRecurrence
 from .point import MICROSECOND, as_utc
 
-
 #: The shortest interval: points are stored in ms.
 LEAST = timedelta(milliseconds=1)
 
