@@ -1,5 +1,7 @@
 """Checks every script call against who holds what: a lease is given once, and only its holder moves the member."""
 
+from django_delayq.broker import scripts
+
 from .faults import Broken
 from .wire import BY_FENCE, Request, plain
 
@@ -57,7 +59,7 @@ class Holders:
             if not again and self._state(request.shard, member) != was:
                 raise Broken("I4 a stale request changed something", request.name, member, item, was)
             if mine and request.name == "settle":
-                self._check_settled(request, item, reply[number + 2])
+                self._check_settled(request, item, scripts.listed(reply)[number + 2])
 
     def _check_settled(self, request, item, applied):
         member, fence, what, ms, generation, point = item
@@ -84,8 +86,8 @@ class Holders:
         return was["lease"] is not None and was["lease"] == item[1]
 
     def _check_claim(self, request, before, reply, late):
-        place, fence = request.shard, plain(reply[3])
-        leased = {plain(reply[at]) for at in range(5, len(reply), 5)}
+        told = scripts.listed(reply)
+        place, fence, leased = request.shard, told[3], set(told[5::5])
         identity = (request.owner, int(request.args[2]))
         if leased:
             self.world.note_claim(request.owner, place, fence)
@@ -113,17 +115,17 @@ class Holders:
     def reply_was_lost(self, request: Request, reply):
         """Note what a worker was given without knowing it."""
         if request.name == "claim":
-            holder = f"{plain(reply[3])} {request.owner}"
-            leased = {plain(reply[at]): holder for at in range(5, len(reply), 5)}
-            self.lost[(request.owner, request.shard)] = leased
+            told = scripts.listed(reply)
+            self.lost[(request.owner, request.shard)] = dict.fromkeys(told[5::5], f"{told[3]} {request.owner}")
 
     def reply_arrived(self, request, reply):
         """Note that its sender knows the reply, and what it may trust from now on."""
         trusted = self.trusted.setdefault(request.owner, {})
         if request.name == "claim":
             self.answered[(request.owner, request.shard)] = int(request.args[2])
-            lease = plain(reply[3]), request.sent + int(request.args[1]) / 1000
-            trusted.update(((request.shard, plain(member)), lease) for member in reply[5::5])
+            told = scripts.listed(reply)
+            lease = told[3], request.sent + int(request.args[1]) / 1000
+            trusted.update(((request.shard, member), lease) for member in told[5::5])
         elif request.name == "renew":
             lost = set(map(plain, reply))
             for member, holder in request.items():

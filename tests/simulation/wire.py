@@ -161,7 +161,7 @@ def deliver(world: Any, request: Request, *, late: bool = False) -> Any:
         reply = client.eval(text, len(request.keys), *request.keys, *request.args)
     request.delivered = True
     if request.name == "job_claim":
-        world.taken.update(map(plain, reply[4::4]))
+        world.taken.update(scripts.listed(reply[0])[4::3])
     if before is not None:
         world.holders.check(request, before, reply, late=late)
     if request.name == "epoch" and plain(request.args[2]) != "0" and reply == 1:
