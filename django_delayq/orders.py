@@ -13,7 +13,7 @@ without any row, are ordered.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
@@ -24,7 +24,7 @@ from .fields import utcnow
 from .models import Origin, Run, Schedule, Status
 from .models.run import OPEN
 from .timing import from_ms, to_ms
-from .timing.point import MICROSECOND, as_utc
+from .timing.point import MICROSECOND, MILLISECOND, as_utc
 
 #: Runs that one backfill orders, unless it is told otherwise.
 LIMIT = 1000
@@ -32,7 +32,6 @@ LIMIT = 1000
 MOST_LOOKED_AT = 20_000
 #: Reasons to leave a point out that are no status; the others are the status of its row.
 BACKFILLED, UNDECIDED, PRUNED = "backfilled", "undecided", "pruned"
-MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

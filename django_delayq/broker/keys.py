@@ -46,8 +46,6 @@ class Shard(NamedTuple):
 
 def member_shard(member: str, queue: str, count: int) -> Shard:
     """Return the shard of a member: stable for a member, so that removal looks where insertion went."""
-    if count == 1:
-        return Shard(queue, 0)
     name = member[:JOB_HEAD] if member.startswith("j") else member
     return Shard(queue, crc32(name.encode("utf-8", "surrogateescape")) % count)
 

@@ -11,7 +11,6 @@ through Django, and is taken as one: its author then decides what fell due befor
 """
 
 from datetime import timedelta
-from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
@@ -31,21 +30,13 @@ def digest_of(schedule: ScheduleRow) -> str:
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
     waiting = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
-    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{_sum(repr(timing))}:{waiting}"
+    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{waiting}"
 
 
 def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
     """Return the last part of a digest: where a schedule waits and when it is woken."""
-    return _sum(repr((queue, jitter, name))) if jitter else _sum_of_queue(queue)
-
-
-def _sum(text: str) -> str:
-    return f"{crc32(text.encode()):08x}"
-
-
-@lru_cache(maxsize=1000)
-def _sum_of_queue(queue: str) -> str:
-    return _sum(repr(queue))
+    waiting = (queue, jitter, name) if jitter else queue
+    return f"{crc32(repr(waiting).encode()):08x}"
 
 
 class PastDjango(NamedTuple):

@@ -6,7 +6,7 @@ What takes an instant raises ValueError for a naive one.
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 
 
 def as_utc(instant: datetime, name: str = "instant") -> datetime:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..exceptions import InvalidRecurrence
-from .point import MICROSECOND, as_utc, to_ms
+from .point import MICROSECOND, MILLISECOND, as_utc, to_ms
 from .recurrence import Recurrence
 
 OVERLAP = ("skip", "queue_one", "queue_all", "allow")
 MISSED = ("latest", "all", "skip")
-ZERO, MILLISECOND = timedelta(0), timedelta(milliseconds=1)
+ZERO = timedelta(0)
 #: What `grace=None` means at most; half the gap to the next point, if that is less.
 LONGEST_DEFAULT_GRACE = timedelta(seconds=60)
 

@@ -5,10 +5,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from ..exceptions import InvalidRecurrence
-from .point import MICROSECOND, as_utc
-
-#: The shortest interval: points are stored in ms.
-LEAST = timedelta(milliseconds=1)
+from .point import MICROSECOND, MILLISECOND, as_utc
 
 
 class Recurrence(Protocol):
@@ -49,7 +46,7 @@ class Every:
     def __post_init__(self) -> None:
         if not isinstance(self.every, timedelta):
             raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
-        if self.every < LEAST:
+        if self.every < MILLISECOND:
             raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
         object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
 

@@ -52,8 +52,9 @@ class LineFormatter(_Formatter):
         moment = datetime.fromtimestamp(record.created, UTC)
         mark = "" if self._process is None else f"[{self._process}] "
         text = redact_text(record.getMessage())
-        text = mark + (text if text.isprintable() else plain(_BREAK.sub(" ", text)))
-        line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {text}"
+        if not text.isprintable():
+            text = plain(_BREAK.sub(" ", text))
+        line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {mark}{text}"
         below = "" if hasattr(record, "delayq") else self._below(record)
         return line + ("\n" + plain(below, keep="\n") if below else "")
 

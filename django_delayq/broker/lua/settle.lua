@@ -6,7 +6,8 @@
 --          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
 --          'release' it did not start: it comes due again after ms
 --          'lapsed'  so too, and the next claim shall see, as this one did, that a lease ran out before
--- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', then per member: 1 applied, 2 applied but edited meanwhile ('next' and 'drop' only:
+-- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', then per member:
+--          1 applied, 2 applied but edited meanwhile ('next' and 'drop' only:
 --          score = now, point kept), 0 not the caller's any more
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
