@@ -112,6 +112,8 @@ def find_jobs(alerts: AlertSettings) -> Any:
         func=registry.get_task(registry.ALERT_TASK).func,
         backend=backend.alias,
         queue_name=queue,
+        priority=0,
+        run_after=None,  # Django 6.0 has no default of these two
         max_attempts=ATTEMPTS,
         backoff=BACKOFF_SECONDS,
         timeout=TIMEOUT_SECONDS,

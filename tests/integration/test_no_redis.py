@@ -112,7 +112,9 @@ def test_jobs_stay_in_memory_and_a_runner_has_them(ordinary):
     backend = task_backends["default"]
     done, cancelled = tasks.add.enqueue(1), tasks.add.enqueue(2)
     later = tasks.add.using(run_after=HOUR).enqueue(3)
-    once = DelayQTask(func=tasks.add.func, backend="default", queue_name="default", priority=0).using(unique_key="one")
+    once = DelayQTask(func=tasks.add.func, backend="default", queue_name="default", priority=0, run_after=None).using(
+        unique_key="one"
+    )
     assert once.enqueue(4).id == once.enqueue(5).id
     assert backend.cancel(cancelled.id)
     done.refresh()

@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 
 def durable(task, **options):
-    made = DelayQTask(func=task.func, backend="durable", queue_name="default", priority=0)
+    made = DelayQTask(func=task.func, backend="durable", queue_name="default", priority=0, run_after=None)
     return made.using(**options) if options else made
 
 

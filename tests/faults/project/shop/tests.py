@@ -33,7 +33,7 @@ def schedule():
 
 def durable():
     """Return the task for the durable backend."""
-    return DelayQTask(func=charge.func, backend="durable", queue_name="default", priority=0)
+    return DelayQTask(func=charge.func, backend="durable", queue_name="default", priority=0, run_after=None)
 
 
 class OrdinaryTests(TestCase):
