@@ -8,6 +8,7 @@ from ..ledger import Load
 from ..mirror import Drift
 from ..pruning import LastPass
 from .as_json import last_hour
+from .judge import find_remarks
 from .snapshot import (
     MOST_COUNTED,
     Comparison,
@@ -46,7 +47,10 @@ def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
         lines += _table(["Last hour", "kind", "p50", "p95", "p99", "ended"], _counted(snapshot.last_hour))
     lines.append((PLAIN, ""))
     if not problems:
-        return [*lines, (GOOD, "All is well.")]
+        failing = snapshot.database and snapshot.database.failing
+        found = find_remarks(snapshot.redis, snapshot.held_back or (), failing.count if failing else 0)
+        remarks = [(BAD if tone == BAD else PLAIN, words) for tone, words in found]
+        return [*lines, *(remarks or [(GOOD, "All is well.")])]
     lines.append((BAD, "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"))
     return [*lines, *((BAD, f"  {problem.code}: {problem.message}") for problem in problems)]
 
