@@ -23,7 +23,7 @@ from ..grouping import grouped
 from ..models import BulkAction, Condition, Control, Schedule, ScheduleState, Tag, explain_wait
 from ..timing.point import known_ms
 from ..words import describe
-from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
+from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
 from .filters import stateless, used_by
 from .paging import PagedChangeList
 from .recent import dots, recent
@@ -178,8 +178,8 @@ def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
         return badge("quiet", _("exhausted"), state.condition_reason)
     if state.failing_streak:
         failing = badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
-        return format_html("{} {}", failing, badge("warn", waits)) if waits else failing
-    return badge("warn", waits) if waits else badge("good", _("enabled"))
+        return format_html("{}{}", failing, sentence("warn", waits)) if waits else failing
+    return sentence("warn", waits) if waits else badge("good", _("enabled"))
 
 
 def state_reason(schedule: Schedule) -> str:
@@ -202,8 +202,7 @@ def marks(schedule: Schedule) -> SafeString:
         title = _("The task is called %(task)s now: DELAYQ['TASK_ALIASES'] says so.") % {"task": task.module_path}
         found.append(badge("quiet", _("alias"), title))
     elif is_task_missing(schedule.task):
-        title = _("No installed app has this @task function.")
-        found.append(badge("bad", _("task missing: will not run"), title))
+        found.append(sentence("bad", _("task missing: will not run")))
     if schedule.backend:
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
         title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}

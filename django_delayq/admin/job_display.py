@@ -18,7 +18,7 @@ from ..plain import plain
 from ..redaction import redact, redact_text
 from ..timing.point import known_ms
 from . import display
-from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
+from .display import Html, attempts_table, badge, block, instant, pretty_json, relative, sentence
 from .job_list import WORDS, error_of, secrets_of
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
@@ -73,7 +73,7 @@ def when(seen: SeenJob, waits: str = "") -> Html:
         return "–"
     note: Html = ""
     if seen.state in (JobState.WAITING, JobState.READY) and now - at > SLACK:
-        note = badge("warn", waits or _("overdue"))
+        note = sentence("warn", waits) if waits else badge("warn", _("overdue"))
     lease = known_ms(seen.lease_until_ms)
     if seen.state == JobState.RUNNING and (lease is None or lease < now):
         note = badge("warn", _("lease ended"), _("Its worker may be dead. Another one will take the job."))

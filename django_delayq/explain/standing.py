@@ -48,6 +48,11 @@ class Standing:
         """What workers have begun of its chain, the oldest first."""
         return ledger.load_open_rows([self.schedule.pk]).get(self.schedule.pk, [])
 
+    @cached_property
+    def waits(self) -> str:
+        """What pauses of its queue and its task keep waiting; see `explain_wait`."""
+        return explain_wait(ledger.held_back(), (self.schedule.queue, self.schedule.task))
+
     @property
     def goes_on(self) -> bool:
         """True where it has a point to come, so that Redis should hold it."""
@@ -84,9 +89,8 @@ class Standing:
             yield _("It is parked: %(reason)s Edit the schedule.") % reason
         elif self.state.condition == Condition.EXHAUSTED:
             yield _("It is exhausted: %(reason)s") % reason
-        waits = explain_wait(ledger.held_back(), (schedule.queue, schedule.task))
-        if waits:
-            yield waits
+        if self.waits:
+            yield self.waits
         if registry.find_task(schedule.task) is None:
             text = _(
                 "task missing: will not run. No installed app has the @task function %(task)s; workers that lack it "
@@ -129,6 +133,8 @@ class Standing:
             )
         elif self.entry.generation != self.schedule.generation:
             text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+        elif score <= self.now and self.waits:
+            text = _("In Redis %(point)s has been due since %(score)s.")
         elif score <= self.now:
             text = _(
                 "In Redis %(point)s is due since %(score)s and nobody has claimed it. Does a worker run for queue "

@@ -60,6 +60,7 @@ def test_a_schedule_of_a_paused_queue_waits_in_the_same_words_everywhere(boss, w
         assert "the workers keep up" not in words and "ll is well" not in words, name
     row = boss.get(LIST).content.decode()
     assert ENABLED not in row and "overdue" not in row
+    assert "Does a worker run" not in shown["explain"], "it is the pause"
     assert "overdue" not in shown["change"] and shown["status"].splitlines()[-1] == WAITS
     assert ask()[0] == 0, "what people want is no problem"
 
