@@ -180,7 +180,7 @@ def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) ->
     standing = Standing(schedule, now, details=details)
     lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
     point = None
-    if standing.goes_on:
+    if standing.goes_on and registry.find_task(schedule.task) is not None:
         with suppress(InvalidRecurrence):
             point = chain.next_point(schedule, standing.state)
     if point is not None:
@@ -206,6 +206,8 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
         lines.append(f"{shown(point.due_at, zone)}{notes}")
     if not schedule.enabled:
         lines.append(_("It is not enabled: none of these will run."))
+    elif registry.find_task(schedule.task) is None:
+        lines.append(_("task missing: will not run"))
     return lines or [_("There is no due point to come.")]
 
 

@@ -154,8 +154,10 @@ def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_r
     )  # fmt: skip
     dead_row(), controls.pause("mail", reason="smtp down", by="admin")
     kill_redis(settings)
-    shown, listed = page(boss, GLANCE), page(boss, LIST)
+    shown, listed, running, told = page(boss, GLANCE), page(boss, LIST), page(boss, NOW), text()
     settings.CACHES = good
+    assert running.count("Nothing has run for more than a second.") == 1, "true of runs; of jobs nothing is known"
+    assert "1 in the database; those in Redis are not known" in told
     assert "No worker runs" not in shown and UNKNOWN in shown
     assert "failed 0" not in shown and "succeeded 0" not in shown
     assert "The last minutes are unknown while Redis does not answer." in shown
@@ -170,12 +172,16 @@ def test_a_schedule_of_a_missing_task_does_not_count_down(boss, well):
     schedule = make(cron="", kind="every", every=timedelta(minutes=5))
     make_due(well, schedule)
     Schedule._base_manager.update(task="tests.app.tasks.gone")
+    schedule.refresh_from_db()
     for address in (LIST, change_url(schedule)):
         shown = page(boss, address)
         assert "task missing: will not run" in shown, address
         assert "overdue" not in shown and "starts in" not in shown
     assert ENABLED not in boss.get(LIST).content.decode()
-    assert "task missing: will not run" in page(boss, f"{LIST}{schedule.pk}/why/")
+    why = page(boss, f"{LIST}{schedule.pk}/why/")
+    assert "task missing: will not run" in why and "Next:" not in why
+    assert explain.list_next(schedule, 1)[-1] == "task missing: will not run"
+    assert page(boss, change_url(schedule)).count("task missing: will not run") == 2, "beside the next due points too"
 
 
 # -- why
