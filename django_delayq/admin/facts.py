@@ -61,7 +61,7 @@ def told(
     if not complete:
         yield "quiet", format_html("{}", _("dead jobs in Redis: unknown while Redis does not answer"))
     for row in held:
-        yield "warn", held_back(page, request, row)
+        yield "warn" if row.is_paused() else "quiet", held_back(page, request, row)
     if paused:
         words = ngettext("%(count)s schedule is paused", "%(count)s schedules are paused", paused)
         yield "quiet", _counted(paused, words, f"{schedules}?state=paused")

@@ -110,7 +110,7 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
         dead = ledger.count_dead_each(conf.get_config().queues, facts.MOST_COUNTED + 1)
         for jobs in redis.jobs if redis else ():
-            dead[jobs.queue] += jobs.dead
+            dead[jobs.queue] = dead.get(jobs.queue, 0) + jobs.dead
         unknown = snapshot is not None and redis is None
         told = list(facts.told(self, request, held, sum(dead.values()), complete=not unknown))
         return self.page(

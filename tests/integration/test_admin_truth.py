@@ -80,6 +80,7 @@ def test_a_limit_and_a_pause_that_has_ended_are_no_pauses(boss, well):
     controls.limit("mail", 1)
     controls.pause("mail", until=utcnow() + timedelta(hours=1))
     Control.objects.update(until=utcnow() - timedelta(seconds=1))
+    assert "queue mail: 1 at a time" in page(boss, GLANCE)
     shown = boss.get(LIST).content.decode()
     assert ENABLED in shown and "overdue" in shown and "waits" not in shown.split('id="result_list"')[1]
 
@@ -119,9 +120,9 @@ def test_above_schedules_that_fail_nothing_is_green(boss, well):
         assert 'delayq-good">the workers keep up' not in shown and "all is well" not in shown
 
 
-def test_a_pause_of_one_schedule_or_none_at_all_leaves_the_line_as_it_is(boss, well):
+def test_a_limit_or_a_paused_schedule_leaves_the_line_as_it_is(boss, well):
     assert 'delayq-good">all is well' in boss.get(GLANCE).content.decode()
-    make(enabled=False)
+    make(enabled=False), controls.limit("mail", 1)
     assert 'delayq-quiet">the workers keep up' in boss.get(GLANCE).content.decode()
     assert 'delayq-good">the workers keep up' in boss.get(LIST).content.decode()
 
