@@ -238,11 +238,10 @@ class ScheduleActions(BulkActions):
 
 def _points(schedule: Schedule, points: list[Candidate]) -> dict[str, Any]:
     zone = zone_of(schedule)
-    rows = [
-        (f"{item.due_at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", _utc(item.due_at), _why(item))
-        for item in points[:POINTS_SHOWN]
-    ]
-    return {"rows": rows, "count": len(points), "more": len(points) - POINTS_SHOWN}
+    shown = [(item.due_at.astimezone(zone), item) for item in points[:POINTS_SHOWN]]
+    rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %Z}", _utc(item.due_at), _why(item)) for local, item in shown]
+    has_utc = any(local.utcoffset() for local, _item in shown)
+    return {"rows": rows, "has_utc": has_utc, "count": len(points), "more": len(points) - POINTS_SHOWN}
 
 
 def _utc(point: datetime) -> str:

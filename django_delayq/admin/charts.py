@@ -15,8 +15,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 WIDTH, HEIGHT = 560, 132
-#: Room for the numbers at the left, and for the times below.
-LEFT, BELOW, ABOVE = 44, 18, 8
+#: Room for the numbers at the left, such as "100,000", and for the times below.
+LEFT, BELOW, ABOVE = 60, 18, 8
 _INNER = HEIGHT - BELOW - ABOVE
 SPARK_STEP, SPARK_HEIGHT = 5, 20
 

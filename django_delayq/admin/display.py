@@ -42,6 +42,11 @@ def badge(tone: str, text: Any, title: Any = "") -> SafeString:
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
 
 
+def sentence(tone: str, text: Any) -> SafeString:
+    """Return a coloured sentence, for what is too long for a `badge`."""
+    return format_html('<div class="delayq-tone delayq-{}">{}</div>', tone, text)
+
+
 def breakable(name: str) -> SafeString:
     """Return a snake_case name that may break after its underscores."""
     return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))

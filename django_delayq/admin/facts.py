@@ -14,9 +14,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import conf, ledger
+from .. import ledger
 from ..fields import utcnow
-from ..models import BulkAction, Condition, Control, Run, Schedule, ScheduleState, Status
+from ..models import BulkAction, Condition, Control, Run, Schedule, ScheduleState, Status, explain_wait
 from ..status.snapshot import WAITING_SECONDS, RedisView
 from . import display
 from .base import BaseAdmin
@@ -33,16 +33,17 @@ def restarted() -> QuerySet[Run]:
 
 
 def told(
-    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], redis: RedisView | None
+    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], dead: int, *, complete: bool
 ) -> Iterator[tuple[str, SafeString]]:
-    """Yield (tone, words with a link), the gravest first, in two queries. `held` is what people hold back."""
+    """Yield (tone, words with a link), the gravest first, in one query. `held` is what people hold back.
+
+    `dead` is the number of dead jobs; unless it is `complete`, Redis may hold more.
+    """
     states = ScheduleState.objects.filter(schedule__enabled=True)
     failing, parked, paused, orders, often = ledger.count_up_to(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
         Schedule.objects.paused(), BulkAction.objects.open(), restarted(),
     )  # fmt: skip
-    dead = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
-    dead += sum(each.dead for each in redis.jobs) if redis else 0
     schedules, jobs = page.address("changelist", model="schedule"), page.address("changelist", model="redisjob")
     found = (
         (often, "bad",
@@ -57,24 +58,30 @@ def told(
     for number, tone, words, address in found:
         if number:
             yield tone, _counted(number, words, address)
+    if not complete:
+        yield "quiet", format_html("{}", _("dead jobs in Redis: unknown while Redis does not answer"))
     for row in held:
-        yield "warn", held_back(page, request, row)
+        yield "warn" if row.is_paused() else "quiet", held_back(page, request, row)
     if paused:
         words = ngettext("%(count)s schedule is paused", "%(count)s schedules are paused", paused)
         yield "quiet", _counted(paused, words, f"{schedules}?state=paused")
 
 
+def limited(number: int) -> str:
+    """Return a number that was counted up to MOST_COUNTED + 1."""
+    return f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
+
+
 def _counted(number: int, words: str, address: str) -> SafeString:
-    shown = f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
-    return format_html('<a href="{}">{}</a>', address, words % {"count": shown})
+    return format_html('<a href="{}">{}</a>', address, words % {"count": limited(number)})
 
 
 def held_back(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString:
     """Return what somebody holds back, since when, with a link to where it is lifted for whoever may view that."""
-    name: Any = row
+    words: Any = explain_wait([row]) or f"{row}: {row.standing}"
     if request.user.has_perm("django_delayq.view_control"):
-        name = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), row)
-    return format_html("{}: {}, {}", name, row.standing, display.relative(row.changed_at, utcnow()))
+        words = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), words)
+    return format_html("{}, {}", words, display.relative(row.changed_at, utcnow()))
 
 
 def is_served(redis: RedisView, queue: str) -> bool:

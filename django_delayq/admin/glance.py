@@ -4,9 +4,10 @@ Redis is asked once a page, for a list and for a form.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -15,14 +16,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import chain, conf, declared, handover, mirror, registry, status
+from .. import chain, conf, declared, handover, ledger, mirror, registry, status
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..grouping import grouped
-from ..models import BulkAction, Condition, Schedule, Tag
+from ..models import BulkAction, Condition, Control, Schedule, ScheduleState, Tag, explain_wait
 from ..timing.point import known_ms
 from ..words import describe
-from .display import Html, badge, instant, milliseconds, relative, status_badge, zone_of
+from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
 from .filters import stateless, used_by
 from .paging import PagedChangeList
 from .recent import dots, recent
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: A worker that sleeps until a point claims it within this time; before that nothing is late.
 SLACK = timedelta(seconds=1)
+#: Maximum number of failing schedules that are counted for the line above the list.
+MOST_FAILING = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,23 @@ def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Prob
     return found
 
 
-def ask_health(*, details: bool, tasks: Sequence[str] | None = None) -> dict[str, Any] | None:
+class Notes(NamedTuple):
+    """What the database knows of the whole: how many schedules fail, pauses and limits, bulk actions under way."""
+
+    failing: int
+    held: Sequence[Control]
+    bulk: Sequence[BulkAction]
+
+
+def read_notes() -> Notes:
+    """Read them in one query, and in one more for each kind of which there are rows."""
+    states, bulk = ScheduleState.objects.filter(schedule__enabled=True), BulkAction.objects.open()
+    counts = ledger.count_up_to(MOST_FAILING, states.filter(failing_streak__gt=0), Control.objects.in_force(), bulk)
+    failing, held, open_bulk = counts
+    return Notes(failing, ledger.held_back() if held else (), list(bulk.defer("chosen")[:5]) if open_bulk else ())
+
+
+def ask_health(notes: Notes, *, details: bool, tasks: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
 
     `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
@@ -84,10 +103,11 @@ def ask_health(*, details: bool, tasks: Sequence[str] | None = None) -> dict[str
     snapshot = status.look_quickly(tasks=tasks)
     problems = problems_of(snapshot, details=details)
     redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
+    told = {"problems": problems, "remarks": list(status.find_remarks(redis, notes.held, notes.failing))}
     if redis is None:
-        return {"problems": problems, "known": False}
+        return {**told, "known": False}
     return {
-        "problems": problems,
+        **told,
         "known": True,
         "drift": None if drift is None else drift.total,
         "uncompared": drift is not None and drift.capped,
@@ -125,25 +145,41 @@ class ScheduleChangeList(PagedChangeList):
             newest = recent([row.pk for row in self.result_list])
             tagged = Tag.objects.filter(schedule__in=self.result_list) if used_by(request)["tag"] else ()
             tags = grouped(tagged, lambda tag: tag.schedule_id)
+            self.details = self.model_admin.has_change_permission(request)
+            notes = read_notes()
+            self.health = ask_health(notes, details=self.details, tasks=used_by(request)["task"])
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
-            self.details = self.model_admin.has_change_permission(request)
-            self.health = ask_health(details=self.details, tasks=used_by(request)["task"])
-            self.bulk = BulkAction.objects.open().defer("chosen")[:5] if self.details else ()
+                row.waits = explain_wait(notes.held, (row.queue, row.task))
+            self.bulk = notes.bulk if self.details else ()
 
 
-def state_badge(schedule: Schedule) -> SafeString:
-    """Return whether the schedule goes on by itself, and if not, why."""
+def is_task_missing(path: str) -> bool:
+    """Return whether no installed app has this task; False where the code cannot be read, which the checks report."""
+    try:
+        return registry.find_task(path) is None
+    except Exception:
+        return False
+
+
+def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
+    """Return whether the schedule goes on by itself, and if not, why; of a missing task `marks` says so.
+
+    `waits` is what `explain_wait` says of the schedule.
+    """
     state = chain.state_of(schedule)
     if not schedule.enabled:
         return badge("quiet", _("paused"))
+    if is_task_missing(schedule.task):
+        return SafeString()
     if state.condition == Condition.PARKED:
         return badge("bad", _("parked"), state.condition_reason)
     if state.condition == Condition.EXHAUSTED:
         return badge("quiet", _("exhausted"), state.condition_reason)
     if state.failing_streak:
-        return badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
-    return badge("good", _("enabled"))
+        failing = badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
+        return format_html("{}{}", failing, sentence("warn", waits)) if waits else failing
+    return sentence("warn", waits) if waits else badge("good", _("enabled"))
 
 
 def state_reason(schedule: Schedule) -> str:
@@ -159,16 +195,14 @@ def marks(schedule: Schedule) -> SafeString:
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
         found.append(badge("warn", _("not yet mirrored"), title))
-    task, readable = None, True
-    try:
+    task = None
+    with suppress(Exception):  # code that cannot be imported; the checks report it
         task = registry.find_task(schedule.task)
-    except Exception:  # the code cannot even be read, which the checks report
-        readable = False
     if task is not None and task.module_path != schedule.task:
         title = _("The task is called %(task)s now: DELAYQ['TASK_ALIASES'] says so.") % {"task": task.module_path}
         found.append(badge("quiet", _("alias"), title))
-    elif task is None and readable:
-        found.append(badge("bad", _("task not installed"), _("No installed app has this @task function.")))
+    elif is_task_missing(schedule.task):
+        found.append(sentence("bad", _("task missing: will not run")))
     if schedule.backend:
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
         title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
@@ -212,8 +246,8 @@ def recurrence_words(schedule: Schedule) -> Html:
     return words
 
 
-def next_due(schedule: Schedule, redis: Redis) -> Html:
-    """Return when the schedule is due next, and whether it runs now or is late."""
+def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
+    """Return when the schedule is due next, and whether it runs now or is late. `waits` as in `state_badge`."""
     state = chain.state_of(schedule)
     now = utcnow()
     entry = None if redis.entries is None else redis.entries.get(schedule.pk)
@@ -221,13 +255,16 @@ def next_due(schedule: Schedule, redis: Redis) -> Html:
         return badge("busy", _("running now"))
     if not schedule.enabled or (state.condition != Condition.ACTIVE and not is_unmirrored(schedule)):
         return "–"
+    if is_task_missing(schedule.task):
+        return "–"
     if redis.entries is None:
         note = badge("warn", _("Redis does not answer")) if redis.error else ""
         return _due(state.next_due_at, now, note)
     point = None if entry is None else known_ms(entry.point_ms)
     if entry is None or point is None:
         return _due(state.next_due_at, now, badge("warn", _("not in Redis")))
-    return _due(point, now, _lateness(point, known_ms(entry.score_ms) or point, now))
+    wake = known_ms(entry.score_ms) or point
+    return _due(point, now, badge("warn", _("waits"), waits) if waits and wake <= now else _lateness(point, wake, now))
 
 
 def last_outcome(schedule: Schedule) -> Html:

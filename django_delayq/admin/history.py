@@ -17,8 +17,8 @@ from .actions import ScheduleActions
 from .audit import Asked, read
 
 NOTE = gettext_lazy(
-    "The schedule becomes what it was before that edit. Whether it is paused stays as it is, and so do its runs. What "
-    "it is now is kept in turn."
+    "The schedule becomes what it was before that edit. Its tags, its runs and whether it is paused stay as they are. "
+    "What it is now is kept in turn."
 )
 
 

@@ -7,6 +7,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from .. import conf
 from ..backend.listing import Flaw, JobState, SeenJob
 from ..fields import utcnow
 from ..history import Attempt, followed_by
@@ -17,7 +18,7 @@ from ..plain import plain
 from ..redaction import redact, redact_text
 from ..timing.point import known_ms
 from . import display
-from .display import Html, attempts_table, badge, block, instant, pretty_json, relative
+from .display import Html, attempts_table, badge, block, instant, pretty_json, relative, sentence
 from .job_list import WORDS, error_of, secrets_of
 
 #: What is ready for longer than this, or waits for a time that has passed by more, is told as late.
@@ -62,14 +63,17 @@ def task_name(seen: SeenJob, url: str) -> SafeString:
     return format_html('{}<div class="delayq-note delayq-path">{}</div>', linked, shown_id)
 
 
-def when(seen: SeenJob) -> Html:
-    """Return the instant that its state is about, how far away it is, and whether that is too long."""
+def when(seen: SeenJob, waits: str = "") -> Html:
+    """Return the instant that its state is about, how far away it is, and whether that is too long.
+
+    `waits` is what `explain_wait` says of the job.
+    """
     at, now = known_ms(seen.at_ms), utcnow()
     if at is None:
         return "–"
     note: Html = ""
     if seen.state in (JobState.WAITING, JobState.READY) and now - at > SLACK:
-        note = badge("warn", _("overdue"))
+        note = sentence("warn", waits) if waits else badge("warn", _("overdue"))
     lease = known_ms(seen.lease_until_ms)
     if seen.state == JobState.RUNNING and (lease is None or lease < now):
         note = badge("warn", _("lease ended"), _("Its worker may be dead. Another one will take the job."))
@@ -112,9 +116,12 @@ def errors(seen: SeenJob) -> Html:
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-path">{}</p>{}', shown))
 
 
-def output(outputs: Sequence[Output]) -> Html:
+def output(seen: SeenJob, outputs: Sequence[Output]) -> Html:
     if outputs:
         return display.said(outputs)
+    if seen.in_database:
+        kept = conf.get_config().max_output_bytes
+        return _("This task logged nothing.") if kept else _("Output is not kept: DELAYQ['MAX_OUTPUT_BYTES'] is 0.")
     return _("Nothing is kept of it. Of jobs that stand in Redis alone only their worker's log has what they say.")
 
 

@@ -11,14 +11,14 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from .. import conf
+from .. import conf, ledger
 from ..backend import listing
 from ..backend.listing import LISTED, JobState, JobTotals, Listing, SeenJob
 from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
 from ..jobs import Call, State
-from ..models import RedisJob
+from ..models import RedisJob, explain_wait
 from ..plain import plain
 from ..redaction import redact_text, secret_texts
 from .display import argument_line, parameters_of
@@ -132,7 +132,10 @@ class JobChangeList(ChangeList):
         self.state, self.arguments = state_of(request), page.may_see_arguments(request)
         if request.method != "POST":
             self._ask(request)
-        rows = [as_row(seen) for seen in self.listing.jobs]
+        rows: list[Any] = [as_row(seen) for seen in self.listing.jobs]
+        held = ledger.held_back() if rows and self.state in (JobState.WAITING, JobState.READY) else ()
+        for row in rows:
+            row.waits = explain_wait(held, (row.seen.shard.queue, row.seen.call.task if row.seen.call else ""))
         self.result_list: Any = rows
         self.result_count = len(rows)
         self.full_result_count, self.show_full_result_count = None, False

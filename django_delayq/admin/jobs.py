@@ -114,8 +114,8 @@ class RedisJobAdmin(JobFailures):
     def called(self, row: Any) -> SafeString:
         return format_html("{}{}", self.task(row), shown.short_arguments(row.seen))
 
-    waits_until = about(gettext_lazy("waits until"), shown.when)
-    ready_since = about(gettext_lazy("ready since"), shown.when)
+    waits_until = column(gettext_lazy("waits until"), lambda row: shown.when(row.seen, row.waits))
+    ready_since = column(gettext_lazy("ready since"), lambda row: shown.when(row.seen, row.waits))
     running_since = about(gettext_lazy("running since"), shown.when)
     died = about(gettext_lazy("died"), shown.when)
     succeeded = about(gettext_lazy("succeeded"), shown.when)
@@ -132,7 +132,7 @@ class RedisJobAdmin(JobFailures):
     job_id = column(gettext_lazy("id"), lambda row: display.identity(row.id))
     args = about(gettext_lazy("positional arguments"), lambda seen: shown.arguments(seen)[0])
     kwargs = about(gettext_lazy("keyword arguments"), lambda seen: shown.arguments(seen)[1])
-    output = column(gettext_lazy("logged and printed"), lambda row: shown.output(row.said))
+    output = column(gettext_lazy("logged and printed"), lambda row: shown.output(row.seen, row.said))
     errors = about(gettext_lazy("errors"), shown.errors)
     result = about(gettext_lazy("result"), shown.result)
     enqueued = about(gettext_lazy("enqueued"), lambda seen: shown.instant_of(seen.read()[0].enqueued))

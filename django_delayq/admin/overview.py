@@ -108,12 +108,17 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
         held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
+        dead = ledger.count_dead_each(conf.get_config().queues, facts.MOST_COUNTED + 1)
+        for jobs in redis.jobs if redis else ():
+            dead[jobs.queue] = dead.get(jobs.queue, 0) + jobs.dead
+        unknown = snapshot is not None and redis is None
+        told = list(facts.told(self, request, held, sum(dead.values()), complete=not unknown))
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
-            problems=_problems(snapshot, details=details), facts=list(facts.told(self, request, held, redis)),
-            charts=list(_charts(span)),
-            queues=_queues(redis, self._named_queue(request, held, redis)), workers=_workers(redis),
+            problems=_problems(snapshot, details=details), facts=told, headline=_headline(snapshot, told),
+            charts=list(_charts(span, complete=not unknown)), unknown=unknown,
+            queues=_queues(redis, dead, self._named_queue(request, held, redis)), workers=_workers(redis),
             servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
             places=self.places(request, "changelist"),
         )  # fmt: skip
@@ -146,8 +151,21 @@ def _problems(snapshot: Snapshot | None, *, details: bool) -> list[status.Proble
     return [] if snapshot is None else glance.problems_of(snapshot, details=details)
 
 
-def _charts(span: Span) -> Iterator[dict[str, Any]]:
-    """Yield what each chart shows, and the same as a table, the newest first."""
+def _headline(snapshot: Snapshot | None, told: Sequence[tuple[str, SafeString]]) -> tuple[str, str]:
+    """Return (tone, words) for a page without problems: no more than is true beside these facts, maybe nothing."""
+    tones = {tone for tone, _words in told}
+    if snapshot is not None and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
+        return "warn", _("No worker runs.")
+    if not told:
+        return "good", _("all is well")
+    return ("", "") if tones & {"bad", "warn"} else ("quiet", _("the workers keep up"))
+
+
+def _charts(span: Span, *, complete: bool) -> Iterator[dict[str, Any]]:
+    """Yield what each chart shows, and the same as a table, the newest first.
+
+    Unless it is `complete`, Redis has counted more in the last minutes: a sum of nothing is then unknown.
+    """
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)
     since = start + ((utcnow() - start) // step + 1 - span.number) * step
@@ -168,9 +186,13 @@ def _charts(span: Span) -> Iterator[dict[str, Any]]:
             "label": label,
             "bars": charts.bars(columns, TONES, NAMES, times, lambda number: f"{number:,.0f}"),
             "lines": charts.lines(waits, times, _seconds),
-            "sums": [(NAMES[name], TONES[name], sum(column.get(name, 0) for column in columns)) for name in TONES],
+            "sums": [(NAMES[name], TONES[name], _sum(columns, name) or (0 if complete else "?")) for name in TONES],
             "rows": rows[::-1],
         }  # fmt: skip
+
+
+def _sum(columns: Sequence[dict[str, int]], name: str) -> int:
+    return sum(column.get(name, 0) for column in columns)
 
 
 def _by_tone(tally: Tally) -> dict[str, int]:
@@ -183,13 +205,19 @@ def _by_tone(tally: Tally) -> dict[str, int]:
 
 
 def _seconds(value: float | None) -> str:
+    """Return "1.5 ms", "100 ms", "4.2 s", "100 s", "17 min" or "3 h": about two digits, narrow enough for an axis."""
     if value is None:
         return "–"
-    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s" if value < 60 else f"{value / 60:g} min"
+    if value >= 10:
+        return status.format_span(value)
+    number, unit = (value * 1000, "ms") if value < 1 else (value, "s")
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
-def _queues(redis: RedisView | None, shown: Callable[[str], SafeString]) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return a row for each queue: its name, points, jobs, the oldest, and what was done in a minute of late."""
+def _queues(
+    redis: RedisView | None, dead: dict[str, int], shown: Callable[[str], SafeString]
+) -> list[tuple[Any, list[tuple[str, Any]]]]:
+    """Return a row for each queue: its name, points, jobs, the oldest, what was done in a minute; `dead` by queue."""
     if redis is None:
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
@@ -207,7 +235,7 @@ def _queues(redis: RedisView | None, shown: Callable[[str], SafeString]) -> list
             (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
             (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
             (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('running')}", jobs.running),
-            (f"{of_jobs}: {_('dead')}", jobs.dead),
+            (f"{of_jobs}: {_('dead')}", facts.limited(dead[jobs.queue])),
             (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
             (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
         ]))  # fmt: skip

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from .. import declared
-from ..models import Run, Schedule
+from ..models import Run, Schedule, explain_wait
 from . import display, glance, paging
 from .base import Column, column
 from .durations import format_duration
@@ -131,7 +131,7 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         """Return whether it goes on, why not, and what is unusual."""
         return format_html(
             '{} {} {}<div class="delayq-note">{}</div>',
-            glance.state_badge(schedule),
+            glance.state_badge(schedule, getattr(schedule, "waits", "")),
             glance.marks(schedule),
             glance.origin_marks(schedule),
             glance.state_reason(schedule),
@@ -140,7 +140,9 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
     shown_recurrence = column(gettext_lazy("recurrence"), glance.recurrence_words)
     shown_next_due = column(
         gettext_lazy("next due"),
-        lambda schedule: glance.next_due(schedule, getattr(schedule, "redis", glance.Redis())),
+        lambda schedule: glance.next_due(
+            schedule, getattr(schedule, "redis", glance.Redis()), getattr(schedule, "waits", "")
+        ),
         ordering="state__next_due_at",
     )
     shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
@@ -219,7 +221,9 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
-        redis, health = glance.ask_redis([schedule]), glance.ask_health(details=details)
+        redis, notes = glance.ask_redis([schedule]), glance.read_notes()
+        health = glance.ask_health(notes, details=details)
+        waits = explain_wait(notes.held, (schedule.queue, schedule.task))
         return {
             "declaration": declared.declaration_of(schedule),
             "overrides": declared.overrides(schedule, duration=format_duration),
@@ -227,11 +231,12 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
             "details": details,
             "health": health,
             "problems": [each for each in (health or {}).get("problems", ()) if each.queue in ("", schedule.queue)],
-            "state": glance.state_badge(schedule),
+            "waits": waits,
+            "state": glance.state_badge(schedule, waits),
             "reason": glance.state_reason(schedule),
             "marks": glance.marks(schedule),
             "unmirrored": glance.is_unmirrored(schedule),
-            "next_due": glance.next_due(schedule, redis),
+            "next_due": glance.next_due(schedule, redis, waits),
             "outcome": glance.last_outcome(schedule),
             "recurrence": glance.recurrence_words(schedule),
             "runs": [
@@ -251,6 +256,17 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         super().save_related(request, form, *args, **kwargs)
         if "tags" in form.changed_data:
             form.instance.tags.put(form.instance, form.cleaned_data["tags"])
+
+    def construct_change_message(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> Any:
+        """Name the tags before and after an edit: no former definition has them."""
+        message = super().construct_change_message(request, form, *args, **kwargs)
+        if "tags" in form.changed_data:
+            both = form.initial.get("tags", ()), form.cleaned_data["tags"]
+            label = str(form.fields["tags"].label)
+            edit = "{} ({} → {})".format(label, *(", ".join(tags) or "–" for tags in both))
+            for fields in (each["changed"]["fields"] for each in message if "fields" in each.get("changed", ())):
+                fields[:] = [edit if name == label else name for name in fields]
+        return message
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""

@@ -17,6 +17,7 @@ from ..models.versions import moves_effective_from
 from ..words import describe, offer
 from .display import Html, block, relative
 from .durations import format_duration
+from .glance import is_task_missing
 
 SHOWN = 5
 
@@ -75,6 +76,8 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
     notes = []
     if not schedule.enabled:
         notes.append(_("It is not enabled: none of these will run."))
+    elif schedule.task and is_task_missing(schedule.task):
+        notes.append(_("task missing: will not run"))
     if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
         notes.append(_("Each run moves the following ones by as long as it takes."))
     if schedule.jitter:

@@ -7,23 +7,24 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from .. import explain
+from .. import explain, ledger
 from ..fields import utcnow
 from ..models import Control, Run, Schedule
 from ..plain import plain
 from ..timing.zone import get_zone
 from .audit import KINDS, Asked, Event, read
-from .base import BaseAdmin
-from .display import instant, status_badge, zone_of
+from .bulk import BulkActions
+from .display import Html, instant, status_badge, zone_of
 
 RUNS_SHOWN = 10
 #: So many acts are shown of before that time, and so many of the day after it.
 ACTS_SHOWN = 3
 
 
-class WhyPage(BaseAdmin):
+class WhyPage(BulkActions):
     """A page about one schedule, for whoever may view it."""
 
     def why_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -48,7 +49,8 @@ class WhyPage(BaseAdmin):
         return self.page(
             request, "schedule/why.html", _("Why did “%(name)s” run, or not?") % {"name": schedule.name}, typed=typed,
             lines=[plain(line) for line in lines], error=error, zone=schedule.timezone, runs=runs,
-            back=self.address("change", pk), places=self.places(request, "ask"),
+            back=self.address("change", pk), places=self.places(request, "ask"), pauses=self._pauses(request, schedule),
+            resume="" if schedule.enabled or not self.may(request, "resume", schedule) else self.address("resume", pk),
             events=self._acts(request, schedule, utcnow() if moment is None else moment.first),
         )  # fmt: skip
 
@@ -65,6 +67,14 @@ class WhyPage(BaseAdmin):
             }
             for run in inside.order_by("due_at")[:RUNS_SHOWN]
         ]
+
+    def _pauses(self, request: HttpRequest, schedule: Schedule) -> list[Html]:
+        """Return links to the pauses that keep the schedule waiting, for users who may change them."""
+        if not request.user.has_perm("django_delayq.change_control"):
+            return []
+        held = [row for row in ledger.held_back() if row.is_paused() and row.concerns(schedule.queue, schedule.task)]
+        link = '<a role="button" href="{}">{}</a>'
+        return [format_html(link, self.address("change", row.pk, model="control"), row) for row in held]
 
     def _acts(self, request: HttpRequest, schedule: Schedule, at: datetime) -> list[Event]:
         """Return what people did shortly before and after that time, of what this person may view, the newest first."""

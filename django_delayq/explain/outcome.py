@@ -76,8 +76,6 @@ def describe_run(run: Run, schedule: Schedule, zone: ZoneInfo) -> list[str]:
         lines.append(redact_text(why))
     if run.error:
         lines.append(_("Error: %(error)s") % {"error": redact_text(run.error.strip().splitlines()[-1])[:500]})
-    if run.generation != schedule.generation and Status(run.status) in (Status.SUCCEEDED, Status.FAILED):
-        lines.append(_("The definition has been edited since."))
     return lines
 
 

@@ -29,7 +29,7 @@ def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details:
     lines = [standing.headline(), *moment.notes]
     rows = _rows(schedule, moment)
     for row in rows[:MOST_ROWS]:
-        lines += describe_run(row, schedule, standing.zone)
+        lines += [*describe_run(row, schedule, standing.zone), *standing.edited_since(row)]
         if (row.status, row.reason) == (Status.SKIPPED, "overlap"):
             lines += _busy_with(standing, row)
     if len(rows) > MOST_ROWS:

@@ -10,8 +10,9 @@ from django.utils.translation import gettext as _
 
 from .. import chain, conf, handover, ledger, mirror, registry
 from ..broker import EntryView
+from ..declared.values import SWITCH, differing, from_json, values_of
 from ..exceptions import BrokerError, InvalidRecurrence
-from ..models import Condition, Run, Schedule
+from ..models import Condition, Definition, Run, Schedule, Status, explain_wait
 from ..rows import AnyRun
 from ..timing.point import known_ms
 from ..words import describe
@@ -47,6 +48,11 @@ class Standing:
         """What workers have begun of its chain, the oldest first."""
         return ledger.load_open_rows([self.schedule.pk]).get(self.schedule.pk, [])
 
+    @cached_property
+    def waits(self) -> str:
+        """What pauses of its queue and its task keep waiting; see `explain_wait`."""
+        return explain_wait(ledger.held_back(), (self.schedule.queue, self.schedule.task))
+
     @property
     def goes_on(self) -> bool:
         """True where it has a point to come, so that Redis should hold it."""
@@ -76,16 +82,20 @@ class Standing:
         schedule, reason = self.schedule, {"reason": _sentence(self.state.condition_reason)}
         if not schedule.enabled:
             said = f" ({schedule.pause_reason})" if schedule.pause_reason else ""
-            yield _("It is paused%(reason)s: no run starts. Resume it in the admin.") % {"reason": said}
+            user = _find_pauser(schedule)
+            said += " " + _("by %(user)s") % {"user": user} if user else ""
+            yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": said}
         if self.state.condition == Condition.PARKED:
             yield _("It is parked: %(reason)s Edit the schedule.") % reason
         elif self.state.condition == Condition.EXHAUSTED:
             yield _("It is exhausted: %(reason)s") % reason
-        for row in ledger.held_back():
-            if row.is_paused() and row.concerns(schedule.queue, schedule.task):
-                yield _("Held back by people: %(what)s: %(how)s.") % {"what": row, "how": row.standing}
+        if self.waits:
+            yield self.waits
         if registry.find_task(schedule.task) is None:
-            text = _("No installed app has the @task function %(task)s; workers that lack it hand it on.")
+            text = _(
+                "task missing: will not run. No installed app has the @task function %(task)s; workers that lack it "
+                "hand it on."
+            )
             yield text % {"task": schedule.task}
 
     def handed_over(self) -> Iterator[str]:
@@ -123,6 +133,8 @@ class Standing:
             )
         elif self.entry.generation != self.schedule.generation:
             text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+        elif score <= self.now and self.waits:
+            text = _("In Redis %(point)s has been due since %(score)s.")
         elif score <= self.now:
             text = _(
                 "In Redis %(point)s is due since %(score)s and nobody has claimed it. Does a worker run for queue "
@@ -134,10 +146,33 @@ class Standing:
             text = _("In Redis it waits for %(point)s.")
         return text % values
 
+    def edited_since(self, run: Run) -> Iterator[str]:
+        """Yield that the definition was edited after a run. A pause or a resumption is no edit."""
+        schedule = self.schedule
+        if run.generation == schedule.generation or run.status not in (Status.SUCCEEDED, Status.FAILED):
+            return
+        kept = Definition.objects.using(ledger.database()).of_generation(schedule.pk, run.generation)
+        if kept is None:
+            yield _("The schedule was changed since.")
+        elif any(unit is not SWITCH for unit in differing(from_json(kept.values), values_of(schedule))):
+            yield _("The definition has been edited since.")
+
     @property
     def held_point(self) -> datetime | None:
         """The due point that Redis has for the schedule."""
         return None if self.entry is None else known_ms(self.entry.point_ms)
+
+
+def _find_pauser(schedule: Schedule) -> str:
+    """Return the name of the user who paused a schedule; '' where it is not kept. See kept.py, Note [What is kept]."""
+    following: Schedule | Definition = schedule
+    for kept in Definition.objects.using(ledger.database()).filter(schedule=schedule.pk).order_by("-pk"):
+        if not kept.is_followed_by(following):
+            break
+        if kept.values["enabled"]:
+            return kept.by
+        following = kept
+    return ""
 
 
 def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) -> list[str]:
@@ -145,7 +180,7 @@ def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) ->
     standing = Standing(schedule, now, details=details)
     lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
     point = None
-    if standing.goes_on:
+    if standing.goes_on and registry.find_task(schedule.task) is not None:
         with suppress(InvalidRecurrence):
             point = chain.next_point(schedule, standing.state)
     if point is not None:
@@ -154,7 +189,7 @@ def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) ->
     last = rows.order_by("-due_at").first()
     if last is None:
         return [*lines, _("The ledger holds no run of it.")]
-    described = describe_run(last, schedule, standing.zone)
+    described = [*describe_run(last, schedule, standing.zone), *standing.edited_since(last)]
     return [*lines, _("The newest row of the ledger:"), *(f"  {line}" for line in described)]
 
 
@@ -171,6 +206,8 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
         lines.append(f"{shown(point.due_at, zone)}{notes}")
     if not schedule.enabled:
         lines.append(_("It is not enabled: none of these will run."))
+    elif registry.find_task(schedule.task) is None:
+        lines.append(_("task missing: will not run"))
     return lines or [_("There is no due point to come.")]
 
 

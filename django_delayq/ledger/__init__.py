@@ -7,7 +7,7 @@ from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
 from .closing import close_abandoned, close_orphan
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
-from .ended import EndKey, count_dead, delete_job, end_keys, load_ended, revive_job
+from .ended import EndKey, count_dead, count_dead_each, delete_job, end_keys, load_ended, revive_job
 from .horizon import lock_horizon
 from .instances import as_run, as_schedule
 from .jobs import (
@@ -56,7 +56,8 @@ from .states import settle_state, write_states
 __all__ = [
     "BATCH", "LAST_KEY", "OVERLOAD", "Batch", "EndKey", "HeldBack", "JobOutcome", "JobRow", "Load", "OldRun",
     "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "add_minute", "as_run", "as_schedule", "attempts_of",
-    "change_job", "check_tables", "close_abandoned", "close_orphan", "count_dead", "count_prunable", "count_up_to",
+    "change_job", "check_tables", "close_abandoned", "close_orphan", "count_dead",
+    "count_dead_each", "count_prunable", "count_up_to",
     "database", "delete_job", "end_keys", "find", "find_job", "find_prunable", "find_schedule", "forget_hours",
     "give_up_keys", "held_back", "keep_former", "leave_locked", "load_abandoned", "load_ended", "load_jobs",
     "load_oldest_open", "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "lock_horizon",

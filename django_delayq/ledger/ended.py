@@ -66,12 +66,17 @@ def load_ended(pks: Sequence[int], *, dead: bool) -> dict[int, Job]:
     return {row.pk: row for row in _jobs().filter(still, pk__in=pks)} if pks else {}
 
 
-def count_dead(queues: Sequence[str], most: int) -> int:
-    """Count the dead jobs of these queues, up to `most`, in one query.
+def count_dead_each(queues: Sequence[str], most: int) -> dict[str, int]:
+    """Count the dead jobs of each of these queues, up to `most`, in one query.
 
     Those that have expired count until they are deleted.
     """
-    return min(most, sum(count_up_to(most - 1, *map(_dead, queues)))) if queues else 0
+    return dict(zip(queues, count_up_to(most - 1, *map(_dead, queues)), strict=True)) if queues else {}
+
+
+def count_dead(queues: Sequence[str], most: int) -> int:
+    """Count the dead jobs of these queues together, up to `most`, as `count_dead_each` does."""
+    return min(most, sum(count_dead_each(queues, most).values()))
 
 
 def _as_read(job: Job) -> QuerySet[Job]:

@@ -9,7 +9,7 @@ are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receive
 from .alert import Alert
 from .bulk_action import BulkAction
 from .cancellation import Cancellation
-from .control import Control
+from .control import Control, explain_wait
 from .declaration import Declaration
 from .dismissal import Dismissal
 from .job import OPEN_JOBS, Job, JobStatus
@@ -28,5 +28,5 @@ from .tombstone import Tombstone
 __all__ = [
     "OPEN_JOBS", "Alert", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition",
     "Dismissal", "Job", "JobStatus", "Origin", "Output", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet",
-    "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "read_tags",
+    "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "explain_wait", "read_tags",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """What people hold back: a queue or a task that is paused, a queue of which only so many run at a time."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -70,15 +71,18 @@ class Control(PrimaryModel):
     @property
     def standing(self) -> str:
         """What it holds back now, in words; '' for nothing."""
-        words = []
-        if self.is_paused():
-            until = _("until %(time)s") % {"time": _shown(self.until)} if self.until else ""
-            user = _("by %(user)s") % {"user": self.changed_by} if self.changed_by else ""
-            said = ", ".join(filter(None, [until, self.reason, user]))
-            words.append(f"{_('paused')} ({said})" if said else str(_("paused")))
-        if self.most is not None:
-            words.append(_("%(count)d at a time") % {"count": self.most})
-        return ", ".join(words)
+        limit = "" if self.most is None else _("%(count)d at a time") % {"count": self.most}
+        return ", ".join(filter(None, [self.pause, limit]))
+
+    @property
+    def pause(self) -> str:
+        """The pause in words, such as "paused (smtp down) by admin"; '' while there is none."""
+        if not self.is_paused():
+            return ""
+        until = _("until %(time)s") % {"time": _shown(self.until)} if self.until else ""
+        reason = f"({self.reason})" if self.reason else ""
+        user = _("by %(user)s") % {"user": self.changed_by} if self.changed_by else ""
+        return " ".join(filter(None, [str(_("paused")), until, reason, user]))
 
     def concerns(self, queue: str, task: str) -> bool:
         """Say whether this is about what runs in this queue, or is of this task."""
@@ -113,3 +117,14 @@ class Control(PrimaryModel):
     def is_paused(self, now: datetime | None = None) -> bool:
         """Say whether nothing of it starts at that time, by default now."""
         return self.paused and (self.until is None or self.until > (now or utcnow()))
+
+
+def explain_wait(rows: Iterable[Control], of: tuple[str, str] | None = None) -> str:
+    """Return "waits: queue mail is paused (smtp down) by admin"; '' where none of the rows is a pause.
+
+    With `of`, a queue and a task, only pauses of these count. A limit is not a pause. Each page and command that
+    explains why due work does not start uses these words.
+    """
+    held = [row for row in rows if row.is_paused() and (of is None or row.concerns(*of))]
+    pauses = [_("%(what)s is %(how)s") % {"what": row, "how": row.pause} for row in held]
+    return _("waits: %(pauses)s") % {"pauses": "; ".join(pauses)} if pauses else ""

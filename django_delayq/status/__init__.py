@@ -4,9 +4,12 @@ Changes nothing. Works where Redis or the database is down: it then says so, and
 """
 
 from .as_json import as_dict
-from .judge import exit_status, judge
+from .judge import exit_status, find_remarks, format_span, judge
 from .looking import look, look_quickly
 from .shown import as_lines
 from .snapshot import Problem, Snapshot
 
-__all__ = ["Problem", "Snapshot", "as_dict", "as_lines", "exit_status", "judge", "look", "look_quickly"]
+__all__ = [
+    "Problem", "Snapshot", "as_dict", "as_lines", "exit_status", "find_remarks", "format_span", "judge", "look",
+    "look_quickly",
+]  # fmt: skip

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import OVERLOAD, Load
+from ..models import Control, explain_wait
 from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, ServerView, Snapshot
 
 MAX_LAG_SECONDS = 60.0
@@ -32,6 +33,18 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
     return [*problems, *_definitions(snapshot)]
+
+
+def find_remarks(redis: RedisView | None, held: Iterable[Control], failing: int) -> Iterator[tuple[str, str]]:
+    """Yield (tone, words) of what is no problem, but refutes "All is well": no worker, pauses, schedules that fail."""
+    if redis is not None and not any(worker.live for worker in redis.workers):
+        yield "warn", _("No worker runs.")
+    waits = explain_wait(held)
+    if waits:
+        yield "warn", waits
+    if failing:
+        text = ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing)
+        yield "bad", text % {"count": _counted(failing)}
 
 
 def exit_status(problems: Iterable[Problem]) -> int:
@@ -120,10 +133,10 @@ def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
             "In queue %(queue)s something has been due for %(span)s, more than %(most)g s. If its workers are busy, "
             "start more of them or with more threads; else look at their log."
         )
-        yield Problem("overdue", text % {"queue": queue, "span": _span(oldest), "most": max_lag}, queue=queue)
+        yield Problem("overdue", text % {"queue": queue, "span": format_span(oldest), "most": max_lag}, queue=queue)
 
 
-def _span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """Return "95 s", "17 min" or "16 h"."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
@@ -152,7 +165,7 @@ def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Ite
                 "jobs in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
                 count,
             )
-            values = {"queue": queue, "span": _span(jobs.oldest_ready or 0.0), "count": count}
+            values = {"queue": queue, "span": format_span(jobs.oldest_ready or 0.0), "count": count}
             yield Problem("jobs_without_worker", text % values, queue=queue)
 
 

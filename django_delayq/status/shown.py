@@ -8,6 +8,7 @@ from ..ledger import Load
 from ..mirror import Drift
 from ..pruning import LastPass
 from .as_json import last_hour
+from .judge import find_remarks
 from .snapshot import (
     MOST_COUNTED,
     Comparison,
@@ -44,9 +45,14 @@ def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
         lines += _table(["Jobs", "waiting", "ready", "running", "dead", "oldest ready"], _jobs(snapshot.redis.jobs))
     if snapshot.last_hour:
         lines += _table(["Last hour", "kind", "p50", "p95", "p99", "ended"], _counted(snapshot.last_hour))
+        if snapshot.redis is None:
+            lines.append((PLAIN, "The last minutes are not known: Redis does not answer."))
     lines.append((PLAIN, ""))
     if not problems:
-        return [*lines, (GOOD, "All is well.")]
+        failing = snapshot.database and snapshot.database.failing
+        found = find_remarks(snapshot.redis, snapshot.held_back or (), failing.count if failing else 0)
+        remarks = [(BAD if tone == BAD else PLAIN, words) for tone, words in found]
+        return [*lines, *(remarks or [(GOOD, "All is well.")])]
     lines.append((BAD, "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"))
     return [*lines, *((BAD, f"  {problem.code}: {problem.message}") for problem in problems)]
 
@@ -68,7 +74,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if compared is not None and compared.pruned is not None:
         yield "Pruned", _pruned(compared.pruned)
     if database is not None:
-        yield from _counts(database)
+        yield from _counts(database, "are below" if redis is not None else "are not known")
 
 
 def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
@@ -81,7 +87,7 @@ def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
         yield "Swept", _swept(compared.drift)
 
 
-def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:
+def _counts(database: DatabaseView, in_redis: str) -> Iterator[tuple[str, str]]:
     yield "Parked", _named(database.parked)
     yield "Failing", _named(database.failing)
     if database.refused is not None and database.refused.count:
@@ -92,7 +98,7 @@ def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:
         NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items()),
     )
     if database.dead_jobs:
-        yield "Dead jobs", f"{_number(database.dead_jobs)} in the database; those in Redis are below"
+        yield "Dead jobs", f"{_number(database.dead_jobs)} in the database; those in Redis {in_redis}"
 
 
 def _server(server: ServerView) -> str:

@@ -53,9 +53,8 @@ def _cron(cron: Cron) -> str:
 
 
 def _instant(instant: datetime) -> str:
-    if instant.microsecond:
-        return f"{instant:%Y-%m-%d %H:%M:%S.%f} UTC"
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC" if instant.second else f"{instant:%Y-%m-%d %H:%M} UTC"
+    precise = instant.second or instant.microsecond
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC" if precise else f"{instant:%Y-%m-%d %H:%M} UTC"
 
 
 def _duration(duration: timedelta) -> str:

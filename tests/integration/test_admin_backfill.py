@@ -46,6 +46,13 @@ def test_the_page_asks_for_a_time_then_shows_the_points_and_writes_nothing(boss)
     assert Run.objects.count() == 3
 
 
+def test_a_schedule_in_utc_has_one_column_of_times(boss):
+    for zone, columns in (("UTC", 0), ("Europe/Riga", 1)):
+        page = boss.get(url(hourly(name=zone, timezone=zone)), TIME).content.decode()
+        assert page.count('<th scope="col">UTC</th><th scope="col">UTC</th>') == 0
+        assert page.count(f'<th scope="col">{zone}</th><th scope="col">UTC</th>') == columns
+
+
 def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
     schedule = hourly()
     strict = Client(enforce_csrf_checks=True)

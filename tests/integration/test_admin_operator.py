@@ -108,8 +108,11 @@ def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
     page = boss.get(GLANCE)
     assert f'<a href="{NOW}">1 run keeps losing its worker</a>' in page.content.decode()
     assert "1 dead job" in text_of(page), "one that Redis has, too"
-    assert f'<a href="/admin/django_delayq/control/{row.pk}/change/">queue mail</a>' in page.content.decode()
-    said = re.compile(r"queue mail ?: paused \(no provider, by ann\), 3h( \d+s)? ago")
+    assert (
+        f'<a href="/admin/django_delayq/control/{row.pk}/change/">waits: queue mail is paused (no provider) by ann</a>'
+        in page.content.decode()
+    )
+    said = re.compile(r"waits: queue mail is paused \(no provider\) by ann ?, 3h( \d+s)? ago")
     assert said.search(text_of(page))
     shown = client_for("view_schedule").get(GLANCE)
     assert said.search(text_of(shown)) and "/control/" not in shown.content.decode(), "no way there"

@@ -212,7 +212,7 @@ def test_the_second_of_two_equal_times_is_kept_by_a_save_and_the_first_is_meant_
 def test_a_vanished_task_is_shown_and_its_schedule_can_be_opened_and_paused(boss):
     schedule = make()
     Schedule._base_manager.update(task="tests.app.tasks.gone")
-    assert "task not installed" in boss.get(LIST).content.decode()
+    assert "task missing: will not run" in boss.get(LIST).content.decode()
     page = boss.get(change_url(schedule)).content.decode()
     assert '<option value="tests.app.tasks.gone">not installed</option>' in page
     assert '<option value="tests.app.tasks.noop">Do nothing.</option>' in page

@@ -288,7 +288,7 @@ def test_neither_both_nor_none_can_be_named():
 def test_a_limit_outlives_a_pause_and_is_one_row():
     controls.limit("mail", 3, by="ann")
     controls.pause("mail", reason="full disk", by="bob")
-    assert Control.objects.get().standing == "paused (full disk, by bob), 3 at a time"
+    assert Control.objects.get().standing == "paused (full disk) by bob, 3 at a time"
     controls.resume("mail", by="ann")
     assert Control.objects.get().standing == "3 at a time"
 
@@ -322,11 +322,11 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
     snapshot = status.look_quickly()
     problems = [problem.code for problem in status.judge(snapshot)]
     assert "overdue" not in problems
-    assert ("", "Held back  queue mail: paused (full disk, by bob)") in status.as_lines(snapshot, [])
+    assert ("", "Held back  queue mail: paused (full disk) by bob") in status.as_lines(snapshot, [])
     [told] = json.loads(json.dumps(status.as_dict(snapshot, [])))["held_back"]
     assert (told["kind"], told["name"], told["paused"], told["reason"]) == ("queue", "mail", True, "full disk")
     lines = " ".join(explain.explain_state(row, utcnow()))
-    assert "Held back by people: queue mail: paused (full disk, by bob)." in lines
+    assert "waits: queue mail is paused (full disk) by bob" in lines
     controls.resume("mail")
     assert "overdue" in [problem.code for problem in status.judge(status.look_quickly())]
 
@@ -352,7 +352,7 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert 'value="mail"' in form
     boss.post(ADD, TYPED)
     row = Control.objects.get()
-    assert row.standing.startswith("paused (full disk, by ")
+    assert row.standing.startswith("paused (full disk) by ")
     assert ledger.read_held_back().queues == {"mail": "full disk"}
     assert "full disk" in text_of(boss.get(LIST))
     assert boss.get(f"{ADD}?name=mail&paused=on").url == f"{LIST}{row.pk}/change/"
