@@ -12,11 +12,11 @@ import pytest
 from django.core import mail
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import CommandError, call_command
-from django.db import connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from django_delayq import alerts, checks, conf, controls, failpoints
 from django_delayq.alert_settings import parse, parse_quiet
-from django_delayq.alerts import looking, matters
+from django_delayq.alerts import looking, matters, sending
 from django_delayq.exceptions import DeliveryFailed
 from django_delayq.fields import utcnow
 from django_delayq.jobs.aliases import durable_alias
@@ -401,6 +401,30 @@ def test_what_was_sent_or_was_never_told_is_not_sent(told, receiver):
     change(told, MAIL=False)
     assert not alerts.deliver(key, "opened", "mail")
     assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize("failures", [2, 99])
+def test_a_message_is_sent_once_though_its_note_fails(told, receiver, monkeypatch, caplog, failures):
+    monkeypatch.setattr(sending, "NOTE_PAUSES_SECONDS", (0.0,) * 3)
+    change(told, MAIL=False)
+    failing()
+    look(2)
+    writes = []
+
+    def refuse(execute, sql, params, many, context):
+        if sql.startswith('UPDATE "django_delayq_alert"'):
+            writes.append(sql)
+            if len(writes) <= failures:
+                raise OperationalError("database is locked")
+        return execute(sql, params, many, context)
+
+    alert = Alert.objects.get()
+    with connection.execute_wrapper(refuse):
+        assert alerts.deliver(str(alert.pk), "opened", "webhook")
+    alert.refresh_from_db()
+    assert len(receiver.requests) == 1
+    assert (len(writes), bool(alert.sent)) == ((3, True) if failures == 2 else (4, False))
+    assert ("was sent, and its row does not say so" in caplog.text) is not alert.sent
 
 
 def test_a_redirect_is_not_followed_and_a_host_that_is_not_listed_gets_nothing(receiver):
