@@ -11,12 +11,14 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import ValidationError
 from django.db import DataError
+from django.db.models import Field, IntegerField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from ..validators import is_storable
+from .formfields import WholeNumberField
 
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
@@ -60,6 +62,12 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             if request.GET.keys() <= {ERROR_FLAG}:
                 raise
             raise IncorrectLookupParameters from error
+
+    def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> Any:
+        """Return the field of a form; that of a whole number takes digits only."""
+        if isinstance(db_field, IntegerField):
+            kwargs["form_class"] = WholeNumberField
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def route(self, route: str, view: View, name: str) -> URLPattern:
         """Return the pattern of a page for whoever is logged in."""

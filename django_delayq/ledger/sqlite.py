@@ -44,7 +44,8 @@ def prepare(connection: BaseDatabaseWrapper) -> list[str]:
 
 
 def _options(connection: BaseDatabaseWrapper) -> dict[str, Any]:
-    return connection.settings_dict.setdefault("OPTIONS", {})
+    options: dict[str, Any] = connection.settings_dict.setdefault("OPTIONS", {})
+    return options
 
 
 def _is_wal(name: str) -> bool:
