@@ -3,6 +3,7 @@
 Every id, with what to do, stands in the table of docs/reference.md.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,7 +21,7 @@ from .exceptions import BrokerError
 from .fields import utcnow
 from .isolation import isolation_of
 from .jobs.aliases import durable_alias, keepers_of
-from .ledger.sqlite import lacking
+from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from .spelling import did_you_mean
 
@@ -49,9 +50,9 @@ def connect() -> None:
     """Register every check once."""
     for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_dead_jobs, check_alerts):
         checks.register(check, "delayq")
-    for check in (check_mirror, check_server):
+    for check in (check_mirror, check_server, check_sqlite):
         checks.register(check, "delayq", deploy=True)
-    for check in (check_commands, check_isolation, check_routers, check_sqlite, check_declared):
+    for check in (check_commands, check_isolation, check_routers, check_declared):
         checks.register(check, "delayq")
 
 
@@ -219,10 +220,7 @@ def check_server() -> Found:
         yield checks.Info(message, hint=hint, id="delayq.I001")
 
 
-_HINT = (
-    'Set in DATABASES: "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA '
-    'journal_mode=WAL; PRAGMA synchronous=NORMAL;"}. For more than a few workers use PostgreSQL.'
-)
+_HINT = f'Set in DATABASES: "OPTIONS": {json.dumps(WANTED)}. For more than a few workers use PostgreSQL.'
 
 
 @_check
@@ -239,13 +237,9 @@ def check_routers() -> Found:
 
 @_check
 def check_sqlite() -> Found:
-    """Check that SQLite lets the writers of several processes wait for each other."""
+    """Check that SQLite lets the writers of web processes wait for workers, which set their own connections up."""
     connection = connections[ledger.database()]
-    name = str(connection.settings_dict["NAME"])
-    in_memory = ":memory:" in name or "mode=memory" in name
-    if not conf.get_config().mirror or connection.vendor != "sqlite" or in_memory:
-        return
-    missing = lacking(connection.settings_dict.get("OPTIONS", {}), name)
+    missing = lacking(connection) if conf.get_config().mirror else []
     if missing:
         message = (
             f'With these OPTIONS of the SQLite database {connection.alias!r} saves may fail with "database is locked" '

@@ -4,12 +4,16 @@ A host is compared as it stands in the address, with its port where it has one, 
 its name resolves to is the matter of whoever lists it. Redirects are not followed: they would lead past the list.
 """
 
+import socket
+import time
 from collections.abc import Collection, Mapping
-from http.client import HTTPException
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from threading import Timer
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from .exceptions import DeliveryFailed
 from .spelling import did_you_mean
@@ -24,7 +28,45 @@ class _Unredirected(HTTPRedirectHandler):
         """Have an answer that leads elsewhere be an error."""
 
 
-_open = build_opener(_Unredirected).open
+class _Deadline(HTTPConnection):
+    """Its timeout is for the whole request: a socket's own begins anew with each byte that a receiver drips."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._until = time.monotonic() + (self.timeout or 0.0)
+
+    def getresponse(self) -> HTTPResponse:
+        watch = Timer(self._until - time.monotonic(), _cut, (self.sock,))
+        watch.daemon = True
+        watch.start()
+        try:
+            return super().getresponse()
+        finally:
+            watch.cancel()
+            if time.monotonic() >= self._until:
+                raise TimeoutError
+
+
+def _cut(sock: socket.socket) -> None:
+    with suppress(OSError):  # it is closed
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of TLS, which would change what another thread reads
+
+
+class _Bounded:
+    def do_open(self, http_class: type[HTTPConnection], *args: Any, **kwargs: Any) -> HTTPResponse:
+        bounded = type("Bounded", (_Deadline, http_class), {})
+        return super().do_open(bounded, *args, **kwargs)  # type: ignore[misc,no-any-return]
+
+
+class _HTTP(_Bounded, HTTPHandler):  # type: ignore[misc]
+    pass
+
+
+class _HTTPS(_Bounded, HTTPSHandler):  # type: ignore[misc]
+    pass
+
+
+_open = build_opener(_Unredirected, _HTTP, _HTTPS).open
 
 
 def _is_plain(url: str) -> bool:
@@ -56,7 +98,7 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection[str], timeout_seconds: float) -> None:
-    """Post a body; returns when the answer is one of success (2xx). Each step of the network has so long.
+    """Post a body; return when the answer is one of success (2xx), or fail when this time is over.
 
     Raises:
         DeliveryFailed: The host is not listed, does not answer in time, or answers otherwise. Its message has the host,

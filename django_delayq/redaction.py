@@ -39,6 +39,10 @@ SHORTEST_SOUGHT = 4
 SHORTEST_LINE = 8
 #: What is read of a text that is longer, from its end.
 MOST_READ = 1_000_000
+#: So few secrets are first looked for one by one, which is quicker where the text has none of them.
+MOST_SOUGHT_ALONE = 100
+#: Characters that are compared with secrets, and 100 for each comparison; what comes after them is hidden.
+MOST_COMPARED = 1_000_000_000
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s\"'<>]*@")
@@ -95,12 +99,11 @@ def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
     """Return a message or traceback as it may be shown.
 
     Hidden are these secrets as they are or as Python, JSON and URLs write them, credentials in URLs, and the values of
-    pairs such as `password=x`, `"token": "x"` and `Authorization: Bearer x`. Of more than `MOST_READ` characters only
-    the end is returned. What a task puts into its message by other words is not recognised.
+    pairs such as `password=x`, `"token": "x"` and `Authorization: Bearer x`. Secrets have at least `SHORTEST_SOUGHT`
+    characters. Of more than `MOST_READ` characters only the end is returned. What a task puts into its message by other
+    words is not recognised.
     """
-    text = text[-MOST_READ:]
-    for secret in sorted({spelling for value in secrets for spelling in _spellings(value)}, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    text = _hide_known(text[-MOST_READ:], {spelling for value in secrets for spelling in _spellings(value)})
     if text.isascii():  # else the case of a letter is not that simple
         lowered = text.lower()
         if not any(trace in lowered for trace in _TRACES):
@@ -159,6 +162,29 @@ def _written(value: str) -> set[str]:
     as_json = json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]
     in_urls = (write(value, safe, errors="replace") for write in (quote, quote_plus) for safe in ("", "/"))
     return {*as_python, *as_json, *in_urls}
+
+
+def _hide_known(text: str, known: set[str]) -> str:
+    """Return the text without these, in one pass however many they are; also without those that overlap."""
+    if len(known) <= MOST_SOUGHT_ALONE:
+        known = {each for each in known if each in text}
+    if not known:
+        return text
+    lengths: dict[str, list[int]] = {}
+    for length, begin in sorted({(len(each), each[:SHORTEST_SOUGHT]) for each in known}, reverse=True):
+        lengths.setdefault(begin, []).append(length)
+    parts, done, end, compared = list[str](), 0, 0, 0
+    for at in range(len(text)):
+        for length in lengths.get(text[at : at + SHORTEST_SOUGHT], ()):
+            compared += 100 + length
+            if text[at : at + length] in known:
+                if at >= end:
+                    parts += text[done:at], HIDDEN
+                done = end = max(end, at + length)
+                break
+        if compared > MOST_COMPARED:
+            return "".join(parts) + (text[done:at] + HIDDEN if at >= end else "")
+    return "".join(parts) + text[done:]
 
 
 def _hide_pairs(text: str) -> str:

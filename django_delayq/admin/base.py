@@ -6,13 +6,19 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
+from django.contrib.admin.views.main import ERROR_FLAG
+from django.core.exceptions import ValidationError
+from django.db import DataError
+from django.db.models import Field, IntegerField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from ..validators import is_storable
+from .formfields import WholeNumberField
 
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
@@ -41,7 +47,27 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Say whether a list may be filtered like this; where it may not, Django answers with 400."""
-        return lookup.partition("__")[0] not in self.hidden_columns and super().lookup_allowed(lookup, value, request)
+        column, *others = lookup.split("__")
+        refused = column in self.hidden_columns or not {"regex", "iregex"}.isdisjoint(others)
+        return not refused and super().lookup_allowed(lookup, value, request)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list; a value that no column can be compared with is refused as Django refuses a wrong lookup.
+
+        Django looks for wrong values before it asks the database, which finds dates before year 1 and large numbers.
+        """
+        try:
+            return super().get_changelist_instance(request)
+        except (ArithmeticError, AttributeError, DataError, TypeError, ValueError, ValidationError) as error:
+            if request.GET.keys() <= {ERROR_FLAG}:
+                raise
+            raise IncorrectLookupParameters from error
+
+    def formfield_for_dbfield(self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
+        """Return the field of a form; that of a whole number takes digits only."""
+        if isinstance(db_field, IntegerField):
+            kwargs["form_class"] = WholeNumberField
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def route(self, route: str, view: View, name: str) -> URLPattern:
         """Return the pattern of a page for whoever is logged in."""

@@ -23,6 +23,8 @@ _LENGTH_OF = {name: length for length, names in _UNITS for name in names}
 _PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-zµ]+)\s*,?")
 #: What Django reads of it, but for 15:00, which may be hours or minutes.
 _STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,12}|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,6})?")
+#: Two numbers, as one writes with a decimal point or with one between thousands; `0.250` is only one of them.
+_AMBIGUOUS = re.compile(r"(?<![\w:.])[1-9][0-9]{0,2}\.[0-9]{3}(?![0-9])")
 
 
 def format_duration(value: timedelta, parts: int | None = None) -> str:
@@ -46,7 +48,10 @@ def parse_duration(text: str) -> timedelta:
     Raises:
         ValueError: The text is none of these, or out of range; the message says what to write.
     """
-    wanted = text.strip().lower()
+    wanted = text.strip().lower().removeprefix("every ")
+    if _AMBIGUOUS.search(wanted):
+        message = _("“%(text)s” has a point that may be one between thousands. Write 1000 or 1.5, for example.")
+        raise ValueError(message % {"text": text.strip()})
     try:
         value = _read(wanted)
     except OverflowError:

@@ -4,7 +4,7 @@ Whoever may view runs may view it; running again and dismissing need what "Run n
 is for `job_failures.py` to say.
 """
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
@@ -280,6 +280,6 @@ def _title(group: RunGroup) -> str:
 def _instant(text: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo is not None else None
+    except (ValueError, OverflowError):
         return None
-    return found if found.tzinfo is not None else None

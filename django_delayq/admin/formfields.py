@@ -4,6 +4,7 @@ Turns text into values and back; whether the values make a schedule is for the m
 """
 
 import json
+import re
 from collections.abc import Container
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
@@ -15,6 +16,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from .. import conf, handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence
@@ -43,6 +45,15 @@ class DurationField(forms.Field):
             return parse_duration(value) if value and value.strip() else None
         except ValueError as error:
             raise ValidationError(str(error), code="invalid") from None
+
+
+class WholeNumberField(forms.IntegerField):
+    """Digits. Django reads `1.000` as 1, which is a thousand where German is written."""
+
+    re_decimal = re.compile(r"(?!)")
+    default_error_messages = {
+        "invalid": gettext_lazy("Enter a whole number of digits only, such as 1000, without a point or comma.")
+    }
 
 
 class TagsField(forms.CharField):

@@ -2,8 +2,9 @@
 
 Note [Delivered]
 A message has an id that all its attempts share, `<key of the row>.opened` or `….recovered`. It is sent, then noted as
-sent; who dies in between has it sent once more. So it arrives at least once, and whoever receives it can tell a second
-one by its id: the webhook by `webhook-id`, mail by its Message-ID.
+sent; a worker that dies in between sends it once more. So it arrives at least once, and its receiver recognises a
+second one by its id: the webhook by `webhook-id`, mail by its Message-ID. Where the database does not take the note,
+the note alone is tried again, and then given up: the job succeeds all the same, since its failure would send again.
 
 The webhook is signed as https://www.standardwebhooks.com has it: HMAC-SHA256 of id, time and body, by a secret that
 both sides know. The time is that of the attempt, so that a receiver may refuse what is old.
@@ -13,6 +14,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,8 +22,8 @@ from email.utils import parseaddr
 from typing import Any
 
 from django.core.mail import EmailMessage
-from django.db import transaction
-from django.db.models import Q
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from .. import conf, ledger
@@ -34,7 +36,11 @@ from ..plain import iso
 from ..status import Snapshot
 from .states import find_jobs
 
+logger = logging.getLogger("django_delayq.worker")
+
 TIMEOUT_SECONDS = 10.0
+#: Pauses between the tries to note what was sent; its job has `states.TIMEOUT_SECONDS` in all.
+NOTE_PAUSES_SECONDS = (0.1, 1.0, 5.0)
 #: What nobody has taken for so long is not sent any more by a command; its jobs have given up by then too.
 MOST_AGE, MOST_PENDING = timedelta(days=1), 100
 
@@ -51,12 +57,25 @@ def deliver(key: str, what: str, channel: str) -> bool:
     if alerts is None or channel not in alerts.channels or row is None or not _was_told(row, what) or name in row.sent:
         return False
     CHANNELS[channel](row, what, alerts)
+    for pause in (*NOTE_PAUSES_SECONDS, None):
+        try:
+            _note_sent(rows, name)
+            break
+        except DatabaseError:
+            connections[rows.db].close_if_unusable_or_obsolete()
+            if pause is None:
+                logger.exception("The message %s of the alert %s was sent, and its row does not say so.", name, key)
+            else:
+                time.sleep(pause)
+    return True
+
+
+def _note_sent(rows: QuerySet[Alert], name: str) -> None:
     with transaction.atomic(using=rows.db):
         locked = rows.select_for_update().first()
         if locked is not None:
             locked.sent[name] = iso(utcnow())
             locked.save(update_fields=["sent"])
-    return True
 
 
 def deliver_pending(snapshot: Snapshot) -> list[str]:

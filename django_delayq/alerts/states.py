@@ -28,7 +28,7 @@ DAYS_KEPT = 90
 #: Looks are not quite `EVERY` apart.
 HELD = 0.8
 #: A message that nobody takes is tried for about half a day.
-ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 60
+ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
 
 Key = tuple[str, str]
 

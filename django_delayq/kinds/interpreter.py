@@ -16,10 +16,11 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.db import connections
 
-from .. import capture, conf, registry, tracing
+from .. import capture, conf, ledger, registry, tracing
 from ..compat import AnyTask
 from ..context import EXECUTING
 from ..exceptions import TaskCancelled, TaskTimeout
+from ..ledger import sqlite
 from .base import Held
 from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
@@ -73,6 +74,7 @@ class Interpreter:
 
     def serve(self) -> None:
         """Get ready, say so, and make the one call that comes, if one does."""
+        sqlite.prepare(connections[ledger.database()])
         registry.get_tasks()
         connections.close_all()
         signal.signal(signal.SIGUSR1, self._interrupted)

@@ -5,15 +5,22 @@ Under a supervisor each worker listens on a port of the loopback interface that 
 its channel. The supervisor, which has the port that the command names, asks all of them and tells what they say, each
 with the label `process`, its number. So Prometheus sees counters that begin anew where a process was replaced, and
 nothing else: a sum over `process` stays what it is. A process that only drains is not asked any more.
+
+Note [A few connections]
+The port is open in the process that works, and must not take the descriptors of its tasks. At most MOST_CONNECTIONS are
+open. When all are taken, a new one closes the one that has waited the longest without a request, so that idle
+connections do not keep probes out.
 """
 
 import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from django.db import connections
 
@@ -28,6 +35,10 @@ logger = logging.getLogger("django_delayq.worker")
 #: Whoever sends or reads nothing for so long is let go.
 TIMEOUT_SECONDS = 10.0
 LOOPBACK = "127.0.0.1"
+#: See Note [A few connections].
+MOST_CONNECTIONS = 8
+#: Pause after an accept that failed, and the longest wait for room. Nothing else is accepted in that time.
+PAUSE_SECONDS = 0.5
 
 
 Pages = Mapping[str, Callable[[], Page]]
@@ -71,6 +82,7 @@ class Server:
             timeout = TIMEOUT_SECONDS
 
             def do_GET(self) -> None:
+                self.server.idle.pop(self.request, None)  # type: ignore[attr-defined]
                 _answer(self, pages)
 
             do_HEAD = do_GET
@@ -78,11 +90,7 @@ class Server:
             def log_message(self, text: str, *args: object) -> None:
                 logger.debug(text, *args)
 
-        class Listener(ThreadingHTTPServer):
-            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            daemon_threads = True
-
-        self._http = Listener((host, port), Handler)
+        self._http = _Listener((host, port), Handler)
         self.port: int = self._http.server_address[1]
         self._thread = threading.Thread(target=self._http.serve_forever, name="delayq-metrics", daemon=True)
         os.register_at_fork(after_in_child=self._http.socket.close)  # a task's child keeps no port
@@ -94,6 +102,55 @@ class Server:
     def __exit__(self, *error: object) -> None:
         self._http.shutdown()
         self._http.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    """See Note [A few connections]."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        #: The connections that have sent no request yet, the oldest first.
+        self.idle: dict[Any, None] = {}
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(PAUSE_SECONDS)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        if not self.room.acquire(blocking=False):
+            with suppress(StopIteration, RuntimeError, OSError):  # another thread closes or answers it
+                next(iter(self.idle)).shutdown(socket.SHUT_RDWR)
+            if not self.room.acquire(timeout=PAUSE_SECONDS):
+                return False
+        self.idle[request] = None
+        return True
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._leave(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._leave(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("A request of %s failed.", client_address, exc_info=True)
+
+    def _leave(self, request: Any) -> None:
+        self.idle.pop(request, None)
+        self.room.release()
 
 
 @tracing.quiet()

@@ -134,7 +134,12 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
 
 def _offer(typed: str) -> str:
     found = offer(typed)
-    return "" if found is None else " " + _("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
+    if found is None:
+        return ""
+    every = found[0].removeprefix("@every ")
+    if every != found[0]:
+        return " " + _("This is an interval: choose that kind, and write %(every)s.") % {"every": every}
+    return " " + _("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
 
 
 def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:

@@ -29,6 +29,8 @@ REFUSED_MACROS = {
 _LAST_CYCLE = (date(9600, 1, 1) - date(1970, 1, 1)).days * DAY
 
 _WORD = re.compile(r"\S+", re.ASCII)
+#: What a seventh field begins with; else the text is no expression of seven fields, but a phrase.
+_YEAR = re.compile(r"[*?]|[0-9]{4}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(MS|D|H|M|S)")
 _EVERY = re.compile(rf"\s*@EVERY\s+((?:{_DURATION.pattern})+)\s*", re.ASCII)
 _UNITS = {
@@ -89,7 +91,7 @@ def _split(text: str) -> list[str]:
         )
     if words[0].startswith("@"):
         return _macro(words)
-    if len(words) == 7:
+    if len(words) == 7 and _YEAR.match(words[6]):
         raise InvalidRecurrence(
             f"Seven fields: a year ({shown(words[6])}) is not supported. Leave it out, and bound the "
             "schedule with its start and end."

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
 
-from ..timing import Cron, Every, Once, Recurrence, Windowed
+from ..timing import Cron, Every, Once, Recurrence, Windowed, parse_every
 from .days import describe_days
 from .phrases import understand
 from .times import describe_times
@@ -21,7 +21,7 @@ def describe(recurrence: Recurrence) -> str:
     if isinstance(recurrence, Cron):
         return f"{_cron(recurrence)}, {recurrence.timezone}"
     if isinstance(recurrence, Every):
-        return _("every %(duration)s") % {"duration": _duration(recurrence.every)}
+        return _every(recurrence.every)
     if isinstance(recurrence, Once):
         return _("once at %(instant)s") % {"instant": _instant(recurrence.at)}
     if isinstance(recurrence, Windowed):
@@ -35,12 +35,19 @@ def describe(recurrence: Recurrence) -> str:
 
 
 def offer(text: str) -> tuple[str, str] | None:
-    """Return the cron expression that a phrase may mean, and its words without a zone; None where none is understood.
+    """Return the cron expression, or the `@every` of an interval, that a phrase may mean, and its words without a zone.
 
-    See `phrases`, Note [Phrases are offers].
+    None where none is understood. See `phrases`, Note [Phrases are offers].
     """
     expression = understand(text)
-    return None if expression is None else (expression, _cron(Cron(expression)))
+    if expression is None:
+        return None
+    every = parse_every(expression)
+    return expression, _cron(Cron(expression)) if every is None else _every(every)
+
+
+def _every(interval: timedelta) -> str:
+    return _("every %(duration)s") % {"duration": _duration(interval)}
 
 
 def _cron(cron: Cron) -> str:

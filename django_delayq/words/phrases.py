@@ -9,6 +9,7 @@ takes that or does not. So the grammar may be small, and generous: words between
 import re
 from collections.abc import Iterator
 
+from ..timing import parse_every
 from .sets import SHORTEST_RUN, runs
 
 #: What is longer is no phrase.
@@ -20,45 +21,93 @@ _WORD = re.compile(
 )
 #: What is passed over, and what means the same; a letter and a value stand for days of the week and times.
 _WORDS = {
-    "": "every each on the of month in a o'clock jeden jede jedem jedes alle am an der den dem des monats uhr immer",
+    "": "every each on the of month in a o'clock uhr "
+    "jeden jede jedem jedes alle am an der den dem des im monat monats immer",
     "at": "at um @", "and": "and und ,", "to": "to through bis - –", "last": "last letzten letzter",
-    "daily": "daily day täglich tag tage", "t12:0": "noon midday mittag", "t0:0": "midnight mitternacht",
+    "daily": "daily day täglich tag tage", "weekly": "weekly week wöchentlich woche wochen", "n2": "other",
+    "monthly": "monthly monatlich", "times": "times mal", "n1 times": "once einmal", "n2 times": "twice zweimal",
+    "d1": "first erste ersten erster", "d2": "zweite zweiten zweiter", "d3": "third dritte dritten dritter",
+    "d4": "fourth vierte vierten vierter", "d5": "fifth fünfte fünften fünfter",
+    "t12:0": "noon midday mittag", "t0:0": "midnight mitternacht",
     "second": "second sec sekunde sekunden", "minute": "minute min minuten",
     "hour": "hour hourly stunde stunden stündlich",
     "w1-5": "weekday workday werktag wochentag", "w0,6": "weekend wochenende", "w0": "sunday sun sonntag so",
     "w1": "monday mon montag mo", "w2": "tuesday tue tues dienstag di", "w3": "wednesday wed mittwoch mi",
     "w4": "thursday thu thur donnerstag do", "w5": "friday fri freitag fr", "w6": "saturday sat samstag sonnabend sa",
 }  # fmt: skip
-_SAME = {word: same for same, words in _WORDS.items() for word in words.split()}
+_NUMBERS = (
+    "one two three four five six seven eight nine ten eleven twelve",
+    "eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf",
+)
+_SAME = {word: same for same, words in _WORDS.items() for word in words.split()} | {
+    word: f"n{number}" for words in _NUMBERS for number, word in enumerate(words.split(), 1)
+}
 
-_DAYS = r"(?:daily|(?P<days>d(?:L|\d+)(?: and d(?:L|\d+))*)|(?P<weekdays>w[\d,-]+(?: (?:and|to) w[\d,-]+)*))"
+_DAYS = r"(?:daily|(?P<days>d(?:L|\d+)(?: and d(?:L|\d+))*)|(?P<weekdays>W(?: (?:and|to) W)*))".replace(
+    "W", r"w(?:\d(?:#\d|L)|[\d,-]+)"
+)
 _TIMES = r"(?P<times>(?:at n\d+|(?:at )?t\d+:\d+)(?: and (?:at )?[tn][\d:]+)*)"
 _RHYTHM = r"(?:n(?P<count>\d+) )?(?P<unit>(?<=\d )second|second$|minute|hour)"
 _SHAPES = tuple(
     re.compile(shape)
     for shape in (
-        f"{_RHYTHM}(?:(?: and)? {_DAYS})?", f"{_DAYS}(?: and)? {_TIMES}", f"{_TIMES}(?: and)? {_DAYS}", _TIMES,
+        f"{_RHYTHM}(?:(?: and)? {_DAYS})?", f"{_DAYS}(?:(?: and)? {_TIMES})?", f"{_TIMES}(?: and)? {_DAYS}", _TIMES,
     )
 )  # fmt: skip
+_INTERVAL = re.compile(r"n(\d+) (second|minute|hour|daily|weekly)")
+_OFTEN = re.compile(r"n(\d+) times (hour|daily)")
 _ROUNDS = {"second": 60, "minute": 60, "hour": 24}
 
 
 def understand(text: str) -> str | None:
     """Return the cron expression that a phrase may mean, None where it is none of those that are known.
 
-    Known are "every 15 minutes" and "at 9", "at 9:00 and 18:00", "9am", "noon", each with "daily", weekdays, a list or
-    a span of days of the week, or days of the month: "on the 1st and 15th", "on the last day of the month".
+    Known are "every 15 minutes", "twice a day" and "at 9", "at 9:00 and 18:00", "9am", "noon", each with "daily",
+    weekdays, a list or a span of days of the week, or days of the month: "on the 1st and 15th", "on the last day of the
+    month", "on the first Monday of the month"; days alone are at midnight. What no expression says, such as "every 90
+    seconds", is an interval: `@every 90s`.
     """
     phrase = " ".join(_canonical(text)) if len(text) <= LONGEST else ""
     phrase = re.sub(r"daily (n\d+(?: and n\d+)*)", lambda found: re.sub(r"n(?=\d)", "d", found[1]), phrase)
     phrase = phrase.replace("last daily", "dL")
+    if re.search("month|monat", text.casefold()):  # else "every second Monday" may mean every other week
+        phrase = re.sub(r"(d[1-5]|second|last) w([0-6])(?![\d,-])", _nth, phrase)
+    phrase = re.sub(r"(weekly (?=w)|monthly (?=[dw]))", "", phrase)
+    if found := _OFTEN.fullmatch(phrase):
+        return _often(int(found[1]), _ROUNDS["minute" if found[2] == "hour" else "hour"])
+    return _expression(phrase.replace("monthly", "d1")) or _interval(phrase)
+
+
+def _expression(phrase: str) -> str | None:
+    phrase = re.sub(r"(?<!\d )weekly", "w0", phrase)
     for shape in _SHAPES:
         if found := shape.fullmatch(phrase):
             parts = found.groupdict()
-            clock = _rhythm(parts) if parts.get("unit") else _clock(parts["times"] or "")
+            clock = _rhythm(parts) if parts.get("unit") else _clock(parts.get("times") or "t0:0")
             days = _days(parts.get("days") or "", parts.get("weekdays") or "")
             return f"{clock} {days}" if clock and days else None
     return None
+
+
+def _nth(found: re.Match[str]) -> str:
+    nth = {"second": "#2", "last": "L"}.get(found[1], f"#{found[1][1:]}")
+    return f"w{found[2]}{nth}"
+
+
+def _often(count: int, size: int) -> str | None:
+    """Return the expression of so many times in an hour or a day, None where they are not at even distances."""
+    if not count or size % count:
+        return None
+    step = "0" if count == 1 else "*" if count == size else f"*/{size // count}"
+    return f"{step} * * * *" if size == _ROUNDS["minute"] else f"0 {step} * * *"
+
+
+def _interval(phrase: str) -> str | None:
+    if not (found := _INTERVAL.fullmatch(phrase)):
+        return None
+    count, unit = int(found[1]), found[2][0]
+    every = f"@every {count * 7}d" if unit == "w" else f"@every {count}{unit}"
+    return every if parse_every(every) else None
 
 
 def _canonical(text: str) -> Iterator[str]:
@@ -106,14 +155,19 @@ def _days(days: str, weekdays: str) -> str | None:
         return f"{','.join(names)} * *" if known else None
     if not weekdays:
         return "* * *"
-    numbers: set[int] = set()
+    numbers, nth = set[int](), list[str]()
     for span in weekdays.split(" and "):
+        if "#" in span or "L" in span:
+            if " " in span:
+                return None
+            nth.append(span[1:])
+            continue
         ends = [_numbers(part) for part in span.split(" to ")]
         if len(ends) > 2:
             return None
         first, last = ends[0][0], ends[-1][-1]
         numbers |= set(ends[0]) if len(ends) == 1 else {(first + each) % 7 for each in range((last - first) % 7 + 1)}
-    return f"* * {','.join(_shown(run) for run in runs(sorted(numbers)))}"
+    return f"* * {','.join([*map(_shown, runs(sorted(numbers))), *nth])}"
 
 
 def _numbers(code: str) -> list[int]:

@@ -6,11 +6,20 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections
 
+from django_delayq import checks
+from django_delayq.ledger.sqlite import prepare
+
 GOOD = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}
 
 
-def ids(*wanted):
-    return [message for message in run_checks(tags=["delayq"]) if message.id in wanted]
+def ids(*wanted, deploy=False):
+    found = run_checks(tags=["delayq"], include_deployment_checks=deploy)
+    return [message for message in found if message.id in wanted]
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch):
+    monkeypatch.setattr(checks, "TIMEOUT_SECONDS", 0.1)
 
 
 def test_a_router_that_keeps_runs_apart_from_schedules_is_refused_and_told_what_to_return(settings):
@@ -46,7 +55,7 @@ def sqlite(tmp_path, monkeypatch):
 
 def test_the_options_of_the_readme_pass(sqlite):
     sqlite(GOOD)
-    assert not ids("delayq.W020")
+    assert not ids("delayq.W020", deploy=True)
 
 
 @pytest.mark.parametrize(
@@ -61,35 +70,49 @@ def test_the_options_of_the_readme_pass(sqlite):
 )
 def test_each_option_that_is_lacking_is_named_with_what_to_set(sqlite, changed, said):
     sqlite({**GOOD, **changed})
-    (message,) = ids("delayq.W020")
+    (message,) = ids("delayq.W020", deploy=True)
     assert message.msg.endswith(f": {said}.")
     assert '"transaction_mode": "IMMEDIATE"' in message.hint
 
 
 def test_django_s_own_defaults_lack_all_three(sqlite):
     sqlite({})
-    (message,) = ids("delayq.W020")
+    (message,) = ids("delayq.W020", deploy=True)
     assert message.msg.count(",") == 2
+    assert not ids("delayq.W020"), "a fresh project's commands do not warn"
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "left", "timeout"),
+    [({}, 3, 0, 20), ({**GOOD, "timeout": 3}, 1, 1, 3)],
+)
+def test_a_worker_sets_what_is_not_set_and_keeps_what_is(sqlite, options, found, left, timeout):
+    sqlite(options)
+    connection = connections["default"]
+    assert len(prepare(connection)) == found
+    assert connection.get_connection_params()["timeout"] == timeout
+    assert (connection.transaction_mode, connection.init_commands[0]) == ("IMMEDIATE", "PRAGMA journal_mode=WAL")
+    assert len(prepare(connection)) == left
 
 
 def test_a_file_that_is_in_wal_mode_already_needs_no_command(sqlite, tmp_path):
     options = {**GOOD, "init_command": None}
     sqlite(options)
-    assert ids("delayq.W020")
+    assert ids("delayq.W020", deploy=True)
     file = sqlite3.connect(tmp_path / "db.sqlite3")
     file.execute("PRAGMA journal_mode=WAL")
     file.execute("CREATE TABLE t (a)")
     file.close()
-    assert not ids("delayq.W020")
+    assert not ids("delayq.W020", deploy=True)
 
 
 @pytest.mark.parametrize("name", [":memory:", "file:memorydb_default?mode=memory&cache=shared"])
 def test_a_database_in_memory_has_no_other_processes(sqlite, name):
     sqlite({}, name)
-    assert not ids("delayq.W020")
+    assert not ids("delayq.W020", deploy=True)
 
 
 def test_a_project_s_tests_without_redis_are_not_warned(sqlite, settings):
     settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
     sqlite({})
-    assert not ids("delayq.W020")
+    assert not ids("delayq.W020", deploy=True)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
@@ -181,8 +182,19 @@ def test_what_a_phrase_may_mean_is_offered_beside_its_refusal(boss):
     assert "Did you mean 0 9 * * 1-5: at 09:00, Monday to Friday?" in found["cron"][0]
     shown = boss.post(PREVIEW, fields(cron="Every weekday at 9")).json()["upcoming"]
     assert 'data-cron="0 9 * * 1-5"' in shown
+    found = errors(boss.post(ADD, fields(cron="first monday of the month at 8")))["cron"][0]
+    assert "7 fields in" in found and "Did you mean 0 8 * * 1#1: at 08:00, on the first Monday of the month?" in found
     assert "data-cron" not in boss.post(PREVIEW, fields(cron="whenever")).json()["upcoming"]
     assert "data-cron" not in boss.post(PREVIEW, fields(cron="0 9 * * 1-5")).json()["upcoming"]
+
+
+def test_a_phrase_that_cron_cannot_say_leads_to_an_interval(boss):
+    found = errors(boss.post(ADD, fields(cron="every 90 seconds")))["cron"][0]
+    assert "This is an interval: choose that kind, and write 90s." in found
+    shown = boss.post(PREVIEW, fields(cron="every 90 seconds")).json()["upcoming"]
+    taken = re.search('data-cron="(.+?)"', shown)[1]
+    boss.post(ADD, fields(cron=taken))
+    assert Schedule.objects.values_list("kind", "cron", "every").get() == ("every", "", timedelta(seconds=90))
 
 
 def test_points_have_one_column_where_the_zone_agrees_with_utc(boss):

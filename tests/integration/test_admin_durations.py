@@ -18,6 +18,9 @@ H, M, S = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
         ("15m", 15 * M),
         ("15 min", 15 * M),
         ("1h30m", H + 30 * M),
+        ("every 10 seconds", 10 * S),
+        ("0.250s", S / 4),
+        ("1.25s", S * 5 / 4),
         ("1h 30m", H + 30 * M),
         ("1 hour, 30 minutes", H + 30 * M),
         ("1.5H", H + 30 * M),
@@ -44,6 +47,12 @@ def test_what_is_understood(text, value):
 )
 def test_what_is_refused(text):
     with pytest.raises(ValueError, match="1h30m"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["1.000", "1.500s", "12.000 min", "1h 1.000s", "1.000.000"])
+def test_a_point_that_may_be_one_between_thousands_is_refused(text):
+    with pytest.raises(ValueError, match=r"Write 1000 or 1\.5"):
         parse_duration(text)
 
 

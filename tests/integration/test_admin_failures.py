@@ -411,7 +411,7 @@ def test_what_fails_while_it_is_asked_stays_visible(boss, broker):
     assert "Nothing has failed that is not dismissed." in boss.get(PAGE).content.decode()
 
 
-@pytest.mark.parametrize("until", [None, "", "nonsense", "2099-01-01T00:00:00", "9" * 400])
+@pytest.mark.parametrize("until", [None, "", "nonsense", "2099-01-01T00:00:00", "9" * 400, "0001-01-01T00:00:00+23:59"])
 def test_a_time_that_no_page_has_asked_with_dismisses_nothing(boss, broker, until):
     fail(make())
     (address,) = links(boss.get(PAGE), "Dismiss")

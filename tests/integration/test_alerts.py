@@ -3,7 +3,9 @@
 import io
 import json
 import re
+import socket
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,11 +14,11 @@ import pytest
 from django.core import mail
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import CommandError, call_command
-from django.db import connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from django_delayq import alerts, checks, conf, controls, failpoints
 from django_delayq.alert_settings import parse, parse_quiet
-from django_delayq.alerts import looking, matters
+from django_delayq.alerts import looking, matters, sending
 from django_delayq.exceptions import DeliveryFailed
 from django_delayq.fields import utcnow
 from django_delayq.jobs.aliases import durable_alias
@@ -24,6 +26,7 @@ from django_delayq.models import Alert, Job, Run, Schedule, ScheduleState
 from django_delayq.outgoing import find_refusal, post
 from django_delayq.signals import alert_changed
 from tests.acceptance.support import ROOT
+from tests.faults.harness.background import Background
 from tests.integration.admin_pages import client_for
 from tests.integration.mirroring import schedule
 from tests.integration.probing import well
@@ -403,6 +406,30 @@ def test_what_was_sent_or_was_never_told_is_not_sent(told, receiver):
     assert len(receiver.requests) == 1
 
 
+@pytest.mark.parametrize("failures", [2, 99])
+def test_a_message_is_sent_once_though_its_note_fails(told, receiver, monkeypatch, caplog, failures):
+    monkeypatch.setattr(sending, "NOTE_PAUSES_SECONDS", (0.0,) * 3)
+    change(told, MAIL=False)
+    failing()
+    look(2)
+    writes = []
+
+    def refuse(execute, sql, params, many, context):
+        if sql.startswith('UPDATE "django_delayq_alert"'):
+            writes.append(sql)
+            if len(writes) <= failures:
+                raise OperationalError("database is locked")
+        return execute(sql, params, many, context)
+
+    alert = Alert.objects.get()
+    with connection.execute_wrapper(refuse):
+        assert alerts.deliver(str(alert.pk), "opened", "webhook")
+    alert.refresh_from_db()
+    assert len(receiver.requests) == 1
+    assert (len(writes), bool(alert.sent)) == ((3, True) if failures == 2 else (4, False))
+    assert ("was sent, and its row does not say so" in caplog.text) == (failures == 99)
+
+
 def test_a_redirect_is_not_followed_and_a_host_that_is_not_listed_gets_nothing(receiver):
     with Receiver() as other:
         receiver.status, receiver.location = 302, f"{other.url}/elsewhere"
@@ -411,6 +438,34 @@ def test_a_redirect_is_not_followed_and_a_host_that_is_not_listed_gets_nothing(r
         with pytest.raises(DeliveryFailed, match="does not list"):
             post(f"{other.url}/x", b"", {}, hosts=[receiver.host], timeout_seconds=5)
         assert not other.requests and len(receiver.requests) == 1
+
+
+class Dripping(Background):
+    """Accepts one connection, and goes on sending a piece of an answer that never ends."""
+
+    def __init__(self, begin, piece):
+        super().__init__()
+        self.begin, self.piece = begin, piece
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.host = f"127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def watch(self):
+        with self.listener, self.listener.accept()[0] as connection, suppress(OSError):
+            connection.sendall(self.begin)
+            while not self.ended.wait(0.02):
+                connection.sendall(self.piece)
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [(b"HTTP/1.1 ", b"2"), (b"", b"HTTP/1.1 100 Continue\r\n\r\n"), (b"HTTP/1.1 200 OK\r\nx: ", b"x")],
+)
+def test_a_receiver_that_drips_its_answer_has_one_deadline_for_the_whole_request(begin, piece):
+    with Dripping(begin, piece) as slow:
+        threading.Timer(3.0, slow.ended.set).start()
+        with pytest.raises(DeliveryFailed, match="TimeoutError"):
+            post(f"http://{slow.host}/x", b"", {}, hosts=[slow.host], timeout_seconds=0.3)
+        assert not slow.ended.is_set()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
 """Metrics in Prometheus' text format: counters that never fall, gauges that say how all stands; and probes."""
 
+import errno
 import json
 import re
+import socket
+import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from socketserver import TCPServer
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_delayq import conf, metrics
 from django_delayq.broker import web
-from django_delayq.metrics import health, views
+from django_delayq.metrics import health, server, views
+from django_delayq.metrics.health import said
 from django_delayq.metrics.server import Server, pages_of
 from django_delayq.models import Schedule
 from tests.acceptance.support import ROOT, wait_until
@@ -289,6 +294,36 @@ def test_a_port_that_is_taken_is_told():
     with Server("127.0.0.1", 0, {}) as server, pytest.raises(CommandError) as refused:
         call_command("delayq_worker", "--burst", "--metrics", str(server.port))
     assert f"cannot listen on 127.0.0.1:{server.port}: Address already in use" in str(refused.value)
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_connections_that_ask_nothing_take_few_descriptors_and_make_way_for_one_that_asks():
+    with Server("127.0.0.1", 0, {"/healthz": lambda: said([])}) as port, ExitStack() as idle:
+        before = descriptors()
+        for _ in range(50):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port.port)))
+            assert descriptors() - before <= 50 + server.MOST_CONNECTIONS + 2
+        assert get(port.port, "/healthz") == (200, "ok\n")
+
+
+def test_an_accept_that_fails_is_tried_again_after_a_pause(monkeypatch):
+    with Server("127.0.0.1", 0, {"/healthz": lambda: said([])}) as port:
+        tries, accept = [], TCPServer.get_request
+
+        def refuse(listener):
+            tries.append(1)
+            if len(tries) > 3:
+                return accept(listener)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(TCPServer, "get_request", refuse)
+        monkeypatch.setattr(server, "PAUSE_SECONDS", 0.1)
+        begun = time.monotonic()
+        assert get(port.port, "/healthz") == (200, "ok\n")
+        assert time.monotonic() - begun >= 0.3
 
 
 def test_the_dashboard_asks_for_what_there_is_and_shows_all_that_matters(broker):

@@ -4,10 +4,12 @@ import copy
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django import forms
+from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
-from django_delayq.models import Schedule
+from django_delayq.models import Control, Schedule
 from django_delayq.models.values import fields_of
 
 pytestmark = pytest.mark.django_db
@@ -52,3 +54,18 @@ def test_what_save_refuses_is_a_validation_error_before(name, kind):
         except Exception as error:
             found.append(f"save with {value!r}: {error!r}")
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("typed", ["1.000", "1,000", "1.0"])
+def test_no_number_in_a_form_of_the_admin_is_read_by_a_point_or_comma(rf, admin_user, typed):
+    request = rf.get("/")
+    request.user = admin_user
+    found = set()
+    for model, model_admin in admin.site._registry.items():
+        for name, field in model_admin.get_form(request).base_fields.items() if model in (Schedule, Control) else ():
+            if isinstance(field, forms.IntegerField) and not field.widget.is_hidden:
+                found.add(name)
+                assert field.clean("1000") == 1000
+                with pytest.raises(ValidationError, match="digits only"):
+                    field.clean(typed)
+    assert found == {"max_runs", "max_catch_up", "max_attempts", "keep_last", "priority", "most"}

@@ -14,7 +14,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
-from django_delayq import conf, orders, registry
+from django_delayq import conf, orders, redaction, registry
 from django_delayq.broker import Broker
 from django_delayq.compat import task as make_task
 from django_delayq.exceptions import BrokerUnavailable
@@ -149,6 +149,38 @@ def test_the_lines_of_a_secret_are_found_where_they_are_indented():
     assert "  | hunter2" in "".join(traceback.format_exception(group)), "what this is about"
     assert "hunter2" not in redact_text(text, [key])
     assert "several" in redact_text(text, [key])
+
+
+def test_secrets_that_overlap_are_hidden_whole():
+    assert redact_text("say abcdefghijk now", ["abcdef", "defghijk"]) == f"say {HIDDEN} now"
+
+
+class Counted(str):
+    """Counts the characters that are taken out or looked through."""
+
+    work = 0
+
+    def __getitem__(self, key):
+        taken = Counted(str.__getitem__(self, key))
+        Counted.work += len(taken)
+        return taken
+
+    def replace(self, *args):
+        Counted.work += len(self)
+        return Counted(str.replace(self, *args))
+
+
+def test_thousands_of_secrets_are_found_in_one_pass():
+    secrets = [f"{number}-it's \u20ac" for number in range(5_000)]
+    text = Counted(" ".join(secrets[::10] + ["x" * 8] * 1_000))
+    assert redact_text(text, secrets) == " ".join([HIDDEN] * 500 + ["x" * 8] * 1_000)
+    assert Counted.work < 100 * len(text)
+
+
+def test_what_is_beyond_the_bound_of_a_search_is_hidden(monkeypatch):
+    monkeypatch.setattr(redaction, "MOST_COMPARED", 1_000)
+    secrets = ["a" * count + "b" for count in range(4, 200)]
+    assert redact_text("well " + "a" * 300 + "b", [*secrets, "a" * 9]) == f"well {HIDDEN}"
 
 
 @pytest.fixture

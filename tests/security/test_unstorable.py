@@ -4,13 +4,20 @@ in words. PostgreSQL answers NUL with an error, so this is worth the most there.
 
 import argparse
 import io
+from collections import Counter
+from itertools import product
 
 import pytest
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
+from django.contrib.admin.views.main import DisallowedModelAdminLookup
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command, load_command_class
-from django.test import Client
+from django.db import OperationalError, connection
+from django.db.models import DateTimeField, Field, IntegerField
+from django.test import Client, RequestFactory
 from django.urls import NoReverseMatch, reverse
 
 from django_delayq.models import Schedule
@@ -133,3 +140,50 @@ def test_in_any_argument_of_any_command_it_is_refused_in_words(row, name, option
         with pytest.raises(CommandError) as refused:
             call_command(name, *others, f"{option}={text}" if option else text, stdout=io.StringIO())
         assert len(str(refused.value)) > 20
+
+
+#: By the kind of a column: lookups, and values that no column can be compared with.
+BEYOND = {
+    DateTimeField: (
+        ("", "__gte", "__date", "__range"),
+        ("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00-23:59", "9999-12-31T23:59:59-00:01", "x"),
+    ),
+    IntegerField: (("", "__gt", "__in"), ("9" * 20, "nan", "1e999")),
+    Field: (("", "__gte", "__regex"), ("9" * 20, "-1", "(")),
+}
+YEARS = [*product(("__year", "__year__gte", "__date__year", "__iso_year"), ("0", "-1", "10000", "9" * 20))]
+
+
+def beyond():
+    for model, model_admin in admin.site._registry.items():
+        for field in model._meta.concrete_fields if model._meta.app_label == "django_delayq" else ():
+            lookups, values = next(found for kind, found in BEYOND.items() if isinstance(field, kind))
+            years = YEARS if isinstance(field, DateTimeField) else ()
+            for lookup, value in (*product(lookups, values), *years):
+                yield model_admin, field.name + lookup, value
+
+
+def test_a_list_refuses_what_no_column_can_be_compared_with(boss, row, run):
+    user, outcomes = User.objects.get(), Counter()
+    for model_admin, lookup, value in beyond():
+        request = RequestFactory().get("/", {lookup: value})
+        request.user = user
+        try:
+            model_admin.get_changelist_instance(request)
+        except (IncorrectLookupParameters, DisallowedModelAdminLookup) as refused:
+            outcomes[type(refused)] += 1
+        else:
+            outcomes["a list"] += 1
+    assert len(outcomes) == 3
+    page = boss.get(reverse("admin:django_delayq_run_changelist"), {"due_at__year": "0"})
+    assert page["Location"].endswith("?e=1")
+
+
+def test_a_list_whose_database_does_not_answer_blames_no_address(boss, row):
+    def away(*call):
+        raise OperationalError("gone")
+
+    request = RequestFactory().get("/", {"name": "x"})
+    request.user = User.objects.get()
+    with connection.execute_wrapper(away), pytest.raises(OperationalError):
+        admin.site._registry[Schedule].get_changelist_instance(request)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import Cron, Every, Once, Windowed
+from django_delayq.timing import Cron, Every, Once, Windowed, parse_every
 from django_delayq.words import describe, offer
 from django_delayq.words.phrases import understand
 
@@ -318,10 +318,40 @@ PHRASES = {
     "Montag bis Freitag um Mitternacht": "0 0 * * 1-5",
     "am letzten Tag des Monats um 7": "0 7 L * *",
     "sa und so um 10": "0 10 * * 0,6",
+    "first monday of the month at 8": "0 8 * * 1#1",
+    "on the 2nd tuesday of each month at 8am": "0 8 * * 2#2",
+    "first monday and third monday of the month at 8": "0 8 * * 1#1,1#3",
+    "am ersten Montag im Monat um 8": "0 8 * * 1#1",
+    "letzter Freitag des Monats um 18 Uhr": "0 18 * * 5L",
+    "last friday of the month": "0 0 * * 5L",
+    "every monday": "0 0 * * 1",
+    "weekdays": "0 0 * * 1-5",
+    "every day": "0 0 * * *",
+    "last day of month": "0 0 L * *",
+    "weekly on mondays at 9": "0 9 * * 1",
+    "weekly": "0 0 * * 0",
+    "monthly on the 15th": "0 0 15 * *",
+    "monthly at nine": "0 9 1 * *",
+    "twice a day": "0 */12 * * *",
+    "three times daily": "0 */8 * * *",
+    "zweimal täglich": "0 */12 * * *",
+    "4 times an hour": "*/15 * * * *",
+    "once a day": "0 0 * * *",
+    "every two hours": "0 */2 * * *",
+}
+INTERVALS = {
+    "every 90 seconds": "90s",
+    "alle 90 Sekunden": "90s",
+    "every 7 minutes": "7m",
+    "every 36 hours": "36h",
+    "every other day": "2d",
+    "every 2 weeks": "14d",
 }
 NO_PHRASES = [
-    "", " ", "every", "weekdays", "at 9 and", "at 25:00", "at 9:60", "every weekday at 99", "on the 32nd at 9",
-    "on the 0th at 9", "at 9:00 and 18:30", "every 7 minutes", "every 0 minutes", "every 60 minutes",
+    "", " ", "every", "at 9 and", "at 25:00", "at 9:60", "every weekday at 99", "on the 32nd at 9",
+    "on the 0th at 9", "at 9:00 and 18:30", "every 0 minutes", "every 7 minutes on sunday",
+    "every 999999999 weeks", "5 times a day at 9", "7 times a day", "0 times a day", "every second monday",
+    "first monday", "monday to first friday of the month", "every other day at 9",
     "every day 5 to 9", "every second day", "every 2nd monday at 9", "mon tue at 9", "mon to wed to fri at 9",
     "15.10. um 9", "yesterday at 9", "dinner at 9", "at 9 %", "0 9 * * 1-5", "@daily", "every weekday at 9 or later",
     "daily at 9 " * 20, "at " + "9" * 90,
@@ -333,6 +363,12 @@ def test_a_phrase_is_understood_as_an_offer(phrase, expression):
     assert understand(phrase) == expression
     with pytest.raises(InvalidRecurrence):
         Cron(phrase)
+
+
+@pytest.mark.parametrize(("phrase", "every"), INTERVALS.items())
+def test_a_phrase_that_no_expression_says_is_offered_as_an_interval(phrase, every):
+    assert understand(phrase) == f"@every {every}"
+    assert offer(phrase)[1].startswith("every ")
 
 
 @pytest.mark.parametrize("phrase", NO_PHRASES)
@@ -353,7 +389,7 @@ def test_the_words_of_what_a_phrase_means_are_a_phrase_that_means_the_same(expre
 @given(st.text(alphabet="atndwl1290:., -möjeyd", max_size=60) | st.text(max_size=120))
 def test_whatever_is_typed_is_an_expression_or_none(text):
     expression = understand(text)
-    assert expression is None or Cron(expression)
+    assert expression is None or parse_every(expression) or Cron(expression)
 
 
 def test_an_offer_has_the_words_of_the_expression_in_the_language_of_the_page():

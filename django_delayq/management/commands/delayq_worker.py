@@ -11,14 +11,15 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 from django.utils import autoreload
 
-from django_delayq import conf, metrics, registry
+from django_delayq import conf, ledger, metrics, registry
 from django_delayq.capture import listening
 from django_delayq.compat import task
 from django_delayq.exceptions import DelayQError
 from django_delayq.kinds import isolated
+from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
 from django_delayq.supervisor.channel import Channel
 from django_delayq.supervisor.pool import Pool
@@ -41,6 +42,8 @@ MOST = {
     "metrics": 65535,
 }
 HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+#: What a worker does not set up.
+UNSET = "Saves in the admin may still fail: see check --deploy."
 #: What Django's reloader takes as a wish to be started again.
 RELOAD = 3
 
@@ -81,6 +84,11 @@ class Command(BaseCommand):
         channel = Channel.found_in(os.environ)
         self._log(options, channel)
         worker_options = _worker_options(options, channel)
+        database = connections[ledger.database()]
+        lacking = sqlite.prepare(database)
+        if lacking and channel is None:
+            text = "Workers set for themselves what the OPTIONS of the SQLite database %r lack: %s. %s"
+            logger.warning(text, database.alias, ", ".join(lacking), UNSET)
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return

@@ -43,4 +43,3 @@ CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os
 DELAYQ = {"PREFIX": "shop", "SYNC_AFTER_MIGRATE": True, **json.loads(os.environ.get("PROJECT_DELAYQ", "{}"))}
 BACKEND = "django_delayq.backend.DelayQBackend"
 TASKS = {"default": {"BACKEND": BACKEND}, "durable": {"BACKEND": BACKEND, "OPTIONS": {"durable": True}}}
-SILENCED_SYSTEM_CHECKS = ["delayq.W020"]
