@@ -4,7 +4,8 @@ Note [The command's own parser]
 Words are checked by the parser that the command makes, before they are stored and before a process is started; so what
 is refused says so in the form. That imports the command's module, and has its parser's types convert the words: a
 `FileType` opens its file. `--settings` and `--pythonpath` are refused in every form, also where they are abbreviated or
-behind other words, as Django looks for them itself: they choose code, and who edits schedules must not.
+behind other words, as Django looks for them itself: they choose code, and who edits schedules must not. A file of
+arguments (`fromfile_prefix_chars`) is refused: it would be read here, and again by the process, with other words in it.
 """
 
 import argparse
@@ -131,8 +132,21 @@ def _flag(key: str, action: argparse.Action, option: str, value: Any, *, by_dest
         yield option
 
 
+def _file_signs(parser: argparse.ArgumentParser) -> str:
+    """Return the characters by which a parser, or one of its subparsers, knows a file of arguments."""
+    parts = (part for action in parser._actions if isinstance(action.choices, dict) for part in action.choices.values())
+    inner = (_file_signs(part) for part in parts if isinstance(part, argparse.ArgumentParser))
+    return (parser.fromfile_prefix_chars or "") + "".join(inner)
+
+
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     """Have the command's parser read them. See Note [The command's own parser]."""
+    signs = _file_signs(parser)
+    for word in words:
+        if word[:1] and word[0] in signs:
+            raise InvalidArguments(
+                f"{name}: {word!r} names a file of arguments, which may change after this check. Write the arguments."
+            )
     parser.called_from_command_line = False  # it raises instead of leaving the process
     parser._print_message = lambda *_: None  # type: ignore[method-assign]  # --help and --version
     try:

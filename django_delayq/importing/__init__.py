@@ -5,7 +5,7 @@ shared. Never touches Redis, unpickles nothing, and imports nothing of another s
 from .entry import Entry, Options, UnreadableSource
 from .export import exported
 from .origins import ORIGINS, Origin, origin
-from .plan import Choices, Step, take_over
+from .plan import Choices, Step, enable, take_over
 
 __all__ = [
     "ORIGINS",
@@ -15,6 +15,7 @@ __all__ = [
     "Origin",
     "Step",
     "UnreadableSource",
+    "enable",
     "exported",
     "origin",
     "take_over",

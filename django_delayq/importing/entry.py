@@ -39,7 +39,8 @@ class Entry:
     without the arguments. `values` are fields of our `Schedule`, those not named have their defaults. `phase` is a
     point that an interval goes through; it counts while the schedule is not there yet. `notes` say what differs in
     meaning. `refused`, `skipped` and `no_task` say why nothing is made of it: for good; because it is not needed here,
-    which is no failure; unless its task is given by hand.
+    which is no failure; unless its task is given by hand. `numbered`: the name is only what it calls, so that several
+    entries may have it; see Note [Equal names].
     """
 
     name: str
@@ -53,6 +54,7 @@ class Entry:
     skipped: str = ""
     no_task: str = ""
     command: str = ""
+    numbered: bool = False
 
 
 def guarded(name: str, task: str, read: Callable[[], Entry]) -> Entry:
@@ -101,7 +103,8 @@ def read_text(source: str) -> str:
         UnreadableSource: It cannot be read.
     """
     try:
-        return Path("/dev/stdin" if source == "-" else source).read_text()
+        with Path("/dev/stdin" if source == "-" else source).open(newline="\n") as file:  # a line ends at nothing else
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableSource(f"{source or 'SOURCE'} cannot be read: {error}. Give a file, or - for input.") from error
 

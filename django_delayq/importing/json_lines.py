@@ -15,7 +15,7 @@ DIFFERS: tuple[str, ...] = ()
 
 def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
-    for number, line in enumerate(read_text(source).splitlines(), 1):
+    for number, line in enumerate(read_text(source).split("\n"), 1):
         if line.strip():
             yield guarded(f"line {number}", "", partial(_entry, line))
 

@@ -3,25 +3,34 @@
 Note [Whose schedule]
 The last line of the description of a schedule that was taken over names its origin and a fingerprint of all else that
 was written. Where the fingerprint is still that of the schedule, nobody has edited it, and it follows its origin; else
-it stays as it is. The switch is people's from the start: one is switched on when the former scheduler is off.
+it stays as it is. The switch is people's from the start; `enable` switches on what an import has held back.
+
+Note [Equal names]
+Several lines of a crontab may have the same command, and their order means nothing: lines are removed and swapped. So
+an entry takes the schedule that is most like it: the same import, then the same call and time, then the same call, then
+the first that is left. An entry that finds none gets a name with the next number. A schedule whose line is gone keeps
+its time, and a line that is still there keeps its schedule.
 """
 
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import chain, count
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from .. import conf, ledger, registry
 from ..commands import COMMAND_TASK
 from ..declared.sync import said
-from ..declared.values import FIELDS, SWITCH, Values, differing, shown, to_json, values_for, values_of
+from ..declared.values import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..models import Schedule
@@ -31,6 +40,7 @@ from .entry import Entry, Refused
 
 #: What others call to run `manage.py COMMAND`.
 CALL_COMMAND = ("django.core.management.call_command", "django.core.management:call_command")
+_REFUSALS = (Refused, UnknownTask, InvalidArguments, InvalidRecurrence, ValidationError)
 _MARK = re.compile(r"(?:^|\n+)Imported from [\w-]+ \((?P<print>[0-9a-f]{12})\)\.\s*\Z")
 
 
@@ -45,6 +55,10 @@ class Choices:
     overwrite: bool = False
     disabled: bool = False
     write: bool = False
+
+    def wants(self, name: str) -> bool:
+        """Say whether an entry of this name is among those chosen."""
+        return not self.only or any(fnmatchcase(name, pattern) for pattern in self.only)
 
 
 @dataclass(slots=True)
@@ -74,6 +88,29 @@ class Step:
             return None
 
 
+def _held_back(origin: str) -> str:
+    """Return the reason for the pause of a schedule that is off only because its import was `disabled`."""
+    return f"Enable it when {origin} is off."
+
+
+def enable(choices: Choices) -> list[str]:
+    """Switch on what imports of an origin have held back, and nothing else; return the names of the schedules.
+
+    What was off at its origin stays off, and so does what people have switched off.
+
+    Raises:
+        DatabaseError: The database does not answer; nothing was switched on.
+    """
+    using, names = ledger.database(), []
+    held_back = {"enabled": False, "pause_reason": _held_back(choices.origin), "name__startswith": choices.prefix}
+    with transaction.atomic(using=using):
+        for row in Schedule._base_manager.using(using).select_for_update().filter(**held_back).order_by("name"):
+            if choices.wants(row.name.removeprefix(choices.prefix)):
+                row.resume(by="delayq_import")
+                names.append(row.name)
+    return names
+
+
 def take_over(entries: Iterable[Entry], choices: Choices) -> Iterator[Step]:
     """Yield what is done with each entry, in their order; done where `choices.write` says so, each on its own.
 
@@ -82,33 +119,86 @@ def take_over(entries: Iterable[Entry], choices: Choices) -> Iterator[Step]:
     """
     registry.get_tasks()  # whose modules are those that others register periodic tasks in
     using, seen = ledger.database(), set()
-    for entry in entries:
-        name = choices.prefix + entry.name
-        if choices.only and not any(fnmatchcase(entry.name, pattern) for pattern in choices.only):
-            continue
+    planners = [
+        _Planner(entry, choices.prefix + entry.name, choices, using) for entry in entries if choices.wants(entry.name)
+    ]
+    _number(planners, using)
+    for planner in planners:
+        entry, name = planner.entry, planner.name
         if name in seen:
             yield Step(entry, "refuse", name, f"There is another entry of the name {name!r}: rename one of them.")
             continue
         seen.add(name)
-        yield _Planner(entry, name, choices, using).done()
+        yield planner.done()
 
 
-@dataclass
+def _number(planners: Sequence["_Planner"], using: str) -> None:
+    """Give each entry whose name others may have a name of its own. See Note [Equal names]."""
+    groups = defaultdict(list)
+    for planner in planners:
+        if planner.entry.numbered:
+            groups[planner.name].append(planner)
+    for base, group in groups.items():
+        rows = _rows_of(base, using)
+        waiting = {each: _likeness(each.wanted, _fingerprint(each.wanted)) for each in group if each.wanted}
+        for degree in range(4):
+            like = defaultdict(list)
+            for name, keys in reversed(rows.items()):
+                like[keys[degree]].append(name)
+            for planner, keys in [*waiting.items()]:
+                if same := like[keys[degree]]:
+                    planner.name, planner.known = same.pop(), True
+                    del rows[planner.name], waiting[planner]
+        taken = {planner.name for planner in group if planner.known} | rows.keys()
+        names = (name for name in chain([base], (f"{base} ({number})" for number in count(2))) if name not in taken)
+        for planner in group:
+            planner.name = planner.name if planner.known else next(names)
+
+
+def _rows_of(base: str, using: str) -> dict[str, tuple[str, ...]]:
+    """Return the likeness of each schedule with this name or a number behind it, by name; imported ones first."""
+    rows = Schedule._base_manager.using(using).filter(Q(name=base) | Q(name__startswith=f"{base} ("))
+    found = {}
+    for row in sorted(rows, key=lambda row: (_MARK.search(row.description) is None, len(row.name), row.name)):
+        if re.fullmatch(rf"{re.escape(base)}(?: \(\d+\))?", row.name):
+            mark = _MARK.search(row.description)
+            found[row.name] = _likeness(values_of(row), mark["print"] if mark else "")
+    return found
+
+
+def _likeness(values: Values, mark: str) -> tuple[str, ...]:
+    """Return what two schedules have in common, the most first. See Note [Equal names]."""
+    call = ("task", "args", "kwargs")
+    degrees = ((*call, *RECURRENCE.fields, "timezone"), call, ())
+    return mark, *(json.dumps(to_json({name: values[name] for name in names}), sort_keys=True) for names in degrees)
+
+
+@dataclass(eq=False)
 class _Planner:
-    """One entry on its way."""
+    """One entry on its way. `wanted` is empty where `reason` says why nothing is made of it."""
 
     entry: Entry
     name: str
     choices: Choices
     using: str
+    wanted: dict[str, Any] = field(init=False, default_factory=dict)
+    reason: str = ""
+    known: bool = False
+
+    def __post_init__(self) -> None:
+        self.reason = self.entry.skipped or self.entry.refused
+        if not self.reason:
+            try:
+                self.wanted = self._wanted()
+            except _REFUSALS as error:
+                self.reason = _why(error)
 
     def done(self) -> Step:
         """Return the step, carried out where that is wanted."""
-        if self.entry.skipped or self.entry.refused:
-            action = "skip" if self.entry.skipped else "refuse"
-            return Step(self.entry, action, self.name, self.entry.skipped or self.entry.refused)
+        if self.reason:
+            return Step(self.entry, "skip" if self.entry.skipped else "refuse", self.name, self.reason)
+        wanted = {**self.wanted, "name": self.name}
         try:
-            wanted = self._wanted()
             if not self.choices.write:
                 return self._planned(wanted, lock=False)
             with transaction.atomic(using=self.using):
@@ -118,12 +208,10 @@ class _Planner:
                     step.schedule.changed_by = "delayq_import"
                     step.schedule.save(using=self.using, update_fields=columns)
                 return step
-        except (Refused, UnknownTask, InvalidArguments, InvalidRecurrence) as error:
-            return Step(self.entry, "refuse", self.name, str(error))
-        except ValidationError as error:
-            return Step(self.entry, "refuse", self.name, said(error))
+        except _REFUSALS as error:
+            return Step(self.entry, "refuse", self.name, _why(error))
         except IntegrityError:
-            return Step(self.entry, "refuse", self.name, "Somebody else wrote it meanwhile. Run this again.")
+            return Step(self.entry, "refuse", self.name, "Another transaction wrote it. Run this again.")
 
     def _call(self) -> tuple[str, list[Any], dict[str, Any]]:
         """Return the task and its arguments."""
@@ -143,14 +231,14 @@ class _Planner:
         return registry.current_name(path), args, kwargs
 
     def _wanted(self) -> dict[str, Any]:
-        """Return the values of the schedule as the origin has it, without the line that says so."""
+        """Return the values of the schedule as the origin has it, without its name and the line that says so."""
         task, args, kwargs = self._call()
         blank = values_of(Schedule())
-        wanted = {**blank, **self.entry.values, "name": self.name, "task": task, "args": args, "kwargs": kwargs}
+        wanted = {**blank, **self.entry.values, "task": task, "args": args, "kwargs": kwargs}
         if wanted["queue"] not in conf.get_config().queues:
             wanted["queue"] = blank["queue"]
         if self.choices.disabled and wanted["enabled"]:
-            wanted |= {"enabled": False, "pause_reason": f"Enable it when {self.choices.origin} is off."}
+            wanted |= {"enabled": False, "pause_reason": _held_back(self.choices.origin)}
         return wanted
 
     def _planned(self, wanted: dict[str, Any], *, lock: bool) -> Step:
@@ -216,6 +304,10 @@ class _Planner:
         return notes
 
 
+def _why(error: Exception) -> str:
+    return said(error) if isinstance(error, ValidationError) else str(error)
+
+
 def _missing(path: str, args: Sequence[Any]) -> str:
     """Say what to add for a task that no installed app offers."""
     if path == COMMAND_TASK:
@@ -241,12 +333,13 @@ def _unmarked(schedule: Schedule) -> dict[str, Any]:
 
 
 def _fingerprint(values: Values) -> str:
-    """Return a short hash of everything but the switch. A field with its default does not count: a later version may
-    have more of them.
+    """Return a short hash of everything but name and switch. A field with its default does not count: a later version
+    may have more of them.
     """
     told = {
         name: value
         for name, value in to_json(values).items()
-        if name not in SWITCH.fields and (callable(FIELDS[name].default) or values[name] != FIELDS[name].get_default())
+        if name not in ("name", *SWITCH.fields)
+        and (callable(FIELDS[name].default) or values[name] != FIELDS[name].get_default())
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import BaseCommand
 
 from django_delayq import registry
 from django_delayq.capture import listening
@@ -124,6 +125,27 @@ def test_what_cannot_be_called_is_refused_when_it_is_saved_and_when_it_is_execut
     with pytest.raises(InvalidArguments, match=why):
         registry.get_task(TASK).call(*args, **kwargs)
     assert capsys.readouterr().out == ""
+
+
+class Filed(BaseCommand):
+    """A command that reads arguments from files, and one of whose parts does so by another sign."""
+
+    def create_parser(self, *args, **kwargs):
+        return super().create_parser(*args, **kwargs, fromfile_prefix_chars="@")
+
+    def add_arguments(self, parser):
+        part = parser.add_subparsers().add_parser("part", fromfile_prefix_chars="+")
+        part.add_argument("words", nargs="*")
+
+
+def test_a_file_of_arguments_is_refused(settings, monkeypatch, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["filed"]}
+    monkeypatch.setattr("django_delayq.commands.line.get_commands", lambda: {"filed": Filed()})
+    (tmp_path / "words").write_text("harmless at the check")
+    for sign in "@+":
+        with pytest.raises(InvalidArguments, match="names a file of arguments"):
+            command_words("filed", ["part", f"{sign}{tmp_path}/words"], {})
+    assert command_words("filed", ["part", "a@b", "%c"], {}) == ["filed", "part", "a@b", "%c"]
 
 
 def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():

@@ -137,16 +137,38 @@ def test_a_schedule_of_the_same_name_that_was_made_here_is_left_alone(table):
     assert set(Schedule.objects.values_list("cron", flat=True)) == {"30 9 * * 1-5"}
 
 
-def test_all_of_an_origin_are_switched_on_as_the_documentation_says(table):
-    run("delayq_import", "crontab", str(table), *MAPS[:1], write=True, disabled=True)
-    Schedule.objects.create(name="mine", task=NOOP, kind="every", every=timedelta(hours=1), enabled=False)
-    page = (Path(__file__).parents[2] / "docs/coming-over/README.md").read_text("utf-8")
-    (line,) = (line for line in page.splitlines() if "Schedule.objects.filter(" in line)
-    exec(line.strip().removeprefix("> ").removesuffix('"'), {"Schedule": Schedule})  # noqa: S102 - our own page
-    assert set(Schedule.objects.values_list("name", "enabled", "pause_reason")) == {
-        ("/usr/bin/ping-everybody", True, ""), ("mine", False, ""),
+def test_enable_switches_on_what_the_import_held_back_and_nothing_else(tmp_path):
+    path = tmp_path / "lines"
+    common = {"version": 1, "task": NOOP, "kind": "cron", "cron": "0 0 * * *"}
+    lines = [{**common, "name": "on"}, {**common, "name": "later"}, {**common, "name": "mine"}]
+    lines += [
+        {**common, "name": "off", "enabled": False},
+        {**common, "name": "away", "enabled": False, "pause_reason": "x"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    run("delayq_import", "json", str(path), write=True, disabled=True)
+    assert not Schedule.objects.filter(enabled=True).exists()
+    Schedule.objects.get(name="mine").pause("not before June")
+    beat = {**common, "enabled": False, "pause_reason": "Enable it when celery is off."}
+    Schedule.objects.create(**{name: beat[name] for name in beat if name != "version"}, name="of another origin")
+    assert run("delayq_import", "json", enable=True, only=["o*"])[0] == "enabled  on\n1 schedules enabled.\n"
+    assert json.loads(run("delayq_import", "json", enable=True, json=True)[0])["enabled"] == ["later"]
+    assert run("delayq_import", "json", enable=True)[0] == "0 schedules enabled.\n"
+    rows = Schedule.objects.values_list("name", "enabled", "pause_reason")
+    assert set(rows) == {
+        ("on", True, ""), ("later", True, ""), ("off", False, ""), ("away", False, "x"),
+        ("mine", False, "not before June"), ("of another origin", False, "Enable it when celery is off."),
     }  # fmt: skip
-    assert actions("crontab", str(table), *MAPS[:1], only=["*ping*"]) == {"/usr/bin/ping-everybody": "same"}
+    assert "Give one of them" in run("delayq_import", "json", enable=True, disabled=True)[1]
+    assert set(actions("json", str(path)).values()) == {"same"}
+
+
+@pytest.mark.parametrize("name", ORIGINS)
+def test_the_page_of_an_origin_enables_only_what_the_import_held_back(name):
+    pages = Path(__file__).parents[2] / "docs" / "coming-over"
+    page = (pages / f"{name}.md").read_text("utf-8")
+    assert ("--disabled" in page) == (f"delayq_import {name} --enable" in page)
+    assert ".update(enabled=True" not in (pages / "README.md").read_text("utf-8")
 
 
 # -- crontab
@@ -172,12 +194,12 @@ def test_management_commands_need_no_map(tmp_path, settings):
     both, piped = (found.pop(name)["reason"] for name in [*found] if " one " in name)
     assert "a line of its own" in both and "a line of its own" not in piped and "needs a shell" in piped
     assert {name: entry["action"] for name, entry in found.items()} == {
-        "clearsessions": "create", "clearsessions (2)": "create", "tell two wor ds --seconds=2": "create",
+        "clearsessions": "create", "clearsessions (2)": "create", "tell two 'wor ds' --seconds=2": "create",
         "tell --second=soon": "refuse", "migrate": "refuse",
     }  # fmt: skip
-    assert found["clearsessions"]["notes"] == ["left out: cd /srv, >> log 2>&1"]
+    assert found["clearsessions"]["notes"] == ["left out: cd /srv, >> log, 2>&1"]
     made = Schedule.objects.in_bulk(field_name="name")
-    told = made["tell two wor ds --seconds=2"]
+    told = made["tell two 'wor ds' --seconds=2"]
     assert (told.task, told.args) == (COMMAND_TASK, ["tell", "two", "wor ds", "--seconds=2"])
     assert (made["clearsessions"].overlap, made["clearsessions (2)"].overlap) == ("allow", "skip")
 
@@ -204,6 +226,79 @@ def test_what_cannot_be_taken_from_a_crontab_says_why(tmp_path, line, why):
     assert good["action"] == "create"
     (bad,) = found.values()
     assert bad["action"] == "refuse" and why in bad["reason"]
+
+
+def test_lines_end_at_a_line_feed_alone(tmp_path):
+    path = tmp_path / "t"
+    path.write_bytes("5 5 * * * x a\x0cb\u2028c\rd\n6 6 * * * y\r\n\r\n".encode())
+    found = entries("crontab", str(path), "--map=*=tests.app.tasks.noop")
+    assert [found[name]["action"] for name in found] == ["create", "refuse"]
+    assert "carriage return" in found["6 6 * * * y"]["reason"]
+    path.write_text(json.dumps({"version": 1, "name": "a\u2028b", "task": NOOP}, ensure_ascii=False))
+    assert [entry["name"] for entry in entries("json", str(path)).values()] == ["a\u2028b"]
+
+
+def test_percent_signs_are_those_of_cron(tmp_path, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
+    path = tmp_path / "t"
+    path.write_text(r"5 5 * * * python manage.py tell 'a\%b'" "\n" r"5 5 * * * python manage.py tell a\\%b" "\n")
+    told, given = entries("crontab", str(path)).values()
+    assert told["schedule"]["args"] == ["tell", "a%b"]
+    assert "input by %" in given["reason"]
+
+
+def test_the_words_of_another_shell_are_not_read(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("SHELL=/usr/bin/fish\n5 5 * * * python manage.py clearsessions\n")
+    (entry,) = entries("crontab", str(path)).values()
+    assert "SHELL is /usr/bin/fish" in entry["reason"]
+
+
+def test_a_lock_that_lines_share_is_named(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("1 1 * * * flock /tmp/l x\n2 2 * * * flock -n /tmp/l y\n3 3 * * * flock /tmp/m z\n")
+    found = entries("crontab", str(path), "--map=*=tests.app.tasks.noop")
+    x, y, z = (" ".join(entry["notes"]) for entry in found.values())
+    assert "the lock /tmp/l is also that of 'flock -n /tmp/l y': overlap keeps a schedule from itself only" in x
+    assert "also that of 'flock /tmp/l x'" in y and "also that" not in z
+    assert [entry["schedule"]["overlap"] for entry in found.values()] == ["queue_all", "skip", "queue_all"]
+
+
+AT_1, AT_13, AT_14 = (f"0 {hour} * * * x\n" for hour in (1, 13, 14))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ([AT_1, AT_13], [AT_13, AT_1], {"x": "0 1 * * *", "x (2)": "0 13 * * *"}),
+        ([AT_1, AT_13], [AT_13], {"x": "0 1 * * *", "x (2)": "0 13 * * *"}),
+        ([AT_1], [AT_13, AT_1], {"x": "0 1 * * *", "x (2)": "0 13 * * *"}),
+        ([AT_1, AT_13], [AT_13, AT_14], {"x": "0 14 * * *", "x (2)": "0 13 * * *"}),
+        ([AT_1, AT_13], [AT_1, AT_14], {"x": "0 1 * * *", "x (2)": "0 14 * * *"}),
+        ([AT_1, AT_13], [AT_14, AT_13, AT_1], {"x": "0 1 * * *", "x (2)": "0 13 * * *", "x (3)": "0 14 * * *"}),
+    ],
+)
+def test_a_line_keeps_its_schedule_wherever_it_is(tmp_path, before, after, wanted):
+    path = tmp_path / "t"
+    command = ("crontab", str(path), "--map=x=tests.app.tasks.noop")
+    for lines in (before, after, after):
+        path.write_text("".join(lines))
+        found = actions(*command, write=True)
+    assert dict(Schedule.objects.values_list("name", "cron")) == wanted
+    assert set(found.values()) == {"same"}
+
+
+def test_a_line_whose_schedule_was_edited_here_is_known_by_its_import(tmp_path):
+    path = tmp_path / "t"
+    command = ("crontab", str(path), "--map=x=tests.app.tasks.noop")
+    path.write_text(AT_1 + AT_13)
+    actions(*command, write=True)
+    Schedule.objects.filter(name="x").update(cron="0 13 * * *")
+    path.write_text(AT_13 + AT_1)
+    assert actions(*command, write=True) == {"x": "keep", "x (2)": "same"}
+    Schedule.objects.create(name="x (3)", task=NOOP, kind="cron", cron="0 14 * * *")
+    path.write_text(AT_14 + AT_13 + AT_1)
+    assert actions(*command, write=True) == {"x": "keep", "x (2)": "same", "x (3)": "refuse"}  # made here
 
 
 def test_the_system_form_has_a_user(tmp_path):
@@ -244,6 +339,30 @@ def test_secrets_are_hidden(tmp_path, beat):
     out = run("delayq_import", "celery", source, json=True, write=True)[0]
     assert "abcdefgh" not in out and '"token": "********"' in out
     assert Schedule.objects.get().kwargs == {"token": "abcdefgh"}
+
+
+def test_secrets_of_command_lines_are_hidden(tmp_path, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
+    path = tmp_path / "t"
+    words = ["-u root:abcdefgh", "--user 'root:abcdefgh'", "--api-key abcdefgh", "--password 'abcd efgh' x", "--token=efgh"]
+    words += ["https://root:abcdefgh@host/", "-H 'X-Api-Key: abcdefgh'", "-H 'Authorization: Bearer abcdefgh' x"]
+    commands = [f"{command} {word}" for word in words for command in ("curl", "python manage.py tell", "ls | curl")]
+    commands += ["PGPASSWORD=abcdefgh pg_dump x", "mysqldump -u root -pabcdefgh x", "curl --api-key abcdefgh % x"]
+    path.write_text("".join(f"0 9 * * * {command}\n" for command in commands))
+    for options in ({}, {"json": True}):
+        out, error = run("delayq_import", "crontab", str(path), write=True, **options)
+        assert "refuse" in out and "efgh" not in out + error
+    assert not [name for name in Schedule.objects.values_list("name", flat=True) if "efgh" in name]
+    assert "abcdefgh" in json.dumps([*Schedule.objects.values_list("args", flat=True)])  # the command needs it
+
+
+def test_the_hidden_line_of_a_hint_is_a_pattern_that_fits(tmp_path):
+    path = tmp_path / "t"
+    path.write_text("0 9 * * * curl -u root:abcdefgh https://x/\n")
+    (entry,) = entries("crontab", str(path)).values()
+    pattern = entry["reason"].partition("--map '")[2].partition("=app.tasks")[0]
+    assert pattern == "curl -u root:******** https://x/"
+    assert list(actions("crontab", str(path), f"--map={pattern}={NOOP}").values()) == ["create"]
 
 
 def test_texts_of_others_do_not_move_the_cursor(tmp_path):

@@ -1,6 +1,10 @@
 """Day fields of other dialects in ours: the same days, or a refusal. And what a command of a crontab does."""
 
+import shutil
+import subprocess
+import tempfile
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.importing.crons import from_croniter, from_crontab_package, joined, spelled
-from django_delayq.importing.crontab import _read_command
+from django_delayq.importing.crontab import _Call, _read_command
 from django_delayq.importing.entry import Refused
 from django_delayq.timing.dialect import compile_cron
 from django_delayq.timing.fields import ORDINAL_OF_DAY_ZERO
@@ -81,6 +85,12 @@ def test_numbers_keep_the_text_that_says_the_same():
     assert spelled(4, range(1, 13)) == "*"
 
 
+def read_command(command: str) -> _Call:
+    call = _Call()
+    _read_command(command, call)
+    return call
+
+
 @pytest.mark.parametrize(
     ("command", "args"),
     [
@@ -88,25 +98,143 @@ def test_numbers_keep_the_text_that_says_the_same():
         ("/srv/v/bin/python3.12 /srv/shop/manage.py send --days=3 'two words'", ["send", "--days=3", "two words"]),
         ("cd /srv/shop && ./manage.py send >> /var/log/send.log 2>&1", ["send"]),
         (". /srv/env; cd /srv && DJANGO_SETTINGS_MODULE=shop.live django-admin send &> /dev/null", ["send"]),
+        ("cd $HOME/shop && ~/v/bin/python -u -W ignore ~/shop/manage.py send >> $LOG", ["send"]),
         ("flock -n /tmp/lock nice -n 10 python -m django send", ["send"]),
+        ("nice -10 ionice -c2 -n 7 timeout -k 5 1h env -i A=b python3 manage.py send", ["send"]),
         ("uv run manage.py send -v 0 >/dev/null", ["send", "-v", "0"]),
+        ("uv --quiet run --env-file .env python manage.py send", ["send"]),
     ],
 )
 def test_a_management_command_is_found(command, args):
-    call = _read_command(command)
+    call = read_command(command)
     assert (list(call.args), call.reason) == (args, "")
     assert call.overlap == ("skip" if "flock" in command else "allow")
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "why"),
     [
-        "/usr/bin/backup.sh", "python manage.py dump | gzip > x", "python manage.py a && python manage.py b",
-        "python manage.py a; rm x", "python manage.py mail $HOME", "python manage.py mail `date`",
-        "ssh other python manage.py a", "python manage.py", "python manage.py --help", "echo 'unfinished",
-        "(cd /srv && python manage.py a)", "python manage.py a < x",
+        ("/usr/bin/backup.sh", "A command is no task"),
+        ("python manage.py dump | gzip > x", "for '|'"),
+        ("python manage.py a && python manage.py b", "for '&&'; give each command a line of its own"),
+        ("python manage.py a; rm x", "for ';'"),
+        ("python manage.py a &", "for '&'"),
+        ("(cd /srv && python manage.py a)", "for '('"),
+        ("python manage.py a < x", "for '<'"),
+        ("python manage.py a << EOF", "for '<'"),
+        ("python manage.py mail $HOME", "a value in '$HOME'"),
+        ('python manage.py mail "$HOME"', "a value in '$HOME'"),
+        ("python manage.py mail `date`", "a command within the command"),
+        ("python manage.py mail $(date)", "for '('"),
+        ("python manage.py mail ~/x", "a home directory in '~/x'"),
+        ("python manage.py mail --to=~/x", "a home directory"),
+        ("python manage.py mail *.txt", "a pattern of files"),
+        ("python manage.py mail {a,b}", "braces"),
+        ("python manage.py mail 10>x", "bash reads 10> as a descriptor"),
+        ("python manage.py mail &>x y", "dash ends the command at &>"),
+        ("python manage.py mail >&x", "write > FILE 2>&1"),
+        ("python manage.py mail >", "> names no file"),
+        ("python manage.py mail a\\\\b", "one backslash"),
+        ("python manage.py mail a\\", "has no end"),
+        ("echo 'unfinished", "' has no end"),
+        ("ssh other python manage.py a", "ssh runs it"),
+        ("nice ssh other python manage.py a", "ssh runs it"),
+        ("timeout python manage.py a", "timeout runs it"),
+        ("uv add manage.py a", "uv runs it"),
+        ("nice --fast python manage.py a", "nice: option --fast not recognized"),
+        ("python manage.py", "names no management command"),
+        ("python manage.py --help", "names no management command"),
     ],
-)  # fmt: skip
-def test_what_needs_a_shell_is_no_management_command(command):
-    call = _read_command(command)
-    assert not call.args and call.reason
+)
+def test_what_needs_a_shell_is_no_management_command(command, why):
+    call = read_command(command)
+    assert not call.args and why in call.reason
+    assert command in call.reason.replace("\\\\", "\\")
+
+
+@pytest.mark.parametrize(
+    ("options", "overlap", "note"),
+    [
+        ("", "queue_all", "waits while"),
+        ("-x -o", "queue_all", "waits while"),
+        ("-n", "skip", "gives up"),
+        ("-nox", "skip", "gives up"),
+        ("--nonblock -E 0", "skip", "gives up"),
+        ("-w 0", "skip", "gives up"),
+        ("-nw 60", "skip", "gives up"),
+        ("-w 60", "queue_one", "for 60 s"),
+        ("--timeout=2.5", "queue_one", "for 2.5 s"),
+        ("-s", "", "a shared lock"),
+        ("-u", "", "gives a lock up"),
+        ("-w soon", "", "no number"),
+        ("--fast", "", "option --fast not recognized"),
+    ],
+)
+@pytest.mark.parametrize("command", ["python manage.py send", "-c 'python manage.py send > x'"])
+def test_flock_waits_or_gives_up(options, overlap, note, command):
+    call = read_command(f"flock {options} /tmp/lock {command}")
+    assert (call.args, call.overlap if call.args else "") == (("send",) if overlap else (), overlap)
+    assert note in (call.reason or " ".join(call.notes))
+
+
+#: What follows `python manage.py`, and the arguments that it means.
+WORDS = {
+    "purge --days=30>>log": ["purge", "--days=30"],
+    "purge --level 5>log": ["purge", "--level"],
+    "purge --level '5'>log": ["purge", "--level", "5"],
+    r"purge --level \5>log": ["purge", "--level", "5"],
+    "purge --level 5 >log": ["purge", "--level", "5"],
+    "purge 2>&1 a >log b 2>& 1": ["purge", "a", "b"],
+    "purge >|log 2>/dev/null 3>&-": ["purge"],
+    "purge &>log": ["purge"],
+    "purge a&>>log 2>x": ["purge", "a"],
+    "purge > '# a' b": ["purge", "b"],
+    "purge old # but not new": ["purge", "old"],
+    "purge old#1 ''#2 \\#3 '#4'": ["purge", "old#1", "#2", "#3", "#4"],
+    "purge '' \"\" a''b \"c d\"'e f'g": ["purge", "", "", "ab", "c de fg"],
+    r"""purge "a\"b\$c\d" 'a\b' a\ b \~ a~b x=\~ \* '*' "?" '{a,b}'""": [
+        "purge",
+        'a"b$c\\d',
+        "a\\b",
+        "a b",
+        "~",
+        "a~b",
+        "x=~",
+        "*",
+        "*",
+        "?",
+        "{a,b}",
+    ],
+    r"purge a\;b \&\& '|' \'": ["purge", "a;b", "&&", "|", "'"],
+    "purge\t--a  b\x0bc\rd\xa0e": ["purge", "--a", "b\x0bc\rd\xa0e"],
+    "purge ! = % @ : ^ , + x=y": ["purge", "!", "=", "%", "@", ":", "^", ",", "+", "x=y"],
+}
+
+
+def shell_words(shell: str, line: str, folder: Path) -> list[str] | None:
+    """Return what a shell passes to `python manage.py`; None where it starts nothing."""
+    said = folder / "said"
+    said.unlink(missing_ok=True)
+    script = f"python() {{ shift; printf '%s\\0' \"$@\" > {said}; }}\n{line}\nwait\n"  # dash: &> is background
+    subprocess.run([shell, "-c", script], cwd=folder, env={"PATH": ""}, capture_output=True, check=False)
+    return said.read_bytes().decode().split("\0")[:-1] if said.exists() else None
+
+
+SHELLS = [shell for shell in map(shutil.which, ("sh", "bash")) if shell]
+
+
+@pytest.mark.parametrize("rest", WORDS)
+def test_words_are_those_that_a_shell_passes(rest, tmp_path):
+    line = f"python manage.py {rest}"
+    assert list(read_command(line).args) == WORDS[rest]
+    for shell in SHELLS:
+        assert shell_words(shell, line, tmp_path) == WORDS[rest], shell
+
+
+@given(st.text("ab13 \t'\"\\\\#>>&|;<$`*?[]{}~=:!-,.()\r\x0b%é", max_size=12))
+def test_what_is_accepted_is_what_a_shell_passes(rest):
+    line = f"python manage.py send {rest}"
+    if args := read_command(line).args:
+        with tempfile.TemporaryDirectory() as folder:
+            for shell in SHELLS:
+                assert shell_words(shell, line, Path(folder)) in (None, list(args)), shell

@@ -14,9 +14,10 @@ from django.db import DatabaseError
 from django_delayq import importing, ledger, registry
 from django_delayq.declared.values import RECURRENCE, shown, to_json
 from django_delayq.exceptions import DelayQError
+from django_delayq.importing.secrets import hide_secrets, hide_words
 from django_delayq.management.progress import Progress
 from django_delayq.plain import iso, plain
-from django_delayq.redaction import redact_arguments, redact_text
+from django_delayq.redaction import redact_arguments
 
 #: What an action is called, before and after it is done.
 WORDS = {"create": ("would be created", "created"), "update": ("would be updated", "updated")}
@@ -52,6 +53,11 @@ class Command(BaseCommand):
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Write nothing: the default.")
         group.add_argument("--write", action="store_true", help="Create and update schedules.")
+        group.add_argument(
+            "--enable",
+            action="store_true",
+            help="Read no SOURCE; switch on what --disabled holds back. What was off at the origin stays off.",
+        )
         parser.add_argument("--disabled", action="store_true", help="Create them switched off.")
         parser.add_argument("--overwrite", action="store_true", help="Also what people have edited, or made, here.")
         parser.add_argument(
@@ -77,8 +83,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Read, show and write; fail at the end where something was refused."""
+        if options["enable"] and options["disabled"]:
+            raise CommandError("--enable switches on what --disabled has held back. Give one of them.")
         try:
             ledger.check_tables()
+            if options["enable"]:
+                self._enable(options)
+                return
             steps, differs = self._take_over(options)
         except (DelayQError, ImproperlyConfigured, DatabaseError, ImportError) as error:
             raise CommandError(str(error)) from error
@@ -88,24 +99,33 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(answer))
         else:
             for line in _table(steps, differs, written=options["write"]):
-                self.stdout.write(plain(redact_text(line)))
+                self.stdout.write(plain(hide_secrets(line)))
         if refused := sum(step.action == "refuse" for step in steps):
             raise CommandError(f"{refused} of {len(steps)} entries refused: see the reasons above.")
 
+    def _enable(self, options: dict[str, Any]) -> None:
+        names = importing.enable(_choices(options))
+        if options["json"]:
+            self.stdout.write(json.dumps({"origin": options["origin"], "enabled": names}))
+            return
+        for name in names:
+            self.stdout.write(plain(hide_secrets(f"enabled  {name}")))
+        self.stdout.write(f"{len(names)} schedules enabled.")
+
     def _take_over(self, options: dict[str, Any]) -> tuple[list[importing.Step], tuple[str, ...]]:
         origin = importing.origin(options["origin"])
-        choices = importing.Choices(
-            options["origin"],
-            **{name: options[name] for name in ("only", "prefix", "overwrite", "disabled", "write")},
-            maps=options["map"],
-        )
         entries = origin.read(options["source"], importing.Options(options["timezone"], options["system"]))
         with Progress(self.stdout, "entries", as_json=options["json"]) as progress:
             steps = []
-            for step in importing.take_over(entries, choices):
+            for step in importing.take_over(entries, _choices(options)):
                 steps.append(step)
                 progress.at(len(steps))
         return steps, origin.DIFFERS
+
+
+def _choices(options: dict[str, Any]) -> importing.Choices:
+    told = {name: options[name] for name in ("only", "prefix", "overwrite", "disabled", "write")}
+    return importing.Choices(options["origin"], **told, maps=options["map"])
 
 
 def _table(steps: list[importing.Step], differs: tuple[str, ...], *, written: bool) -> Iterator[str]:
@@ -148,14 +168,14 @@ def _as_json(step: importing.Step) -> dict[str, Any]:
     schedule = None if step.values is None else to_json(step.values)
     if schedule is not None:
         parameters = registry.parameters_of(schedule["task"])
-        told = redact_arguments(schedule["args"], schedule["kwargs"], parameters)
-        schedule["args"], schedule["kwargs"] = told
+        args, schedule["kwargs"] = redact_arguments(schedule["args"], schedule["kwargs"], parameters)
+        schedule["args"] = hide_words(args)
     return {
         "name": step.name,
         "action": step.action,
-        "reason": redact_text(step.reason),
-        "notes": list(map(redact_text, step.notes)),
-        "calls": redact_text(step.entry.command or step.entry.task),
+        "reason": hide_secrets(step.reason),
+        "notes": list(map(hide_secrets, step.notes)),
+        "calls": hide_secrets(step.entry.command or step.entry.task),
         "next": iso(step.next_at) if step.next_at else None,
         "schedule": schedule,
     }
