@@ -14,7 +14,8 @@ class DelayQConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the signal receivers and the system checks."""
-        from . import checks, receivers
+        from . import checks, receivers, side_channels
 
+        side_channels.guard_loggers()
         checks.connect()
         receivers.connect()

@@ -9,6 +9,11 @@ Heard is what has the execution's context: the task's thread, its coroutines, `a
 threads that run in a copy of the context. What writes to the file descriptor itself, as child processes and code in C
 do, or to a stream that was kept from before, is not heard. A task that says nothing costs a context variable.
 
+Note [Nowhere to print]
+A worker's standard output may be closed, full, or a pipe whose reader is gone. Then each `print` of a task would raise,
+and each line of a command that is passed on. What cannot be written is dropped; what is noted is kept all the same.
+So the streams are wrapped also where nothing is noted.
+
 Note [Two generations]
 Several threads of one task may write at once, and an exception may be raised in them at any step (`TaskTimeout`), so
 there is no lock that one could leave locked: a text is added by one call into C. Once the newest generation is full it
@@ -17,13 +22,17 @@ written, never more than four times as many, and nothing is moved.
 """
 
 import logging
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 from typing import Any, TextIO
+
+from .side_channels import Guard, note_handler_failure
 
 #: So many characters more are kept than are wanted, for what the beginning of a text loses: see `Output.end`.
 MARGIN = 4096
@@ -87,34 +96,32 @@ def new_output() -> Output | None:
 
 @contextmanager
 def listening(most_bytes: int) -> Iterator[None]:
-    """Hear what tasks of this process say meanwhile, the last so many bytes; 0: nothing is wrapped.
+    """Hear what tasks of this process say meanwhile, the last so many bytes; 0: nothing is noted.
 
-    See Note [Heard beside the way].
+    What a log handler or a stream raises reaches nobody who logs or prints. See Note [Heard beside the way] and Note
+    [Nowhere to print].
     """
     global _most
-    if not most_bytes:
-        yield
-        return
     call_handlers, before = logging.Logger.callHandlers, _most
-    streams = {name: _Heard(getattr(sys, name)) for name in ("stdout", "stderr") if getattr(sys, name) is not None}
+    streams = {name: _Heard(getattr(sys, name) or nowhere(), name) for name in ("stdout", "stderr")}
 
     def hear(logger: logging.Logger, record: logging.LogRecord) -> None:
         output = current.get()
-        if output is None:
-            call_handlers(logger, record)
-            return
-        with suppress(Exception):  # its handlers say what is wrong with it
-            output.add(_line(record))
+        if output is not None:
+            with suppress(Exception):  # its handlers say what is wrong with it
+                output.add(_line(record))
         token = current.set(None)
         try:
             call_handlers(logger, record)
+        except Exception as error:
+            note_handler_failure(error)
         finally:
             current.reset(token)
 
     logging.Logger.callHandlers = hear  # type: ignore[method-assign, assignment]
     for name, stream in streams.items():
         setattr(sys, name, stream)
-    _most = most_bytes + MARGIN
+    _most = most_bytes and most_bytes + MARGIN
     try:
         yield
     finally:
@@ -126,11 +133,16 @@ def listening(most_bytes: int) -> Iterator[None]:
                 setattr(sys, name, stream.stream)
 
 
-class _Heard:
-    """A stream whose texts are noted for the execution that writes them; everything else is the stream's own."""
+def nowhere() -> TextIO:
+    """Return what stands for a standard stream in a process that was started without it."""
+    return Path(os.devnull).open("w")
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+
+class Stream:
+    """In place of a standard stream: guards what is written to it; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self.stream, self._guard = stream, Guard(f"Writing to {name}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -138,17 +150,42 @@ class _Heard:
     def __iter__(self) -> Iterator[str]:
         return iter(self.stream)
 
-    def write(self, text: str) -> int:
-        """Note it and write it."""
-        output = current.get()
-        if output is not None and isinstance(text, str):
-            output.add(text)
-        return self.stream.write(text)
+    def write(self, text: Any) -> int:
+        """Write it."""
+        if not isinstance(text, str):
+            return self.stream.write(text)  # which says what is wrong with it
+        if text:
+            self._write(text)
+        return len(text)
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         """Write each."""
         for line in lines:
             self.write(line)
+
+    def flush(self) -> None:
+        """Flush it."""
+        self.print("")
+
+    def print(self, text: str) -> None:
+        """Write a text now; flush where there is none. Never raises."""
+        with self._guard:
+            if text:
+                self.stream.write(text)
+            else:
+                self.stream.flush()
+
+    _write = print
+
+
+class _Heard(Stream):
+    """Notes texts for the execution that writes them."""
+
+    def _write(self, text: str) -> None:
+        output = current.get()
+        if output is not None:
+            output.add(text)
+        self.print(text)
 
 
 def _line(record: logging.LogRecord) -> str:

@@ -10,6 +10,11 @@ Note [Nothing while idle]
 A worker asks Redis several times a second whether something is due. Where a client of Redis or a database is
 instrumented, each question would be a trace. So the worker's own threads are quiet: what they ask makes no spans. Only
 executions are traced, and what tasks do in them.
+
+Note [A tracer that fails]
+The SDK lets through what a span processor raises. So each touch of the tracer is within TRACER: without a span the work
+goes on. A processor that blocks delays the thread in which a span begins or ends: of an execution, a slot before the
+task is called and after its outcome is recorded; of an enqueueing, its caller.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +22,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import conf
+from .side_channels import Guard
 
 #: What is carried: W3C's headers. Not `baggage`: nobody knows what a project puts there, and Redis would show it.
 PARENT, STATE = "traceparent", "tracestate"
 #: A longer `tracestate` is left out, as W3C allows from here on.
 MOST_STATE = 512
 SYSTEM = "django_delayq"
+#: See Note [A tracer that fails].
+TRACER = Guard("OpenTelemetry's tracer")
 
 
 def is_on() -> bool:
@@ -45,7 +53,8 @@ def carrier() -> dict[str, str]:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     found: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(found)
+    with TRACER:
+        TraceContextTextMapPropagator().inject(found)
     return {name: text for name, text in found.items() if name == PARENT or (name == STATE and len(text) <= MOST_STATE)}
 
 
@@ -65,10 +74,26 @@ def ids(span: Any = None) -> dict[str, str]:
         from opentelemetry import trace
 
         span = trace.get_current_span()
-    context = span.get_span_context()
-    if not context.is_valid:
-        return {}
-    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    with TRACER:
+        context = span.get_span_context()
+        if context.is_valid:
+            return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    return {}
+
+
+@contextmanager
+def within(span: Any) -> Iterator[None]:
+    """Have this be the current span; where it is None, nothing changes."""
+    if span is None:
+        yield
+        return
+    from opentelemetry import context, trace
+
+    token = context.attach(trace.set_span_in_context(span))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 @contextmanager
@@ -90,21 +115,39 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def enqueueing() -> Iterator[Callable[[Sequence[Any]], None]]:
     """Make a span of an enqueueing; yields what is to be told of its results. Only where traces are on."""
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
 
     attributes = {"messaging.system": SYSTEM, "messaging.operation.name": "send", "messaging.operation.type": "send"}
-    with tracer().start_as_current_span("send", kind=SpanKind.PRODUCER, attributes=attributes) as span:
+    begun: Any = None
+    with TRACER:
+        begun = tracer().start_span("send", kind=SpanKind.PRODUCER, attributes=attributes)
+    span = begun or INVALID_SPAN
 
-        def tell(results: Sequence[Any]) -> None:
-            queues = {str(result.task.queue_name) for result in results}
-            if len(queues) == 1:
-                (queue,) = queues
-                span.update_name(f"send {queue}")
-                span.set_attribute("messaging.destination.name", queue)
-            if len(results) == 1:
-                span.set_attribute("messaging.message.id", str(results[0].id))
-                span.set_attribute("delayq.task", results[0].task.module_path)
-            else:
-                span.set_attribute("messaging.batch.message_count", len(results))
+    def tell(results: Sequence[Any]) -> None:
+        with TRACER:
+            _describe(span, results)
 
-        yield tell
+    try:
+        with within(begun):
+            yield tell
+    except BaseException as error:
+        with TRACER:
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        with TRACER:
+            span.end()
+
+
+def _describe(span: Any, results: Sequence[Any]) -> None:
+    queues = {str(result.task.queue_name) for result in results}
+    if len(queues) == 1:
+        (queue,) = queues
+        span.update_name(f"send {queue}")
+        span.set_attribute("messaging.destination.name", queue)
+    if len(results) == 1:
+        span.set_attribute("messaging.message.id", str(results[0].id))
+        span.set_attribute("delayq.task", results[0].task.module_path)
+    else:
+        span.set_attribute("messaging.batch.message_count", len(results))

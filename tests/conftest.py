@@ -193,6 +193,14 @@ def known_version() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def nothing_logged() -> None:
+    """Have what is logged once in a process be logged once in a test."""
+    from django_delayq import side_channels
+
+    side_channels._logged.clear()
+
+
 _numbers = itertools.count()
 
 

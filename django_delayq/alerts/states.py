@@ -20,6 +20,7 @@ from .. import conf, failpoints, ledger, registry
 from ..alert_settings import AlertSettings
 from ..jobs.aliases import durable_alias
 from ..models import Alert
+from ..side_channels import send
 from ..signals import alert_changed
 from .matters import Matter
 
@@ -87,8 +88,8 @@ def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) 
             setattr(row, name, value)
         if task is not None:
             task.enqueue_many(((str(row.pk), what, channel), {}) for channel in alerts.channels)
-        send = partial(alert_changed.send_robust, sender=Alert, alert=row, what=what)
-        transaction.on_commit(send, using=using, robust=True)
+        tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
+        transaction.on_commit(tell, using=using, robust=True)
         failpoints.reach("before_alert")
     failpoints.reach("after_alert")
 

@@ -12,6 +12,7 @@ from ..broker import NewJob, Shard
 from ..compat import AnyResult, task_enqueued
 from ..exceptions import ForgedJob, UnreadableJob
 from ..jobs import Call, State, parse_id, result_id
+from ..side_channels import send
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -165,6 +166,6 @@ def without_standing(items: Sequence[Enqueued], standing: Mapping[str, str]) -> 
 
 
 def tell_enqueued(items: Sequence[Enqueued], sender: type) -> None:
-    """Send Django's signal for each."""
+    """Send Django's signal for each. Never raises: the jobs are there."""
     for result, _ in items:
-        task_enqueued.send(sender, task_result=result)
+        send(task_enqueued, "task_enqueued", sender=sender, task_result=result)

@@ -1,11 +1,13 @@
 """Tells the log, the receivers of signals and the counters what becomes of due points. Writes nothing."""
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.dispatch import Signal
 
-from .. import ledger, pings
+from .. import ledger, pings, side_channels
 from ..counters import Counts
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome
@@ -14,6 +16,7 @@ from ..models.run import OPEN
 from ..plain import iso
 from ..redaction import redact_text
 from ..rows import AnyRun, RunRow, ScheduleRow
+from ..side_channels import Guard
 from ..signals import run_finished, run_skipped
 from ..timing import to_ms
 from .execution import log_ended
@@ -31,19 +34,30 @@ LEVELS: dict[str, int] = {
 EXECUTED = frozenset(("succeeded", "failed", "retrying"))
 
 
-def announce(outcome: Outcome, counted: Counts) -> None:
-    """Count and log a recorded row, and send its signal."""
+#: What is done here is no part of the outcome.
+NEWS = Guard("Telling what became of a due point", BaseException)
+PINGS = Guard("A ping", BaseException)
+
+
+def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
+    """Count and log a recorded row, and have it pinged; return the call of its signal's receivers, to be made later."""
     run = outcome.run
     if run.status == Status.QUEUED:
-        return
-    _count(run, counted)
-    log_run(outcome)
+        return nothing
+    with NEWS:
+        _count(run, counted)
+        log_run(outcome)
     if run.status == Status.SKIPPED:
-        send(run_skipped, run, outcome.schedule)
-    elif run.status not in OPEN:
-        send(run_finished, run, outcome.schedule)
+        return partial(send, run_skipped, "run_skipped", run, outcome.schedule)
+    if run.status not in OPEN:
         good = run.status == Status.SUCCEEDED
         ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
+        return partial(send, run_finished, "run_finished", run, outcome.schedule)
+    return nothing
+
+
+def nothing() -> None:
+    """Call no receiver."""
 
 
 def _count(run: RunRow, counted: Counts) -> None:
@@ -63,16 +77,18 @@ def _count(run: RunRow, counted: Counts) -> None:
         counted.add(key, str(run.status))
 
 
-def send(signal: Signal, run: RunRow, schedule: ScheduleRow) -> None:
+def send(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
     """Send one of the public signals of runs; instances are made where somebody receives it only."""
     if signal.has_listeners(Schedule):
-        signal.send_robust(sender=Schedule, run=ledger.as_run(run), schedule=ledger.as_schedule(schedule))
+        values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}
+        side_channels.send(signal, name, cut=BaseException, sender=Schedule, **values)
 
 
 def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
     """See `pings.ping`. A backfill says nothing of how its schedule stands now."""
     if schedule.ping_url and run.origin != Origin.BACKFILL:
-        pings.ping(schedule.ping_url, what, idempotency_key(run), body)
+        with PINGS:
+            pings.ping(schedule.ping_url, what, idempotency_key(run), body)
 
 
 def log_run(outcome: Outcome) -> None:

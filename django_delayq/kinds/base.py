@@ -7,7 +7,9 @@ to become of each (`Verdicts`): it never calls the worker back. One kind more is
 name more in `Claimed.also`, by which the claim of the first kind says that the others have something due.
 """
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,12 +64,50 @@ class Held:
     #: What ended its last attempt, where that failed; and the span of that attempt, where there are traces.
     failure: "Told | None" = None
     span: Any = None
+    #: Calls the receivers of its end, which must not be called before that is recorded. Never raises.
+    after: Callable[[], None] | None = None
+    _record: threading.Event | None = None
     _unconcluded: list[None] = field(default_factory=lambda: [None])
+    _undecided: list[None] = field(default_factory=lambda: [None])
 
     def conclude(self) -> bool:
         """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
         try:
             self._unconcluded.pop()  # atomic
+        except IndexError:
+            return False
+        return True
+
+    def expects_record(self) -> bool:
+        """Say whether receivers are to be called once it is recorded; this thread may `wait_for_record` then."""
+        if self.after is not None:
+            self._record = threading.Event()
+        return self.after is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a thread waits for its record, or has waited."""
+        return self._record is not None
+
+    def wait_for_record(self, seconds: float) -> bool:
+        """Say whether it was recorded within so long, so that this thread has to call `after`; else the loop does."""
+        if self._record is None:
+            return False
+        return self._record.wait(seconds) or not self._is_first()
+
+    def recorded(self) -> bool:
+        """Note that its outcome stands; say whether the caller has to call `after`, since no thread waits for this."""
+        if self.after is None:
+            return False
+        if self._record is None or not self._is_first():
+            return True
+        self._record.set()
+        return False
+
+    def _is_first(self) -> bool:
+        """Say True to the first caller only: it decides who calls `after`."""
+        try:
+            self._undecided.pop()  # atomic
         except IndexError:
             return False
         return True
@@ -185,6 +225,8 @@ class Kind(Protocol[H]):
     name: str
     #: What became of its entries, until it is brought to Redis.
     counted: Counts
+    #: Calls of receivers, to be made once what they tell of is written. None of them raises.
+    untold: deque[Callable[[], None]]
 
     @property
     def tables(self) -> tuple[type[Model], ...]:

@@ -2,13 +2,16 @@
 
 Note [The contract]
 What Django documents of a backend: `task_started` is sent before the call, `task_finished` after the last attempt and,
-where that failed, inside the exception's handler; a return value that is no JSON is a failure of the task.
+where that failed, inside the exception's handler; a return value that is no JSON is a failure of the task. Receivers
+of `task_finished` but Django's own are called once the outcome is recorded.
 """
 
 import logging
 import time
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from ..broker import JobEntry, JobSettlement, callback_text, held_by
@@ -34,6 +37,7 @@ from ..jobs.task import as_enqueued
 from ..ledger import JobRow
 from ..models import JobStatus
 from ..models.cancellation import job_key
+from ..side_channels import send
 from .base import Held
 from .execution import Told, backoff_ms, hung, log_ended, output_of, perform_task, take, tell
 from .timeouts import Timeouts
@@ -168,7 +172,7 @@ class JobCalls:
         task = held.task
         assert task is not None  # noqa: S101 - it was read
         result = as_result(task, held.result_id, held.read, state, running=True)
-        _send(task_started, held, result)
+        send(task_started, "task_started", cut=BaseException, sender=type(held.backend), task_result=result)
         context = []
         if task.takes_context:
             context = [JobContext(task_result=result, idempotency_key=held.result_id, _lease_lost=held.is_lost)]
@@ -219,9 +223,7 @@ def fail(held: HeldJob, error: BaseException, *, result: Any = None, final: bool
     result.errors[:] = [TaskError(exception_class_path=known, traceback=shown) for known, shown in state.errors]
     token = EXECUTING.set(held)  # whose labels the line of Django's receiver has, whatever the thread
     try:
-        raise told.error  # that receiver logs the exception that is being handled
-    except BaseException:
-        _finish(held, result, TaskResultStatus.FAILED)
+        _finish(held, result, TaskResultStatus.FAILED, told.error)
     finally:
         EXECUTING.reset(token)
     _call_back(held, call.on_failure)
@@ -252,19 +254,25 @@ def _text(held: HeldJob) -> str:
     return encode(held.shard.queue, held.member, held.line, held.state)
 
 
-def _finish(held: HeldJob, result: Any, status: Any) -> None:
+def _finish(held: HeldJob, result: Any, status: Any, error: BaseException | None = None) -> None:
+    """Have `task_finished` be sent once that is recorded, in this context; at once where only Django receives it.
+
+    Django's own receiver logs, and nothing more.
+    """
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", instant(held.state.finished))
-    _send(task_finished, held, result)
+    if len(task_finished.receivers) > 1:
+        held.after = partial(copy_context().run, _send_finished, held, result, error)
+    else:
+        _send_finished(held, result, error)
 
 
-def _send(signal: Any, held: HeldJob, result: Any) -> None:
-    """Send one of Django's signals. A receiver that raises changes no outcome."""
+def _send_finished(held: HeldJob, result: Any, error: BaseException | None) -> None:
+    values = {"sender": type(held.backend), "task_result": result}
+    if error is None:
+        send(task_finished, "task_finished", cut=BaseException, **values)
+        return
     try:
-        answers = signal.send_robust(sender=type(held.backend), task_result=result)
-    except BaseException as error:  # what is no Exception passes through
-        answers = [("one of them", error)]
-    for receiver, answer in answers:
-        if isinstance(answer, BaseException):
-            message = "A receiver of a task signal failed for %s: %r: %s"
-            logger.error(message, held.title, receiver, tell(answer, held.read).title)
+        raise error  # Django's receiver logs the exception that is being handled
+    except BaseException:
+        send(task_finished, "task_finished", cut=BaseException, **values)

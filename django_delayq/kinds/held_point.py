@@ -25,13 +25,13 @@ from ..context import RunContext
 from ..exceptions import BrokerError, HandoverFailed, HandoverRefused, InvalidArguments, TaskTimeout
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome, as_schedule, keep_former
-from ..models import Origin, Status
+from ..models import Origin, Schedule, Status
 from ..models.cancellation import run_key
 from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
-from ..signals import run_started
+from ..signals import run_finished, run_started
 from ..timing import Skip, from_ms, to_ms
-from .announcing import idempotency_key, labels_of, ping, send
+from .announcing import idempotency_key, labels_of, nothing, ping, send
 from .base import AGAIN_MS, Held, Verdicts
 from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take_or_note, tell
 from .timeouts import Timeouts
@@ -185,7 +185,7 @@ class PointCalls:
         run.worker = held.worker
         if held.span is not None:
             held.outcome.trace = tracing.ids(held.span)
-        send(run_started, run, schedule)
+        send(run_started, "run_started", run, schedule)
         ping(run, schedule, "/start")
         run.attempt += 1
         try:
@@ -212,6 +212,8 @@ class PointCalls:
             held.retry_after_ms = _after_failure(held, error)
         run.finished_at = datetime.now(UTC)
         held.outcome.output = output_of(held, schedule)
+        if run_finished.has_listeners(Schedule):
+            held.after = nothing  # until it is recorded: see `Points.record`
         return True
 
     def give_up(self, held: HeldPoint, where: str) -> None:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import conf
@@ -36,6 +37,7 @@ class Jobs(JobCalls):
 
     def __init__(self, jobs: JobBroker, timeouts: Timeouts) -> None:
         self.jobs, self.timeouts, self.worker, self.counted = jobs, timeouts, jobs.broker.worker, Counts()
+        self.untold: deque[Callable[[], None]] = deque()
         self._lease_seconds = jobs.broker.config.lease_seconds
         self._lease_ms = int(self._lease_seconds * 1000)
         self._unverified = Unverified()

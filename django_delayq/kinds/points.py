@@ -14,7 +14,8 @@ has passed already; what to do about a late point is judged when it is claimed.
 """
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import DatabaseError
@@ -49,6 +50,7 @@ class Points(PointCalls):
 
     def __init__(self, broker: Index, timeouts: Timeouts) -> None:
         self.broker, self.timeouts, self.counted = broker, timeouts, Counts()
+        self.untold: deque[Callable[[], None]] = deque()
         self._lease_ms = int(broker.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
         self._callbacks: list[Callback] = []  # what follows outcomes, to be put there too
@@ -96,7 +98,7 @@ class Points(PointCalls):
         recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
         for outcome, won in zip(verdicts.stretches, recorded, strict=True):
             if won is Won.YES:
-                announce(outcome, self.counted)
+                self.untold.append(announce(outcome, self.counted))
             elif won is Won.LOCKED:
                 locked.add(chain.member_of(outcome.schedule.pk))
         if locked:
@@ -149,7 +151,11 @@ class Points(PointCalls):
         in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
-                announce(outcome, self.counted)
+                tell = announce(outcome, self.counted)
+                if owner is not None and owner.is_awaited:
+                    owner.after = tell
+                else:
+                    self.untold.append(tell)
             if outcome.callback is not None:
                 self._callbacks.append(outcome.callback)
             if owner is not None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
+from django.db import DatabaseError, connections, transaction
 from django.db.models import Exists, OuterRef
 
 from ..models import Job, Output, Run
+from ..side_channels import note_failure
 from .attempts import attempts_of
 from .bulk import database
 from .outcome import Outcome
@@ -16,12 +18,22 @@ def run_output(outcome: Outcome) -> Output:
 
 
 def keep_outputs(outputs: Sequence[Output], using: str) -> None:
-    """Insert rows, within the transaction that writes their outcomes.
+    """Insert rows, within the transaction that writes their outcomes, which are written where these are refused.
 
     What an earlier call has written whose COMMIT got no reply is there once.
+
+    Raises:
+        DatabaseError: The whole transaction is lost.
     """
-    if outputs:
-        Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)
+    if not outputs:
+        return
+    try:
+        with transaction.atomic(using=using):
+            Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)
+    except DatabaseError as error:
+        if connections[using].needs_rollback or connections[using].closed_in_transaction:
+            raise
+        note_failure("The table of outputs", error)
 
 
 def delete_with_outputs(model: type[Run | Job], pks: Collection[int], using: str) -> None:

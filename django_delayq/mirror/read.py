@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from .. import chain, conf, ledger
@@ -12,6 +14,7 @@ from ..broker import Definition
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
 from ..rows import ScheduleRow, StateRow
+from ..side_channels import send
 from ..signals import schedule_parked
 from ..timing import to_ms, wake_at
 from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
@@ -180,7 +183,9 @@ class _Notes:
         for row in self.parked:
             if row.pk not in locked:
                 reason = row.state.condition_reason
-                schedule_parked.send_robust(sender=Schedule, schedule=ledger.as_schedule(row), reason=reason)
+                tell = partial(send, schedule_parked, "schedule_parked", sender=Schedule, reason=reason)
+                tell = partial(tell, schedule=ledger.as_schedule(row))
+                transaction.on_commit(tell, using=ledger.database(), robust=True)
         return locked
 
 

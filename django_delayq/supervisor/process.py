@@ -34,6 +34,7 @@ from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..capture import nowhere
 from ..embedded import keep_through_exec
 from ..kinds.children import end_children
 
@@ -134,6 +135,21 @@ def _flush(within_seconds: float) -> None:
 
 
 def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, or another one
-            stream.flush()
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except Exception:  # closed, full, or its reader is gone: the interpreter would try again, and exit with 120
+            setattr(sys, name, None)
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null in place of what this process was started without.
+
+    The next file or socket would get the number of standard output, and what others print would go there.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, nowhere())

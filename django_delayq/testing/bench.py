@@ -114,7 +114,7 @@ class Bench:
         self.dispatcher.keeper.add(entries)
         self.dispatcher.dispatch(kind, entries)
         if not self.hand.submitted:
-            self.recorder.flush()
+            self._record()
             self._check(entries[0])
 
     def _call(self, held: Held) -> None:
@@ -135,8 +135,12 @@ class Bench:
 
     def _end(self, held: Held) -> None:
         self.recorder.add([held])
-        self.recorder.flush()
+        self._record()
         self._check(held)
+
+    def _record(self) -> None:
+        self.recorder.flush()
+        self.recorder.tell()
 
     def _check(self, held: Held) -> None:
         standing = self.points.members.get((held.shard, held.member))

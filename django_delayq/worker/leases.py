@@ -3,13 +3,16 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from .. import tracing
 from ..exceptions import BrokerError
 from ..grouping import grouped
 from ..kinds import Held
+from ..side_channels import send
 from ..signals import lease_lost
 
 logger = logging.getLogger("django_delayq.worker")
@@ -29,8 +32,11 @@ class LeaseKeeper:
     lease's real end. A process that was stopped for longer than its lease finds every deadline passed when it wakes up.
     """
 
-    def __init__(self, *, lease_seconds: float, batch_size: int) -> None:
-        self.lease_seconds, self.batch_size = lease_seconds, batch_size
+    def __init__(self, *, lease_seconds: float, batch_size: int, wake: Callable[[], None] = lambda: None) -> None:
+        """`wake` has the loop look at `untold`."""
+        self.lease_seconds, self.batch_size, self._wake = lease_seconds, batch_size, wake
+        #: Calls of receivers. The thread that renews does not make them: a receiver that blocks would cost all leases.
+        self.untold: deque[Callable[[], None]] = deque()
         self._held: dict[Held, None] = {}  # in the order of the claims
         self._leaving: set[Held] = set()
         self._lock = threading.Lock()
@@ -137,4 +143,6 @@ class LeaseKeeper:
         held.lost = True
         if mine:
             logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.shard)
-            lease_lost.send_robust(sender=type(self), member=held.member, queue=held.shard.queue)
+            told = {"sender": type(self), "member": held.member, "queue": held.shard.queue}
+            self.untold.append(partial(send, lease_lost, "lease_lost", cut=BaseException, **told))
+            self._wake()

@@ -13,6 +13,7 @@ import math
 import queue
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.db import connections
@@ -46,6 +47,8 @@ TIMEOUT_SECONDS = 5.0
 WAITING_SECONDS = 0.25
 #: Threads without work end at once; one that hangs in a task is not waited for.
 SLOTS_SECONDS = 1.0
+#: How long a look takes whether receivers have returned: nothing wakes the loop then.
+LITTLE_SECONDS = 0.005
 WAKE = "wake"
 
 
@@ -71,9 +74,12 @@ class Worker:
         )
         #: What it works on: the first kind's claims tell what is due of the others.
         self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
-        self.slots = slots(options.threads, Contexts(traces=self.config.traces).execute, self.inbox.put)
+        contexts = Contexts(traces=self.config.traces)
+        self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
         self.trouble = Trouble(self.broker, self.shards)
-        self.keeper = LeaseKeeper(lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size)
+        self.keeper = LeaseKeeper(
+            lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size, wake=self.wake
+        )
         self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
         self.controls = Controls(self.config)
         max_reclaims = self.config.max_reclaims
@@ -162,6 +168,7 @@ class Worker:
             return 0.0
         try:
             seconds = self.tick()
+            self.recorder.tell()
             if self.recycling is not None:
                 self.leaving = self.leaving or self.recycling.wanted(self.runs)
             return 0.0 if self.leaving else seconds
@@ -194,7 +201,7 @@ class Worker:
             if not held.executed:  # its lease was over, or it could not be executed
                 self.keeper.discard([held])
             if held.hung:
-                spans.finish(held)
+                self.recorder.untold.append(partial(spans.finish, held))
                 self.leaving = self.leaving or f"{held.title} hangs in it"
 
     @property
@@ -274,6 +281,9 @@ class Worker:
 
     # -- the end
 
+    def _is_unfinished(self) -> bool:
+        return bool(len(self.keeper) or self.recorder.again < math.inf or self.slots.telling)
+
     def drain(self) -> int:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
         if self.leaving and not self.stopping:
@@ -283,9 +293,10 @@ class Worker:
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
-        while (len(self.keeper) or self.recorder.again < math.inf) and not self.aborted and time.monotonic() < end:
-            self._wait(0.1)
+        while self._is_unfinished() and not self.aborted and time.monotonic() < end:
+            self._wait(0.1 if len(self.keeper) else LITTLE_SECONDS)
             self._write()
+            self.recorder.tell()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

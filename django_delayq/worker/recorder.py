@@ -18,7 +18,8 @@ be recorded. So where a batch of them waits, nothing more is claimed.
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,8 @@ class Recorder:
         self.waiting = {kind: Waiting() for kind in kinds}
         #: How many executions left here, each attempt is one; what was never called is none.
         self.runs = 0
+        #: Calls of receivers, to be made by `tell`. None of them raises.
+        self.untold: deque[Callable[[], None]] = deque()
         #: True while so much waits for locked rows that nothing more is to be claimed.
         self.full = False
 
@@ -117,6 +120,12 @@ class Recorder:
         if self.full:
             self.full = any(len(waiting.locked) >= self.size for waiting in self.waiting.values())
 
+    def tell(self) -> None:
+        """Call the receivers of what was written. They may block: so this comes last in a round."""
+        for calls in (*(kind.untold for kind in self.waiting), self.keeper.untold, self.untold):
+            while calls:
+                calls.popleft()()
+
     def _record(self, kind: Kind[Any], waiting: Waiting) -> None:
         """Write batches from the head of the list; take out of it what was written, and what is itself at fault.
 
@@ -158,6 +167,7 @@ class Recorder:
                 with self.keeper.letting_go(batch):
                     dues = kind.settle(shard, batch)
                 del entries[: len(batch)]
+                self.untold.extend(held.after for held in batch if held.after is not None and held.recorded())
                 self.runs += sum(held.executed for held in batch)
                 self.timers.due(dues)
             del unsettled[shard]

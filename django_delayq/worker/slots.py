@@ -13,6 +13,12 @@ What a task leaves of its connection would reach the next task of the thread. In
 one's writes are never committed, and its locks hold up everybody; a driver's connection that is closed is an error of
 the next one. Django's `close_old_connections` sees neither: it leaves alone what it takes for a block that will
 be left, and tries out only what has failed. So a connection that is not idle after a task is given up.
+
+Note [After the record]
+Receivers of `task_finished` and `run_finished`, and span processors, run in the thread that has executed the task,
+after its outcome was reported and, for receivers, recorded. They may block: so the thread takes no other entry before,
+and counts as one that sleeps. A record that takes longer than RECORD_SECONDS (the database is away, its row is locked)
+does not hold a thread up: then the loop calls the receivers, once it is written.
 """
 
 import locale
@@ -44,6 +50,8 @@ NEWEST = 0.2
 SHORT_SECONDS = 0.001
 #: Tasks count as short while fewer than this share of the latest ones were not; so much does one task change the share.
 FEW, ONE_OF = 0.02, 1 / 128
+#: For so long a thread waits for the record of what it has executed, to call receivers.
+RECORD_SECONDS = 1.0
 #: Where one thread has all the short tasks, and ends none for this long, it waits for something: the next one goes on.
 PATIENCE_SECONDS, BUSY_PATIENCE_SECONDS = 0.002, 0.02
 
@@ -70,11 +78,18 @@ class Slots:
         threads: int,
         call: Callable[[Held], bool],
         report: Callable[[Held], None],
+        after: Callable[[Held], None] = lambda held: None,
     ) -> None:
-        """`call` executes an entry; where it says False, somebody else has reported the outcome already."""
+        """`call` executes an entry; where it says False, somebody else has reported the outcome already.
+
+        `after` is called in the same thread once that is reported: see Note [After the record].
+        """
         self.threads = threads
         self._call = call
         self._report = report
+        self._after = after
+        #: How many threads are in `after`.
+        self.telling = 0
         self._inbox: deque[Held] = deque()
         self._alarms: queue.SimpleQueue[bool] = queue.SimpleQueue()  # each wakes one thread; False ends it
         self._lock = threading.Lock()
@@ -186,9 +201,14 @@ class Slots:
                 self._begun[number] = held, time.monotonic()
                 ended, to_be_told = held, self._execute(held)
                 self._begun[number] = None
-                held = self._next(number, ended)
+                tells = to_be_told and (ended.expects_record() or ended.span is not None)
+                held = self._next(number, ended, tells=tells)
                 if to_be_told:  # the loop, which this wakes, is to find the slot free
                     self._report(ended)
+                if tells:
+                    self._after(ended)
+                    with self._lock:
+                        self.telling -= 1
         forget_connections()
 
     def _execute(self, held: Held) -> bool:
@@ -202,9 +222,10 @@ class Slots:
             held.executed = False
             return True
 
-    def _next(self, number: int, ended: Held | None = None) -> Held | None:
-        """Count what has ended; return the next entry, or None where this thread is to sleep."""
+    def _next(self, number: int, ended: Held | None = None, *, tells: bool = False) -> Held | None:
+        """Count what has ended; return the next entry, or None where this thread is to sleep, or `tells` before."""
         with self._lock:
+            self.telling += tells
             now = time.monotonic()
             others_go_on = False
             if ended is not None:
@@ -217,9 +238,11 @@ class Slots:
                 if self._long < FEW and self._awake > 1:  # one that has just ended another entry takes the next one too
                     others = (at for other, at in enumerate(self._ended) if other != number)
                     others_go_on = max(others) > now - PATIENCE_SECONDS
-            if others_go_on or not self._inbox:
+            if others_go_on or tells or not self._inbox:
                 self._awake -= 1
                 self._ended[number] = 0.0
+                if tells and self._inbox:
+                    self._wake(1)
                 return None
             if ended is not None:
                 self._ended[number] = now
@@ -289,6 +312,16 @@ class Contexts:
                 logger.warning("A task has changed the locale of the whole process; it is put back.")
                 with suppress(locale.Error):
                     locale.setlocale(locale.LC_ALL, self._locale)
+
+    def after(self, held: Held) -> None:
+        """See Note [After the record]."""
+        spans.finish(held)
+        if held.wait_for_record(RECORD_SECONDS) and held.after is not None:
+            close_old_connections()
+            try:
+                held.after()
+            finally:
+                tidy_connections()
 
     def _begin(self, held: Held) -> bool:
         EXECUTING.set(held)

@@ -5,43 +5,49 @@ from typing import Any
 from .. import tracing
 from ..kinds import Held
 from ..plain import iso
+from ..side_channels import Guard
 
 PROCESS = "process"
+#: See `tracing.py`, Note [A tracer that fails]. No `TaskTimeout` can arrive here: no task is being called.
+TRACER = Guard("OpenTelemetry's tracer", BaseException)
 
 
 def execute(held: Held) -> bool:
-    """Do `Kind.execute` in a span: the parent of all that the task does there."""
+    """Do `Kind.execute` in a span: the parent of all that the task does there. `finish` ends it."""
+    with TRACER:
+        held.span = _begin(held)
+    with tracing.within(held.span):
+        return held.kind.execute(held)
+
+
+def _begin(held: Held) -> Any:
     from opentelemetry import trace
 
     with tracing.quiet():
         carried, belongs = held.carried()
     context: Any = tracing.context_of(carried)
     asked = trace.get_current_span(context).get_span_context()
-    with tracing.tracer().start_as_current_span(
+    return tracing.tracer().start_span(
         f"{PROCESS} {held.shard.queue}",
         context=context if belongs else tracing.context_of({}),  # see `tracing.py`, Note [Parent or link]
         kind=trace.SpanKind.CONSUMER,
         attributes=_attributes(held),
         links=[trace.Link(asked)] if asked.is_valid else [],
-        record_exception=False,
-        set_status_on_exception=False,
-        end_on_exit=False,
-    ) as span:
-        held.span = span
-        ended = held.kind.execute(held)
-    if ended:
-        finish(held)
-    return ended
+    )
 
 
 def finish(held: Held) -> None:
     """End the span of an execution: what became of it is filled in by now. Nothing where it has none."""
-    span, failure = held.span, held.failure
-    if span is None:
-        return
+    span, held.span = held.span, None
+    if span is not None:
+        with TRACER:
+            _finish(span, held)
+
+
+def _finish(span: Any, held: Held) -> None:
     from opentelemetry.trace import StatusCode
 
-    held.span = None
+    failure = held.failure
     _, lag = held.waited
     span.set_attribute("delayq.attempt", held.labels["attempt"])
     if lag is not None:

@@ -43,9 +43,12 @@ def start_worker(
     output: IO[bytes],
     environment: Mapping[str, str] | None = None,
     cold: bool = False,
+    redirect: str = "",
     **options: Any,
 ) -> subprocess.Popen[bytes] | WarmProcess:
     """Start `delayq_worker` on the test database; `options` are keys of DELAYQ, `environment` wins over all else.
+
+    `redirect`: what a shell does with the streams of a cold one before it starts.
 
     Warm, unless it is to be `cold` or needs an interpreter of its own: see `_needs_an_interpreter`.
     """
@@ -54,7 +57,7 @@ def start_worker(
     if not (cold or _needs_an_interpreter(arguments, environment or {})):
         return _forker().start(command, variables, output)
     return subprocess.Popen(
-        [sys.executable, "-m", "django", *command],
+        ["/bin/sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, "-m", "django", *command],
         env=variables,
         cwd=ROOT,
         stdout=output,

@@ -5,6 +5,8 @@ from django.db import models
 
 from django_delayq.models import Schedule
 
+from . import broken  # noqa: F401 - fails where a process is to
+
 
 class OwnedSchedule(Schedule):
     """A schedule that goes when its owner goes."""

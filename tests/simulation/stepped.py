@@ -20,8 +20,8 @@ THREADS, AHEAD = 3, 2
 class Hand(Slots):
     """In place of threads: keeps what was submitted until the history begins it, and what was begun until it ends."""
 
-    def __init__(self, threads, call, report):
-        self.threads, self.call, self.report = threads, call, report
+    def __init__(self, threads, call, report, after):
+        self.threads, self.call, self.report, self.telling = threads, call, report, 0
         self.entries, self.begun = [], []
         #: The monotonic second at which each began that runs.
         self.since = {}

@@ -21,9 +21,17 @@ from django_delayq.exceptions import DelayQError
 from django_delayq.kinds import isolated
 from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
+from django_delayq.side_channels import note_handler_failure
 from django_delayq.supervisor.channel import Channel
 from django_delayq.supervisor.pool import Pool
-from django_delayq.supervisor.process import END_SECONDS, Start, become_fresh, end_at_once, end_within
+from django_delayq.supervisor.process import (
+    END_SECONDS,
+    Start,
+    become_fresh,
+    end_at_once,
+    end_within,
+    open_standard_streams,
+)
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
 from django_delayq.worker import Worker, WorkerOptions
@@ -81,6 +89,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with the worker's status."""
+        if self._called_from_command_line:
+            open_standard_streams()
         channel = Channel.found_in(os.environ)
         self._log(options, channel)
         worker_options = _worker_options(options, channel)
@@ -180,13 +190,22 @@ class Command(BaseCommand):
         ours = logging.getLogger("django_delayq")
         if ours.handlers:
             return
-        handler = logging.StreamHandler(sys.stdout)
+        handler = _Handler(sys.stdout)
         process = None if channel is None else channel.number
         handler.setFormatter(JsonFormatter(process) if options["json_logs"] else LineFormatter(process))
         ours.addHandler(handler)
         ours.propagate = False
         levels = {0: logging.WARNING, 1: logging.INFO}
         ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Says once what is wrong with standard output, not for each record."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if error is not None:
+            note_handler_failure(error)
 
 
 def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerOptions:
