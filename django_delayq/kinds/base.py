@@ -129,7 +129,7 @@ class Claimed(NamedTuple, Generic[H]):
     """The reply to a claim. `head_ms` is the score of the shard's next member after it, None if the shard is empty.
 
     `epoch` is None where the shard was flushed and has to be rebuilt. `also` names the other kinds that have something
-    due there.
+    due there. `damaged`: members there lost their scores.
     """
 
     now_ms: int
@@ -137,6 +137,7 @@ class Claimed(NamedTuple, Generic[H]):
     epoch: str | None
     entries: list[H]
     also: tuple[str, ...] = ()
+    damaged: bool = False
 
 
 @dataclass(slots=True)

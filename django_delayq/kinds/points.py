@@ -68,7 +68,8 @@ class Points(PointCalls):
             )
             for entry in claim.entries
         ]  # fmt: skip
-        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, ("jobs",) if claim.jobs_due else ())
+        also = ("jobs",) if claim.jobs_due else ()
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, also, claim.damaged)
 
     def renew(self, shard: Shard, batch: Sequence[HeldPoint]) -> set[str]:
         """See `Kind.renew`."""

@@ -95,6 +95,8 @@ class Claims:
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         if most is not None and len(claimed.entries) < limit:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
+        if claimed.damaged:
+            self.upkeep.mend_soon(shard)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
         new = self._is_new(shard, claimed.epoch)
