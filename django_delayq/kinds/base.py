@@ -8,7 +8,7 @@ name more in `Claimed.also`, by which the claim of the first kind says that the 
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -55,6 +55,10 @@ class Held:
     #: The monotonic second at which its row was first found locked, 0 for never; whether that was told.
     locked_at: float = 0.0
     told: bool = False
+    #: True once the database has taken its outcome by this worker's call, and not by an earlier one.
+    taken: bool = False
+    #: How many rows of its sort had been taken when its outcome was refused first; None where it was not.
+    refused: int | None = None
     #: Who has stopped it while it ran, '' where that is not known; None for nobody.
     stopped_by: str | None = None
     #: How an `async def` task is interrupted: by its event loop.
@@ -79,6 +83,11 @@ class Held:
     def is_lost(self) -> bool:
         """Say whether somebody else may execute the same: for the contexts of tasks."""
         return self.lost
+
+    @property
+    def sort(self) -> Hashable:
+        """What outcomes have in common that are written alike: the same tables, inserted or changed."""
+        return self.kind
 
     @property
     def stop_key(self) -> str:

@@ -7,6 +7,7 @@ where that failed, inside the exception's handler; a return value that is no JSO
 
 import logging
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -83,6 +84,11 @@ class HeldJob(Held):
     def title(self) -> str:
         """What people call it."""
         return f"job {self.result_id}"
+
+    @property
+    def sort(self) -> Hashable:
+        """See `Held.sort`."""
+        return self.kind, self.settled.what, self.row is None, bool(self.said), self.callback is None
 
     @property
     def labels(self) -> dict[str, str | int]:

@@ -151,6 +151,8 @@ class Points(PointCalls):
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
                 announce(outcome, self.counted)
+                if owner is not None:
+                    owner.taken = not outcome.repeated
             if outcome.callback is not None:
                 self._callbacks.append(outcome.callback)
             if owner is not None:

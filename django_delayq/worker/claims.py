@@ -99,6 +99,8 @@ class Claims:
             self.upkeep.mend_soon(shard)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
+        if entries:
+            self.dispatcher.recorder.refusals.claimed()
         new = self._is_new(shard, claimed.epoch)
         if new is None:
             self.dispatcher.release(entries, 0)

@@ -207,7 +207,8 @@ class Worker:
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
         self._write()
-        if self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs:
+        kept = len(self.recorder.refusals)
+        if self.options.max_runs is not None and self.recorder.runs + kept >= self.options.max_runs:
             self.stopping = True
             return 0.0
         now = time.monotonic()
@@ -243,9 +244,7 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
-        if self.recorder.full:
-            return 0
-        room = min(self.dispatcher.capacity(), self.config.batch_size)
+        room = int(min(self.recorder.room(), self.dispatcher.capacity(), self.config.batch_size))
         if self.options.max_runs is not None:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
@@ -272,7 +271,7 @@ class Worker:
             seconds = cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
         else:
             seconds = self.timers.until(now)
-        if self.options.burst and not len(self.keeper) and self.recorder.again == math.inf and self.claims.answered:
+        if self.options.burst and self.recorder.idle and self.claims.answered:
             self.stopping = self.timers.nothing_now(began)
         return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
 
