@@ -3,9 +3,10 @@
 Note [In batches]
 An order has the primary keys that matched when it was given: what is made later, or matches only then, is left alone. A
 worker locks the order, does the next batch, and notes how far it came, in one transaction: so each schedule is done
-once, whoever dies in between, and several workers may take turns. Where the database or Redis is away, it goes on when
-they are back. An error that would come again, such as a deletion that a row of somebody else's table forbids, ends the
-order; what was done before stays done.
+once, whoever dies in between, and several workers may take turns. An error of the database or of Redis ends no order,
+as it does not show whether it would come again (`worker/refusals.py`, Note [Whose fault]): the next turn tries again,
+and other orders go on. What Django itself forbids, such as a deletion of what a row of another table protects, ends
+the order; what was done before stays done.
 """
 
 import logging
@@ -15,7 +16,8 @@ from datetime import timedelta
 from functools import lru_cache
 
 from django.apps import apps
-from django.db import InterfaceError, OperationalError
+from django.db import Error
+from django.db.models import ProtectedError, RestrictedError
 
 from . import ledger, orders
 from .exceptions import BrokerError
@@ -66,10 +68,11 @@ def carry_out() -> bool:
     """Do a batch of the oldest order that no other worker is at; say whether there may be more to do at once.
 
     Raises:
-        OperationalError, InterfaceError, BrokerError: Nothing of the batch is done; the next call tries again.
+        django.db.Error, BrokerError: Nothing of a batch is done; the next call tries again.
     """
     using = ledger.database()
     rows = BulkAction.objects.using(using).open().defer("chosen")
+    failed: Exception | None = None
     for pk in list(rows.values_list("pk", flat=True)):
         try:
             with ledger.writing(using):
@@ -77,12 +80,15 @@ def carry_out() -> bool:
                 if bulk is not None:
                     _do_batch(bulk)
                     return True
-        except (OperationalError, InterfaceError, BrokerError):
-            raise
         except Exception as error:
+            if isinstance(error, Error | BrokerError) and not isinstance(error, ProtectedError | RestrictedError):
+                failed = failed or error
+                continue
             logger.exception("A bulk action is given up: %s", rows.filter(pk=pk).first())
             rows.filter(pk=pk).update(error=f"{type(error).__name__}: {error}", finished_at=utcnow())
             return True
+    if failed is not None:
+        raise failed
     return False
 
 

@@ -33,6 +33,8 @@ Tally = dict[str, int]
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
 #: And what their sums are called; who has counted before there were sums has none.
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
+#: What became of an outcome that the database refused: it is not recorded, and its point or job comes due again.
+DISCARDED = "discarded"
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 

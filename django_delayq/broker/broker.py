@@ -76,13 +76,14 @@ class Broker(Prefix):
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
         args = claim_arguments(limit, lease_ms, request, self.worker, most)
-        now, head, epoch, fence, jobs, *rest = listed(self._run("claim", shard, args, parts=keys.CLAIM_PARTS))
+        now, head, epoch, fence, flags, *rest = listed(self._run("claim", shard, args, parts=keys.CLAIM_PARTS))
         entries = []
         for at in range(0, len(rest), 5):
             member, point, generation, attempts, lapsed = rest[at : at + 5]
             parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", claimed_ms(lapsed)
             entries.append(Entry(member, *parts))
-        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.worker}", tuple(entries), jobs == "1")
+        told = "1" in flags, "2" in flags
+        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.worker}", tuple(entries), *told)
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
@@ -157,6 +158,15 @@ class Broker(Prefix):
             names = self._keys(shard)
             self.ask("unlink", *(name for part, name in names.items() if part not in keys.OF_A_WORKER))
 
+    def mend(self, shard: Shard) -> int:
+        """Give the members of a shard scores again where they are lost or impossible; return how many were mended.
+
+        Works from what is left in Redis: a point that is wrong is judged when it is claimed.
+        """
+        head = [self._channel, str(shard), int(self.config.lease_seconds * 1000)]
+        pages = self.scan(shard)
+        return sum(sum(self._run_in_parts("mend", shard, head, [(name,) for name in page])) for page in pages)
+
     # -- before anything else
 
     def probe(self, shard: Shard) -> Trial:
@@ -184,9 +194,9 @@ class Broker(Prefix):
         """Count the members of each shard, in one round trip; the shards at slightly different instants."""
         found = []
         for reply in self._run_each("stats", [(shard, []) for shard in shards]):
-            now, members, due, leased, head, epoch, points, generations = reply
+            now, members, due, leased, head, epoch, points, generations, astray = reply
             counts = int(members), int(due), int(leased), number(head), text(epoch) or None
-            found.append(Stats(int(now), *counts, int(points), int(generations)))
+            found.append(Stats(int(now), *counts, int(points), int(generations), int(astray)))
         return found
 
     def heads(self, shards: Sequence[Shard]) -> list[int | None]:

@@ -19,7 +19,7 @@ from .exchange import Argument, Exchange, is_plain, pack
 from .types import Settled
 
 NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe", "count",
+    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe", "count", "mend",
     "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats", "job_watch",
 )  # fmt: skip
 

@@ -23,7 +23,8 @@ class Claim(NamedTuple, Generic[E]):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
     `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what every
-    lease of it is called: fence, space, worker. `jobs_due` says of a claim of points whether jobs can be claimed too.
+    lease of it is called: fence, space, worker. `jobs_due` says of a claim of points whether jobs can be claimed too,
+    `damaged` whether scores are lost there.
     """
 
     now_ms: int
@@ -32,6 +33,7 @@ class Claim(NamedTuple, Generic[E]):
     holder: str
     entries: tuple[E, ...]
     jobs_due: bool = False
+    damaged: bool = False
 
     @property
     def fence(self) -> str:
@@ -105,6 +107,13 @@ class Stats:
     epoch: str | None
     points: int = 0
     generations: int = 0
+    #: Members with a score that no member can have.
+    astray: int = 0
+
+    @property
+    def damaged(self) -> bool:
+        """True where members lost their scores, or have impossible ones. Scripts alone never leave that behind."""
+        return self.members < self.points or self.astray > 0
 
 
 class NewJob(NamedTuple):

@@ -10,7 +10,7 @@ name more in `Claimed.also`, by which the claim of the first kind says that the 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -57,6 +57,10 @@ class Held:
     #: The monotonic second at which its row was first found locked, 0 for never; whether that was told.
     locked_at: float = 0.0
     told: bool = False
+    #: True once the database has taken its outcome by this worker's call, and not by an earlier one.
+    taken: bool = False
+    #: How many rows of its sort had been taken when its outcome was refused first; None where it was not.
+    refused: int | None = None
     #: Who has stopped it while it ran, '' where that is not known; None for nobody.
     stopped_by: str | None = None
     #: How an `async def` task is interrupted: by its event loop.
@@ -121,6 +125,11 @@ class Held:
         return self.lost
 
     @property
+    def sort(self) -> Hashable:
+        """What outcomes have in common that are written alike: the same tables, inserted or changed."""
+        return self.kind.name
+
+    @property
     def stop_key(self) -> str:
         """How people name it who want to stop it, '' where they cannot: see `models/cancellation.py`."""
         return ""
@@ -169,7 +178,7 @@ class Claimed(NamedTuple, Generic[H]):
     """The reply to a claim. `head_ms` is the score of the shard's next member after it, None if the shard is empty.
 
     `epoch` is None where the shard was flushed and has to be rebuilt. `also` names the other kinds that have something
-    due there.
+    due there. `damaged`: members there lost their scores.
     """
 
     now_ms: int
@@ -177,6 +186,7 @@ class Claimed(NamedTuple, Generic[H]):
     epoch: str | None
     entries: list[H]
     also: tuple[str, ...] = ()
+    damaged: bool = False
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ of `task_finished` but Django's own are called once the outcome is recorded.
 
 import logging
 import time
+from collections.abc import Hashable
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -87,6 +88,11 @@ class HeldJob(Held):
     def title(self) -> str:
         """What people call it."""
         return f"job {self.result_id}"
+
+    @property
+    def sort(self) -> Hashable:
+        """See `Held.sort`."""
+        return self.kind, self.settled.what, self.row is None, bool(self.said), self.callback is None
 
     @property
     def labels(self) -> dict[str, str | int]:

@@ -12,7 +12,7 @@ Between `enqueue` and the ledger lies what no order of the two can close: a proc
 other queue and no outcome, and the point is handed over once more. The other way round it would be lost.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -65,6 +65,12 @@ class HeldPoint(Held):
     def lapsed_at(self) -> datetime | None:
         """When the one had claimed it who let his lease run out before; None where none has, or that is not known."""
         return None if self.entry.lapsed_ms is None else from_ms(self.entry.lapsed_ms)
+
+    @property
+    def sort(self) -> Hashable:
+        """See `Held.sort`. By the status, as jobs are written with some."""
+        outcome = self.outcome
+        return self.kind, outcome.run.status, outcome.seen is None, bool(outcome.output), bool(self.beside)
 
     @property
     def stop_key(self) -> str:

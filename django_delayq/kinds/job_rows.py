@@ -165,8 +165,10 @@ def record(batch: Sequence[HeldJob]) -> Verdicts[HeldJob]:
             logger.warning("%s was decided by another worker.", job.title)
             verdicts.gone.append(job)
         else:
+            job.taken = result is Won.YES
             verdicts.settle.append(_settled(job, result))
     for job in others:
+        job.taken = job.settled.what != "retry"
         if job.settled.what == "done" and job.settled.text:
             job.settle("done", min(job.settled.ms, MARK_MS), IN_DATABASE)
         verdicts.settle.append(job)

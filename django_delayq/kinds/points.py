@@ -70,7 +70,8 @@ class Points(PointCalls):
             )
             for entry in claim.entries
         ]  # fmt: skip
-        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, ("jobs",) if claim.jobs_due else ())
+        also = ("jobs",) if claim.jobs_due else ()
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, also, claim.damaged)
 
     def renew(self, shard: Shard, batch: Sequence[HeldPoint]) -> set[str]:
         """See `Kind.renew`."""
@@ -156,6 +157,8 @@ class Points(PointCalls):
                     owner.after = tell
                 else:
                     self.untold.append(tell)
+                if owner is not None:
+                    owner.taken = not outcome.repeated
             if outcome.callback is not None:
                 self._callbacks.append(outcome.callback)
             if owner is not None:

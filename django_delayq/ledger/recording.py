@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import DataError, IntegrityError, transaction
 
 from .. import chain
 from ..fields import utcnow
@@ -54,7 +54,7 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
     `locks.py`, Note [Nobody's row is waited for].
 
     Raises:
-        IntegrityError: The table refuses a row, and not because of another one: it is of another release.
+        DataError, IntegrityError: The table refuses a row, and not because of another one.
     """
     return _write(outcomes, {outcome.schedule.pk for outcome in outcomes})
 
@@ -62,11 +62,11 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
 
-    As `record`, but a row that the table refuses is lost: what cannot be recorded is not executed again. A `running`
-    row alone moves no state.
+    As `record`, but a row that the table refuses is left for a later try, as if it was locked: what cannot be recorded
+    is not executed again. A `running` row alone moves no state.
     """
     moving = {outcome.schedule.pk for outcome in outcomes if outcome.run.status != Status.RUNNING}
-    return _write(outcomes, moving, refused=Won.LOST)
+    return _write(outcomes, moving, refused=Won.LOCKED)
 
 
 def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None = None) -> list[Won]:
@@ -148,7 +148,7 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
             pks = writer(Run, _NEW, using).insert(_new_values(outcomes[index].run) for index in new)
         for index, pk in zip(new, pks, strict=True):
             outcomes[index].run.pk, won[index] = pk, Won.YES
-    except IntegrityError:
+    except (DataError, IntegrityError):
         for owned in (False, True):
             winners = _winners(outcomes, won)
             for index in new:
@@ -168,7 +168,7 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
         with transaction.atomic(using=using):
             insert_run(run, using)
         return Won.YES
-    except IntegrityError:
+    except (DataError, IntegrityError):
         rows = Run._base_manager.using(using).filter(schedule=run.schedule_id, origin=run.origin, due_at=run.due_at)
         pk, *stands = rows.values_list("pk", *VERSION).first() or (None,)
         if pk is None:

@@ -95,8 +95,12 @@ class Claims:
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         if most is not None and len(claimed.entries) < limit:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
+        if claimed.damaged:
+            self.upkeep.mend_soon(shard)
         entries: list[Held] = claimed.entries
         self.dispatcher.keeper.add(entries)
+        if entries:
+            self.dispatcher.recorder.refusals.claimed()
         new = self._is_new(shard, claimed.epoch)
         if new is None:
             self.dispatcher.release(entries, 0)

@@ -214,7 +214,8 @@ class Worker:
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
         self._write()
-        if self.options.max_runs is not None and self.recorder.runs >= self.options.max_runs:
+        kept = len(self.recorder.refusals)
+        if self.options.max_runs is not None and self.recorder.runs + kept >= self.options.max_runs:
             self.stopping = True
             return 0.0
         now = time.monotonic()
@@ -228,9 +229,9 @@ class Worker:
                     break
                 if not self.claims.claim(shard, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
-            empty = self.timers.look(now)
-            if empty is not None:
-                self._looked(empty)
+            doubtful = self.timers.look(now)
+            if doubtful is not None:
+                self._looked(doubtful)
         except BrokerError as error:
             self.trouble.redis_failed(error)
             return max(0.0, self.trouble.until - time.monotonic())
@@ -250,17 +251,19 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
-        if self.recorder.full:
-            return 0
-        room = min(self.dispatcher.capacity(), self.config.batch_size)
+        room = int(min(self.recorder.room(), self.dispatcher.capacity(), self.config.batch_size))
         if self.options.max_runs is not None:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
-    def _looked(self, empty: list[Shard]) -> None:
-        """Redis answers; what is empty there may have been flushed."""
-        if empty and None in self.broker.epochs(empty):
+    def _looked(self, doubtful: list[Shard]) -> None:
+        """Redis answers; shards without an epoch were flushed, others may have lost a part."""
+        found = dict(zip(doubtful, self.broker.stats(doubtful), strict=True))
+        if any(stats.epoch is None for stats in found.values()):
             self.upkeep.rebuild_soon()
+        for shard, stats in found.items():
+            if stats.epoch is not None and stats.damaged:
+                self.upkeep.mend_soon(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
 
@@ -275,7 +278,7 @@ class Worker:
             seconds = cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
         else:
             seconds = self.timers.until(now)
-        if self.options.burst and not len(self.keeper) and self.recorder.again == math.inf and self.claims.answered:
+        if self.options.burst and self.recorder.idle and self.claims.answered:
             self.stopping = self.timers.nothing_now(began)
         return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
 

@@ -1,11 +1,6 @@
 """Outcomes into the database, then out of Redis. Keeps what a failing server did not take.
 
-Note [Whose fault]
-A batch that is refused is written one by one, so that one row holds up no other. A row is at fault where it is refused
-alone and for what is in it: by DataError or IntegrityError, or before the database is asked. It is told, and let go.
-Everything else would meet any row: no connection, a standby that only reads, a right that was revoked, a column that is
-not there. Then outcomes stay here, under their renewed leases, and nothing new is claimed (`Worker.tick`) until the
-database takes them: thrown away, what has succeeded would be executed again, and in the end be lost(poison).
+What the database refuses, `refusals.py` keeps: see Note [Whose fault] there.
 
 Note [Kept while locked]
 What the ledger leaves out (`ledger/locks.py`, Note [Nobody's row is waited for]) stays here under its renewed lease,
@@ -23,13 +18,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError, DataError, Error, IntegrityError
+from django.db import DatabaseError, Error
 
 from .. import ledger
 from ..broker import Shard
+from ..counters import DISCARDED
 from ..exceptions import BrokerError
+from ..grouping import grouped
 from ..kinds import Held, Kind
 from .leases import LeaseKeeper
+from .refusals import Refusals, may_be_its_own
 from .timers import Timers
 from .trouble import Trouble
 
@@ -63,6 +61,7 @@ class Recorder:
         self.keeper, self.trouble, self.timers = keeper, trouble, timers
         self.size = keeper.batch_size
         self.waiting = {kind: Waiting() for kind in kinds}
+        self.refusals = Refusals(self.size)
         #: How many executions left here, each attempt is one; what was never called is none.
         self.runs = 0
         #: Calls of receivers, to be made by `tell`. None of them raises.
@@ -78,7 +77,17 @@ class Recorder:
             if waiting.unrecorded or waiting.unsettled:
                 return 0.0
             times += waiting.locked.values()
-        return min(times)
+        return min(*times, self.refusals.again)
+
+    @property
+    def idle(self) -> bool:
+        """True where nothing is held but what the database refused."""
+        waiting = any(it.unrecorded or it.unsettled or it.locked for it in self.waiting.values())
+        return not waiting and len(self.keeper) == len(self.refusals)
+
+    def room(self) -> float:
+        """Return how many entries may be claimed now, as far as it depends on what waits here."""
+        return 0 if self.full else self.refusals.room()
 
     @property
     def locked(self) -> list[Held]:
@@ -101,13 +110,15 @@ class Recorder:
     def flush(self) -> None:
         """Write everything that is here; no kind waits for what another cannot write. Failures are the trouble's."""
         now = time.monotonic()
+        again = grouped(self.refusals.due(now), lambda held: held.kind) if self.refusals else {}
         for kind, waiting in self.waiting.items():
             for held in [held for held, again in waiting.locked.items() if again <= now]:
                 del waiting.locked[held]
                 waiting.unrecorded.append(held)
+            waiting.unrecorded[:0] = again.get(kind, ())
             try:
                 if waiting.unrecorded:
-                    self._record(kind, waiting)
+                    self._record(kind, waiting, len(again.get(kind, ())))
                     if self.trouble.until:
                         self.trouble.database_worked(wrote=True)
             except Error as error:
@@ -126,13 +137,15 @@ class Recorder:
             while calls:
                 calls.popleft()()
 
-    def _record(self, kind: Kind[Any], waiting: Waiting) -> None:
-        """Write batches from the head of the list; take out of it what was written, and what is itself at fault.
+    def _record(self, kind: Kind[Any], waiting: Waiting, singly: int) -> None:
+        """Write batches from the head of the list, its first `singly` entries one by one. See Note [Whose fault].
+
+        Take out of it what was written, and what was refused alone.
 
         Raises:
-            django.db.Error: What is still in the list was not written. See Note [Whose fault].
+            django.db.Error: What is still in the list was not written.
         """
-        singly, items = 0, waiting.unrecorded
+        items = waiting.unrecorded
         while items:
             batch = items[: 1 if singly else self.size]
             try:
@@ -143,17 +156,22 @@ class Recorder:
                     self.keeper.discard(verdicts.gone)
                 if verdicts.locked:
                     self._keep(kind, waiting.locked, verdicts.locked)
+                self.refusals.passed(batch)
             except Exception as error:
-                if isinstance(error, Error) and not isinstance(error, DataError | IntegrityError):
+                if not may_be_its_own(error):
                     raise
                 if len(batch) > 1:
-                    logger.error("A batch was refused (%r); its %d rows are written one by one.", error, len(batch))
                     singly = len(batch)
                     continue
-                logger.exception("%s cannot be recorded; it comes due again.", batch[0].title)
-                self.keeper.discard([batch[0]])
+                if self.refusals.refuse(batch[0], error, time.monotonic()):
+                    self._discard(kind, batch[0])
             singly = max(0, singly - 1)
             del items[: len(batch)]
+
+    def _discard(self, kind: Kind[Any], held: Held) -> None:
+        logger.exception("%s cannot be recorded, although others can; it comes due again.", held.title)
+        self.keeper.discard([held])
+        kind.counted.add((kind.name, held.shard.queue, str(held.labels.get("task", ""))), DISCARDED)
 
     def _settle(self, kind: Kind[Any], unsettled: dict[Shard, list[Held]]) -> None:
         """Settle batches from the heads of the lists; take out what Redis has let go.

@@ -49,6 +49,7 @@ class Upkeep:
         self._wake, self._hinted, self.fail, self._describe = wake, hinted, fail, describe
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
+        self._damaged: dict[Shard, None] = {}
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "bulk", "beat", "look"), 0.0)  # monotonic seconds
         self._started = round(time.time())
@@ -135,6 +136,11 @@ class Upkeep:
         self._rebuild.set()
         self._nudge.set()
 
+    def mend_soon(self, shard: Shard) -> None:
+        """A shard has members without a score, or with an impossible one: an eviction, or another program."""
+        self._damaged[shard] = None
+        self._nudge.set()
+
     def help_soon(self) -> None:
         """A shard is being rebuilt: this worker may take part."""
         self._help.set()
@@ -195,6 +201,10 @@ class Upkeep:
         elif self._help.is_set():
             self._help.clear()
             self._build()
+        while self._damaged:
+            shard, _ = self._damaged.popitem()
+            if mended := self.broker.mend(shard):
+                logger.error("%s: %d entries had lost their times in Redis; they are back.", shard, mended)
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
         if look:

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import User
-from django.db import IntegrityError, OperationalError, connections
+from django.db import IntegrityError, InternalError, OperationalError, ProgrammingError, connections
+from django.db.models import ProtectedError
 
 from django_delayq import bulk_actions
 from django_delayq.admin import bulk
@@ -163,11 +164,12 @@ def fail_once(monkeypatch, error: Exception) -> None:
     monkeypatch.setitem(bulk_actions.DO, "pause", failing)
 
 
-def test_a_batch_that_an_outage_breaks_off_is_done_again(five, monkeypatch):
+@pytest.mark.parametrize("kind", [OperationalError, InternalError, ProgrammingError, IntegrityError])
+def test_a_batch_that_an_outage_breaks_off_is_done_again(five, monkeypatch, kind):
     order_pause(five)
-    fail_once(monkeypatch, OperationalError("the database went away"))
+    fail_once(monkeypatch, kind("the database does not want this now"))
     bulk_actions.carry_out()
-    with pytest.raises(OperationalError):
+    with pytest.raises(kind):
         bulk_actions.carry_out()
     assert BulkAction.objects.get().done == Schedule.objects.paused().count() == 2, "nothing of it is half done"
     assert carry_out() == 2 and BulkAction.objects.get().changed == 5
@@ -175,14 +177,26 @@ def test_a_batch_that_an_outage_breaks_off_is_done_again(five, monkeypatch):
 
 def test_an_error_that_would_come_again_ends_it_and_holds_up_no_other(boss, five, monkeypatch):
     first, _ = order_pause(five), order_pause(five)
-    fail_once(monkeypatch, IntegrityError("somebody needs them"))
+    fail_once(monkeypatch, ProtectedError("somebody needs them", set()))
     carry_out()
     page = progress(boss, first)
-    assert "It was given up after an error." in page and "IntegrityError: somebody needs them" in page
+    assert "It was given up after an error." in page and "ProtectedError: " in page and "somebody needs them" in page
     assert [(row.done, row.finished_at is None) for row in BulkAction.objects.order_by("pk")] == [
         (2, False),
         (5, False),
     ]
+
+
+def test_an_order_that_the_database_refuses_holds_up_no_other(five, monkeypatch):
+    order_pause(five), bulk_actions.order("run_now", [row.pk for row in five], logged="Run now.")
+
+    def refused(schedules, reason):
+        raise IntegrityError("refused")
+
+    monkeypatch.setitem(bulk_actions.DO, "pause", refused)
+    with pytest.raises(IntegrityError):
+        carry_out()
+    assert [row.done for row in BulkAction.objects.order_by("pk")] == [0, 5]
 
 
 def test_several_workers_do_each_once(five):

@@ -1,4 +1,4 @@
-"""One field of an entry is damaged: the full sweep mends it, says so, and finds nothing the next time."""
+"""Damaged entries: the full sweep mends them, says so, and finds nothing the next time; lost scores come at once."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Status
 from django_delayq.timing import to_ms
+from django_delayq.worker import Worker, WorkerOptions, timers
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
 from tests.support import run_burst
 
@@ -129,3 +130,54 @@ def test_a_damaged_run_member_is_mended(built, part, value, word):
     run.refresh_from_db()
     assert run.status == Status.SUCCEEDED
     assert member not in set().union(*built.scan(built.shards()[0]))
+
+
+LOSSES = [
+    ("all scores", lambda client, due, rows: client.delete(due)),
+    ("one score", lambda client, due, rows: client.zrem(due, rows[0])),
+    ("an endless score", lambda client, due, rows: client.zadd(due, {rows[0]: float("inf")})),
+    ("a score behind all years", lambda client, due, rows: client.zadd(due, {rows[0]: 9e15})),
+]
+
+
+@pytest.mark.parametrize("look", ["a claim", "a look"])
+@pytest.mark.parametrize("lose", [row[1] for row in LOSSES], ids=[row[0] for row in LOSSES])
+def test_a_worker_restores_lost_scores_within_seconds_and_leaves_leases_alone(built, monkeypatch, lose, look):
+    rows = [schedule("a"), schedule("b")]
+    before = [view(built, row) for row in rows]
+    due = f"{{{built.config.prefix}:default:0}}:due"
+    worker = Worker(WorkerOptions(queues=("default",)))
+    monkeypatch.setattr(timers, "SECOND_EVERY", 1)  # each look is a long one
+    worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))  # no sweep
+    lose(built.client, due, [f"s{row.pk}" for row in rows])
+    if look == "a claim":
+        worker.claims.claim(built.shards()[0], lambda: 1)
+    else:
+        worker.timers._turn = dict.fromkeys(worker.timers._turn, float("inf"))
+        worker.tick()
+    worker.upkeep.round()
+    worker.claims.claim(built.shards()[0], lambda: 1)  # of jobs too, whose place in the index may be lost as well
+    assert [view(built, row) for row in rows] == before
+    assert not built.stats(built.shards()[:1])[0].damaged
+
+
+def test_a_lost_lease_score_waits_for_its_holder_and_ends_without_one(built):
+    row = schedule()
+    set_due(built, row, "due", 5)
+    set_due(built, row, "point", 5)
+    shard = built.shards()[0]
+    claim = built.claim(shard, limit=1, lease_ms=60_000, request=1)
+    built.client.delete(f"{{{built.config.prefix}:default:0}}:due")
+    assert built.mend(shard) == 1
+    assert 0 < view(built, row).score_ms - built.now_ms() <= built.config.lease_seconds * 1000
+    assert not built.renew(shard, [(f"s{row.pk}", claim.holder)], lease_ms=60_000)
+
+
+def test_garbage_beside_lost_scores_is_mended_once(built):
+    name = f"{{{built.config.prefix}:default:0}}:"
+    built.client.hset(f"{name}point", mapping={"s99": 7, "jobs": 7, "s98": "x"})
+    built.client.zadd(f"{name}due", {"jobs": float("inf")})
+    assert built.mend(built.shards()[0]) == 2
+    assert not built.stats(built.shards()[:1])[0].damaged
+    run_burst()
+    assert built.stats(built.shards()[:1])[0].members == 0

@@ -1,71 +1,256 @@
-"""What a recorder does with what the database refuses: `worker/recorder.py`, Note [Whose fault]."""
+"""What a recorder does with what the database refuses: `worker/refusals.py`, Note [Whose fault]."""
 
+import logging
+import math
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from django.db import DataError, IntegrityError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from django.db import (
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+)
 
+from django_delayq import ledger
 from django_delayq.broker import Shard
+from django_delayq.counters import Counts
+from django_delayq.fields import utcnow
 from django_delayq.kinds import Held, Verdicts
+from django_delayq.models import Job, Run, Status
+from django_delayq.rows import RunRow
+from django_delayq.worker import Worker, WorkerOptions, recorder
 from django_delayq.worker.recorder import Recorder
+from tests.acceptance.support import wait_until
+from tests.app import tasks
+from tests.integration.mirroring import schedule
+from tests.support import make_due
 
-KEPT = [InternalError, InterfaceError, OperationalError, ProgrammingError]
-LET_GO = [DataError, IntegrityError, ValueError]
+BEHIND = IntegrityError('duplicate key value violates unique constraint "django_delayq_run_pkey"')
+NO_PARTITION = IntegrityError('no partition of relation "django_delayq_run" found for row')
+KEPT = [InternalError, InterfaceError, OperationalError, ProgrammingError, BEHIND, NO_PARTITION]
+MAYBE_AT_FAULT = [DataError, IntegrityError, ValueError, IntegrityError('refused\nFailing row contains (a_pkey")')]
 PLACE = Shard("default", 0)
+
+
+class Row(Held):
+    """An entry whose sort is the first letter of its member."""
+
+    @property
+    def sort(self):
+        return self.member[0]
 
 
 class Table:
     """A kind whose table takes members, but for those that it refuses. It takes all of a batch, or nothing."""
 
-    tables = ()
+    name, tables = "points", ()
 
-    def __init__(self, refused):
-        self.refused, self.rows = refused, []
+    def __init__(self):
+        self.refused, self.rows, self.counted = {}, [], Counts()
 
     def record(self, batch):
         """Write members, and let go of what is written."""
         for held in batch:
-            if int(held.member) in self.refused:
-                raise self.refused[int(held.member)]
-        self.rows += [int(held.member) for held in batch]
+            if held.member in self.refused:
+                raise self.refused[held.member]
+        self.rows += [held.member for held in batch]
+        for held in batch:
+            held.taken = True
         return Verdicts(gone=list(batch))
 
 
-class Keeper:
-    """Notes who is let go."""
+class Play:
+    """A recorder of one table, by a clock that stands still."""
 
-    def __init__(self, size):
-        self.batch_size, self.let_go = size, []
+    def __init__(self, size, monkeypatch):
+        self.now, self.errors, self.let_go = 100.0, [], []
+        self.table = Table()
+        trouble = SimpleNamespace(
+            until=0.0,
+            database_failed=lambda error, writing: self.errors.append(type(error)),
+            database_worked=lambda wrote: None,
+        )
+        keeper = SimpleNamespace(batch_size=size, discard=self.discard)
+        monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.recorder = Recorder([self.table], keeper, trouble, None)
 
     def discard(self, held):
-        """Note it."""
-        self.let_go += [int(item.member) for item in held]
+        self.let_go += [item.member for item in held if item.member not in self.table.rows]
+
+    def write(self, *members):
+        """Write these, and what is to be tried again at once; return what is refused and waits."""
+        self.recorder.add([Row(self.table, PLACE, member, "", math.inf) for member in members])
+        self.recorder.flush()
+        while not self.errors and self.recorder.again <= self.now:
+            self.recorder.flush()
+        return [held.member for held in self.recorder.refusals._rows]
+
+    def refuse(self, *members, error=IntegrityError):
+        self.table.refused = dict.fromkeys(members, error)
+
+    def wait(self):
+        """Let the time of the next try come; return what waits then."""
+        self.now = max(self.now, self.recorder.again)
+        return self.write()
 
 
-def play(count, size, refused):
-    """Write so many members in batches; return the table, who is let go, what is left, and the error."""
-    table, keeper, errors = Table(refused), Keeper(size), []
-    trouble = SimpleNamespace(
-        until=0.0, database_failed=lambda error, writing: errors.append(type(error)), database_worked=lambda wrote: None
-    )
-    recorder = Recorder([table], keeper, trouble, None)
-    for number in range(count):
-        recorder.add([Held(table, PLACE, str(number), "", float("inf"))])
-    recorder.flush()
-    left = [int(held.member) for held in recorder.waiting[table].unrecorded]
-    return table.rows, [number for number in keeper.let_go if number not in table.rows], left, errors
+@pytest.fixture
+def play(monkeypatch):
+    return Play(4, monkeypatch)
 
 
 @pytest.mark.parametrize("error", KEPT)
-def test_where_any_row_would_be_refused_nothing_is_let_go(error):
-    assert play(5, 2, {3: error}) == ([0, 1], [], [2, 3, 4], [error])
+def test_where_any_row_would_be_refused_nothing_is_let_go(play, error):
+    play.refuse("a2", error=error)
+    play.write("a0", "a1", "a2", "a3")
+    assert (play.table.rows, play.let_go, len(play.errors)) == ([], [], 1)
+    assert [held.member for held in play.recorder.waiting[play.table].unrecorded] == ["a0", "a1", "a2", "a3"]
 
 
-@pytest.mark.parametrize("error", LET_GO)
-def test_a_row_that_is_itself_at_fault_is_let_go_and_holds_up_no_other(error, caplog):
-    assert play(9, 4, {5: error}) == ([0, 1, 2, 3, 4, 6, 7, 8], [5], [], [])
+@pytest.mark.parametrize("error", MAYBE_AT_FAULT)
+def test_a_row_that_stays_refused_while_others_are_taken_is_let_go_and_holds_up_no_other(play, error, caplog):
+    play.refuse("a1", error=error)
+    assert play.write("a0", "a1", "a2", "a3", "a4") == []
+    assert (play.table.rows, play.let_go, play.errors) == (["a0", "a2", "a3", "a4"], ["a1"], [])
     assert caplog.text.count("cannot be recorded") == 1
+    assert play.table.counted == {("points", "default", ""): {"discarded": 1}}
+    assert play.recorder.room() == math.inf
 
 
-def test_what_was_written_one_by_one_before_an_outage_is_not_written_again():
-    assert play(6, 6, {1: DataError, 4: InternalError}) == ([0, 2, 3], [1], [4, 5], [InternalError])
+def test_what_every_row_meets_is_kept_said_once_and_written_when_it_is_over(play, caplog):
+    caplog.set_level(logging.INFO)
+    members = [f"a{n}" for n in range(10)]
+    play.refuse(*members)
+    assert play.write(*members) == members
+    for _ in range(20):
+        assert len(play.wait()) == 10
+    play.now += 1  # between two tries
+    assert (play.table.rows, play.let_go, play.errors) == ([], [], [])
+    assert caplog.text.count("is refused") == len(caplog.records) == 1
+    play.refuse()
+    assert play.wait() == []
+    assert sorted(play.table.rows) == members
+    assert caplog.text.count("All outcomes are taken again") == 1
+
+
+def test_rows_taken_before_are_no_evidence_so_that_an_outage_may_begin_within_a_batch(play):
+    play.refuse("a1", "a2")
+    assert play.write("a0", "a1", "a2") == ["a1", "a2"]
+    assert play.wait() == ["a2", "a1"], "another one is tried each time"
+    assert play.let_go == []
+
+
+def test_a_lone_bad_row_stops_nothing_for_long_and_is_let_go_when_another_one_was_taken(play):
+    play.refuse("a0")
+    assert play.write("a0") == ["a0"]
+    rooms = []
+    for _ in range(8):
+        rooms.append(play.recorder.room())
+        play.wait()
+        rooms[-1] += play.recorder.room()
+        play.recorder.refusals.claimed()
+    assert rooms == [1, 1, 0, 1, 0, 0, 0, 1], "one entry may be claimed after the tries 1, 2, 4 and 8"
+    assert play.write("a1") == []
+    assert (play.table.rows, play.let_go) == (["a1"], ["a0"])
+
+
+def test_rows_of_another_sort_are_no_evidence_but_let_claims_go_on_until_a_batch_waits(play):
+    play.refuse("a0", "a1", "a2", "a3")
+    assert play.write("a0") == ["a0"]
+    assert play.recorder.room() == 0
+    assert play.write("b0") == ["a0"]
+    assert play.recorder.room() == math.inf
+    assert play.wait() == ["a0"]
+    assert play.recorder.room() == math.inf, "a row that is refused again says nothing new"
+    assert play.write("a1", "a2", "a3", "b1") == ["a0", "a1", "a2", "a3"]
+    assert play.recorder.room() < 2
+    assert play.let_go == []
+
+
+def test_what_was_written_one_by_one_before_an_outage_is_not_written_again(play):
+    play.table.refused = {"a1": DataError, "a3": InternalError}
+    play.write("a0", "a1", "a2", "a3")
+    assert (play.table.rows, play.errors) == (["a0", "a2"], [InternalError])
+    assert [held.member for held in play.recorder.waiting[play.table].unrecorded] == ["a3"]
+    play.errors.clear()
+    play.table.refused.pop("a3")
+    assert play.write() == []
+    assert (play.table.rows, play.let_go) == (["a0", "a2", "a3"], ["a1"])
+
+
+@contextmanager
+def every_row_refused():
+    """Have a trigger refuse what is inserted into runs, and what ends a job, as IntegrityError."""
+    tables = [(Run._meta.db_table, "INSERT"), (Job._meta.db_table, "UPDATE")]
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            for table, what in tables:
+                text = f"CREATE TRIGGER no_{table} BEFORE {what} ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END"
+                cursor.execute(text)
+        elif connection.vendor == "postgresql":
+            body = "BEGIN RAISE 'no' USING ERRCODE = '23514'; END"
+            cursor.execute(f"CREATE OR REPLACE FUNCTION refusing() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+            for table, what in tables:
+                text = f"CREATE TRIGGER no_{table} BEFORE {what} ON {table} FOR EACH ROW EXECUTE FUNCTION refusing()"
+                cursor.execute(text)
+        else:
+            pytest.skip("no trigger for this database here")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            for table, _ in tables:
+                on = f" ON {table}" if connection.vendor == "postgresql" else ""
+                cursor.execute(f"DROP TRIGGER no_{table}{on}")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_loses_and_repeats_nothing_while_a_trigger_refuses_every_row(built, tmp_path, caplog):
+    gate, path = tmp_path / "closed", tmp_path / "ran"
+    rows = [schedule(f"s{n}", task="tests.app.tasks.stubborn", args=[str(path), str(gate)]) for n in range(3)]
+    for _ in range(3):
+        tasks.stubborn.using(backend="durable").enqueue(str(path), str(gate))
+    for row in rows:
+        make_due(built, row)
+    worker = Worker(WorkerOptions(queues=("default",), threads=8))
+    worker.slots.start()
+    try:
+        with every_row_refused():
+            gate.touch()
+            until(worker, lambda: len(worker.recorder.refusals) == 6)
+            for _ in range(20):
+                worker.round(0.01)
+            worker.keeper.renew_all()
+            assert (len(worker.keeper), worker.recorder.refusals.room() <= 1) == (6, True)
+            assert not Run.objects.exists()
+        until(worker, lambda: not len(worker.keeper))
+    finally:
+        worker.slots.stop(1.0)
+        worker.broker.close()
+    assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in rows]
+    assert set(Job.objects.values_list("status", flat=True)) == {"SUCCESSFUL"}
+    assert path.read_text().count("start") == 6
+    assert caplog.text.count("is refused") == 1 and "cannot be recorded" not in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_running_row_that_is_refused_is_left_for_a_later_try():
+    row = schedule("s")
+    running = RunRow.of(row, utcnow(), status=Status.RUNNING, fence="1.e", worker="w1")
+    outcome = ledger.Outcome(running, ledger.load_schedules([row.pk])[row.pk])
+    with every_row_refused():
+        assert ledger.start([outcome]) == [ledger.Won.LOCKED]
+    assert ledger.start([outcome]) == [ledger.Won.YES]
+
+
+def until(worker, met):
+    def round_by_round():
+        worker.round(0.01)
+        return met()
+
+    wait_until(round_by_round)
