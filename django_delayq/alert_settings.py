@@ -12,11 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .outgoing import find_refusal
 from .redaction import HIDDEN, looks_secret
-from .setting_rules import BOOLEAN, QUEUE_NAME, Rule, number, text, texts
+from .setting_rules import BOOLEAN, QUEUE_NAME, REST, Rule, number, text, texts
 from .spelling import did_you_mean
 
-#: In QUIET: the hours of everything that has none of its own.
-REST = "*"
 _QUIET = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)(?: (\S+))?")
 _PREFIX = "whsec_"
 

@@ -107,31 +107,27 @@ def check_alias() -> Found:
 @_check
 def check_tasks() -> Found:
     """Check that the task modules of the installed apps can be imported: the workers and the admin do."""
-    try:
-        registry.get_tasks()
-    except ImproperlyConfigured:
-        raise
-    except Exception as error:
-        message = f"A module of tasks cannot be imported: {type(error).__name__}: {error}"
-        yield checks.Error(message, hint="Import it in manage.py shell to see where.", id="delayq.E003")
+    for each in registry.broken_modules():
+        leave_out = f"leave the app out: DELAYQ['TASK_MODULES'] = {{'*': ['tasks'], {each.app!r}: []}}."
+        if each.package:
+            message = f"The tasks of {each.app} are left out: {each.module} needs a package that is not installed."
+            hint = f"Install {each.package}, or {leave_out}"
+            yield checks.Warning(f"{message} {each.reason}", hint=hint, id="delayq.W011")
+        else:
+            hint = f"Correct the module. If the app is not yours, {leave_out}"
+            yield checks.Error(f"{each}", hint=hint, id="delayq.E003")
 
 
 @_check
 def check_task_aliases() -> Found:
     """Check that each of TASK_ALIASES is a name that no task has any more, of a task that is there."""
-    try:
-        tasks = registry.get_tasks()
-    except ImproperlyConfigured:
-        raise
-    except Exception:  # `check_tasks` says it
-        return
-    found, aliases = [], conf.get_config().task_aliases
+    tasks, found, aliases = registry.get_tasks(), list[str](), conf.get_config().task_aliases
     for old, new in aliases.items():
         if old in tasks:
             found.append(f"{old!r} is still a task itself, and means that one")
         elif new in aliases:
             found.append(f"{old!r} leads to {new!r}, which is an alias too, and only one step is taken")
-        elif new not in tasks:
+        elif new not in tasks and not registry.find_broken(new):
             found.append(f"{old!r} leads to {new!r}, which is no @task function of an installed app")
     if found:
         hint = "Have each former path lead straight to the present path of a task; take out what is no former path."
@@ -153,12 +149,11 @@ def check_commands() -> Found:
 @_check
 def check_isolation() -> Found:
     """Check that tasks which want a process of their own can have one."""
-    with suppress(Exception):  # a module cannot be imported: `check_tasks` says it
-        asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
-        if asking and not isolation.is_possible():
-            message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
-            hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
-            yield checks.Error(message, hint=hint, id="delayq.E009")
+    asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
+    if asking and not isolation.is_possible():
+        message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
+        hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
+        yield checks.Error(message, hint=hint, id="delayq.E009")
 
 
 @_check

@@ -51,7 +51,7 @@ else:
 def is_task(value: object) -> "TypeGuard[AnyTask]":
     """Say whether this is a task, of Django or of its backport. See Note [Tasks of the backport]."""
     backport = getattr(sys.modules.get("django_tasks.base"), "Task", Task)
-    return isinstance(value, (Task, backport))
+    return issubclass(type(value), (Task, backport))  # isinstance() would evaluate a lazy object of a foreign module
 
 
 __all__ = [

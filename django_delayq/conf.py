@@ -12,12 +12,13 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from django.apps import AppConfig
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -73,7 +74,8 @@ class Config:
     #: Of what an execution has logged and printed; 0: nothing is kept.
     max_output_bytes: int = _setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))
     max_result_bytes: int = _setting(64 * 1024, rules.number(1024, 64 * 1024 * 1024, whole=True))
-    task_modules: tuple[str, ...] = _setting(("tasks",), rules.MODULES)
+    #: By name or label of an app where it is a mapping, and `*` for the rest.
+    task_modules: tuple[str, ...] | Mapping[str, Sequence[str]] = _setting(("tasks",), rules.MODULES)
     #: Former paths of tasks, and what they are called now. See `registry.find_task`.
     task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": rules.RENAMED})
     mirror: bool = _setting(True, rules.BOOLEAN)
@@ -101,6 +103,14 @@ class Config:
         if isinstance(self.shards, int):
             return self.shards
         return self.shards.get(queue, 1)
+
+    def modules_of(self, app: AppConfig | None = None) -> Sequence[str]:
+        """Return the names of the modules of an app that offer tasks; without one those of the most."""
+        modules = self.task_modules
+        if not isinstance(modules, Mapping):
+            return modules
+        names = (app.name, app.label, rules.REST) if app else (rules.REST,)
+        return next((modules[name] for name in names if name in modules), ("tasks",))
 
 
 def get_config() -> Config:
@@ -238,7 +248,7 @@ def _check_queues(config: Config) -> None:
                 f"DELAYQ['SHARDS'] names the queue {unknown[0]!r}, which is not in DELAYQ['QUEUES'] "
                 f"({', '.join(config.queues)}). Add it there or remove it here."
             )
-    quiet = set(config.alerts.quiet) - {*config.queues, alert_settings.REST} if config.alerts else ()
+    quiet = set(config.alerts.quiet) - {*config.queues, rules.REST} if config.alerts else ()
     for name in sorted(quiet):
         raise ImproperlyConfigured(
             f"DELAYQ['ALERTS']['QUIET'] names the queue {name!r}, which is not in DELAYQ['QUEUES'] "

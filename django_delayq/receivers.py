@@ -8,14 +8,17 @@ from django.db.models.signals import post_delete, post_migrate, post_save, pre_s
 
 from . import conf, declared, mirror
 from .models import Schedule, ScheduleQuerySet, Tombstone
+from .models.primary import heirs
 from .signals import definitions_changed, definitions_deleted
 
 
 def connect() -> None:
     """Connect every receiver once."""
-    pre_save.connect(_loaded_raw, sender=Schedule, dispatch_uid="django_delayq.raw")
-    post_save.connect(_saved, sender=Schedule, dispatch_uid="django_delayq.saved")
-    post_delete.connect(_deleted, sender=Schedule, dispatch_uid="django_delayq.deleted")
+    for model in heirs(Schedule):
+        pre_save.connect(_loaded_raw, sender=model, dispatch_uid="django_delayq.raw")
+        post_save.connect(_saved, sender=model, dispatch_uid="django_delayq.saved")
+        if model._meta.concrete_model is Schedule:  # with the row of any other, Django deletes that of `Schedule`
+            post_delete.connect(_deleted, sender=model, dispatch_uid="django_delayq.deleted")
     definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
     definitions_deleted.connect(_bulk_deleted, dispatch_uid="django_delayq.bulk_deleted")
     app = apps.get_app_config("django_delayq")

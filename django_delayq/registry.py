@@ -3,13 +3,16 @@ from a form, the database or Redis is ever imported.
 """
 
 import inspect
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from django.apps import apps
+from django.apps import AppConfig, apps
 from django.core.signals import setting_changed
 
 from . import conf
@@ -22,19 +25,58 @@ from .spelling import did_you_mean
 #: What delivers one message of an alert.
 ALERT_TASK = "django_delayq.tasks.deliver_alert"
 
-_tasks: dict[str, AnyTask] | None = None
+#: Folders of installed packages: apps in them are not the project's own.
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+
+
+class BrokenModule(NamedTuple):
+    """A task module that cannot be imported. Its tasks are missing; those of all other modules are there.
+
+    `package` is the missing one where an installed app, not the project's own, asks for a package that is not
+    installed. Many packages have a `tasks.py` for an optional dependency, so this is no error.
+    """
+
+    app: str
+    module: str
+    reason: str
+    package: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module} cannot be imported: {self.reason}"
+
+
+class _Discovered(NamedTuple):
+    tasks: dict[str, AnyTask]
+    broken: list[BrokenModule]
+
+
+_found: _Discovered | None = None
 
 
 def get_tasks() -> Mapping[str, AnyTask]:
     """Return every task by its path, in order of path. The modules are imported at the first call.
 
-    Raises:
-        ImportError: A `tasks` module of an installed app cannot be imported; its own error passes through.
+    A module that cannot be imported offers none: see `broken_modules`.
     """
-    global _tasks
-    if _tasks is None:
-        _tasks = _discover()
-    return _tasks
+    return _discovered().tasks
+
+
+def broken_modules() -> Sequence[BrokenModule]:
+    """Return the task modules that cannot be imported."""
+    return _discovered().broken
+
+
+def find_broken(path: str) -> BrokenModule | None:
+    """Return the broken module of the app that a task's path belongs to: the task may be there once it is mended."""
+    return next((each for each in broken_modules() if path.startswith(f"{each.app}.")), None)
+
+
+def _discovered() -> _Discovered:
+    global _found
+    # A module that failed at first may have been imported since by other code, which then has its tasks.
+    if _found is None or any(each.module in sys.modules for each in _found.broken):
+        _found = _discover()
+    return _found
 
 
 def find_task(path: str) -> AnyTask | None:
@@ -71,23 +113,30 @@ def get_task(path: str) -> AnyTask:
                 f"{path} is not offered: DELAYQ['COMMANDS'] is empty. Name there the management commands that whoever "
                 "edits schedules may run with any arguments, in the settings of web processes and workers."
             )
+        if broken := find_broken(path):
+            raise UnknownTask(f"The task {path!r} is not available: {broken}")
         raise UnknownTask(
             f"No installed app has a @task function {path!r}.{did_you_mean(path, get_tasks())} Tasks are looked for in "
-            f"the modules {', '.join(conf.get_config().task_modules)} of INSTALLED_APPS."
+            f"the modules {', '.join(conf.get_config().modules_of())} of INSTALLED_APPS."
         )
     return task
 
 
 def module_names() -> list[str]:
     """Return the paths of the modules that tasks are looked for in, whether or not they are there."""
-    return [f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.get_config().task_modules]
+    return [path for path, _ in _modules()]
+
+
+def _modules() -> list[tuple[str, AppConfig]]:
+    config = conf.get_config()
+    return [(f"{app.name}.{each}", app) for app in apps.get_app_configs() for each in config.modules_of(app)]
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     """Discover anew at the next call, where a test has changed what there is."""
-    global _tasks
+    global _found
     if setting in ("DELAYQ", "INSTALLED_APPS"):
-        _tasks = None
+        _found = None
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.registry")
@@ -153,14 +202,35 @@ def _exists(path: str) -> bool:
         raise
 
 
-def _discover() -> dict[str, AnyTask]:
+def _discover() -> _Discovered:
     config, own = conf.get_config(), COMMAND_TASK.rpartition(".")[0]
-    modules = [path for path in module_names() if path != own and _exists(path)]
+    values, broken = list[object](), list[BrokenModule]()
+    modules = [(path, app) for path, app in _modules() if path != own]
     if config.commands or config.alerts:
-        modules.append(own)
-    values = [value for path in modules for value in vars(import_module(path)).values()]
+        modules.append((own, apps.get_app_config("django_delayq")))
+    for path, app in modules:
+        try:
+            if _exists(path):
+                values += vars(import_module(path)).values()
+        except Exception as error:  # foreign code raises anything
+            broken.append(_broken(path, app, error))
     found = {value.module_path: value for value in values if is_task(value)}
     for path, offered in ((COMMAND_TASK, config.commands), (ALERT_TASK, config.alerts)):
         if not offered:  # an app may have imported it
             found.pop(path, None)
-    return dict(sorted(found.items()))
+    return _Discovered(dict(sorted(found.items())), broken)
+
+
+def _broken(path: str, app: AppConfig, error: Exception) -> BrokenModule:
+    """Describe why a module cannot be imported, with the last line of the app's own code that took part."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(app.path)]
+    last = (own or frames)[-1]
+    where = f"{last.filename}, line {last.lineno}"
+    if isinstance(error, SyntaxError):  # it has no frame
+        where = f"{error.filename}, line {error.lineno}"
+    package = ""
+    if isinstance(error, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
+        package = (error.name or "").partition(".")[0]
+    reason = f"{type(error).__name__}: {error} ({where})"
+    return BrokenModule(app.name, path, reason, "" if package == app.name.partition(".")[0] else package)

@@ -80,4 +80,14 @@ NAMES = texts(re.compile(r"[A-Za-z0-9_.-]+"), "")
 COMMANDS = Rule("a list of names of management commands", lambda value: value in ([], ()) or NAMES.holds(value))
 MEGABYTES = number(64, 1024 * 1024, whole=True)
 MEMORY = Rule(f"None or {MEGABYTES.wanted}", lambda value: value is None or MEGABYTES.holds(value))
-MODULES = texts(re.compile(r"[A-Za-z_][\w.]*"), "a list of module names, such as ['tasks']")
+#: In a setting that is a dict: the value of everything that has none of its own.
+REST = "*"
+_MODULES = texts(re.compile(r"[A-Za-z_][\w.]*"), "")
+MODULES = Rule(
+    "a list of module names, such as ['tasks'], or a dict of these by app, such as {'*': ['tasks'], 'shop': []}",
+    lambda value: (
+        all(isinstance(app, str) and (names in ([], ()) or _MODULES.holds(names)) for app, names in value.items())
+        if isinstance(value, Mapping)
+        else _MODULES.holds(value)
+    ),
+)

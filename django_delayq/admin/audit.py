@@ -28,6 +28,7 @@ from django.utils.translation import gettext as _
 from .. import ledger
 from ..declared.values import SWITCH, Values, differing, from_json, values_of
 from ..models import BulkAction, Control, Definition, Dismissal, RedisJob, Run, Schedule
+from ..models.primary import heirs
 from ..plain import plain
 from ..validators import read_key
 from . import definitions, display
@@ -132,7 +133,8 @@ def _order(each: LogEntry | Definition) -> datetime:
 
 
 def _entries(asked: Asked, kinds: Sequence[str]) -> list[LogEntry]:
-    types = ContentType.objects.get_for_models(*(KINDS[kind].model for kind in kinds), for_concrete_models=False)
+    models = [model for kind in kinds for model in heirs(KINDS[kind].model)]
+    types = ContentType.objects.get_for_models(*models, for_concrete_models=False)
     rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()])
     if asked.who:  # read apart, so that the index of users is taken
         users: Any = get_user_model()._base_manager.filter(**{get_user_model().USERNAME_FIELD: asked.who})
@@ -183,7 +185,9 @@ def _logged(entry: LogEntry) -> Event:
     text = entry.get_change_message()
     if not text:
         text = {ADDITION: _("Added."), DELETION: _("Deleted.")}.get(entry.action_flag, "")
-    kind, who = entry.content_type.model if entry.content_type else "", plain(entry.user.get_username())
+    model: Any = entry.content_type.model_class() if entry.content_type else None
+    kind = next((name for name, each in KINDS.items() if model and issubclass(model, each.model)), "")
+    who = plain(entry.user.get_username())
     event = Event(_order(entry), who, kind, entry.object_id or "", plain(entry.object_repr), plain(text))
     event.gone = entry.action_flag == DELETION
     return event

@@ -22,6 +22,8 @@ from .formfields import WholeNumberField
 
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
+#: The label of this app; a project's model that inherits from one of ours has another.
+APP = "django_delayq"
 
 
 class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -71,11 +73,11 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def route(self, route: str, view: View, name: str) -> URLPattern:
         """Return the pattern of a page for whoever is logged in."""
-        return path(route, self.admin_site.admin_view(view), name=self._url_name(self.opts.model_name, name))
+        return path(route, self.admin_site.admin_view(view), name=self._url_name(None, name))
 
     def address(self, view: str, *keys: Any, model: str | None = None) -> str:
         """Return the address of a page about this model, or about another one of the app."""
-        name = f"admin:{self._url_name(model or self.opts.model_name, view)}"
+        name = f"admin:{self._url_name(model, view)}"
         return reverse(name, args=[quote(key) for key in keys], current_app=self.admin_site.name)
 
     def places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
@@ -103,7 +105,8 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return TemplateResponse(request, f"admin/django_delayq/{template}", {**frame, **context}, status=status)
 
     def _url_name(self, model: str | None, view: str) -> str:
-        return f"{self.opts.app_label}_{model}_{view.replace('-', '_')}"
+        app, model = (APP, model) if model else (self.opts.app_label, self.opts.model_name)
+        return f"{app}_{model}_{view.replace('-', '_')}"
 
     def _asked_well(self, view: View) -> View:
         @wraps(view)

@@ -44,6 +44,11 @@ def _in_zone(name: str, label: Any) -> Column:
 
 @admin.register(Schedule)
 class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
+    # Named here for the admins of models that inherit: Django looks for templates of their app.
+    change_form_template = "admin/django_delayq/schedule/change_form.html"
+    change_list_template = "admin/django_delayq/schedule/change_list.html"
+    delete_confirmation_template = "admin/django_delayq/schedule/delete_confirmation.html"
+    delete_selected_confirmation_template = "admin/django_delayq/schedule/delete_selected_confirmation.html"
     form = ScheduleForm
     formfield_overrides = {
         models.DurationField: {"form_class": DurationField},

@@ -35,8 +35,11 @@ def collect() -> Collected:
     """Import the task modules and return what they declare. See Note [Same in every process].
 
     Raises:
-        ImportError: A task module cannot be imported; its own error passes through.
+        ImportError: A task module cannot be imported, and not just for a foreign package; the message names the line.
     """
+    for broken in registry.broken_modules():
+        if not broken.package:
+            raise ImportError(str(broken))
     tasks, modules = registry.get_tasks(), frozenset(registry.module_names())
     inside: list[Declared] = []
     outside: list[Declared] = []

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connections, transaction
 
-from .. import ledger
+from .. import ledger, registry
 from ..models import Declaration
 from .collect import collect
 from .step import NameTaken, Rows, Step, plan, plan_gone
@@ -79,7 +79,10 @@ def sync(*, dry_run: bool = False) -> Report:
         except ValidationError as error:
             report.problems.append(f"{name}: {said(error)}")
     for key, declaration in sorted(rows.declarations.items()):
-        if key not in found.keys and declaration.pk not in kept:
+        if key in found.keys or declaration.pk in kept:
+            continue
+        # What an app declares that is left out here may run in another process, which has its packages.
+        if registry.find_broken(rows.schedules[declaration.pk].task) is None:
             do(key, [], partial(plan_gone, key))
     return report
 

@@ -20,6 +20,7 @@ from ..timing import Recurrence
 from ..timing.zone import get_zone
 from ..validators import is_storable, validate_json
 from ..words import offer
+from .values import fields_of
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -65,11 +66,8 @@ def _types(schedule: "Schedule") -> list[Problem]:
     """Values of the wrong type reach this point only from code: a form has converted them."""
     types = dict.fromkeys(DURATIONS, timedelta) | dict.fromkeys(INSTANTS, datetime)
     problems = []
-    for field in schedule._meta.concrete_fields:
-        name, value = field.name, getattr(schedule, field.attname)
-        wanted = types.get(name)
-        if not field.editable or field.primary_key:
-            continue
+    for name, field in fields_of(type(schedule)).items():
+        value, wanted = getattr(schedule, name), types.get(name)
         if value is None:
             if not field.null:
                 problems.append((name, "This cannot be null."))

@@ -9,6 +9,7 @@ is won by reading them elsewhere. Whoever wants the ledger from a replica says s
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from django.apps import apps
 from django.db import models, router
 
 Row = TypeVar("Row", bound=models.Model)
@@ -22,6 +23,11 @@ class PrimaryQuerySet(models.QuerySet[Row]):
         """The alias that is read and written."""
         chosen: str | None = self._db  # type: ignore[attr-defined]
         return chosen or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+
+
+def heirs(model: type[Row]) -> list[type[Row]]:
+    """Return a model and the installed ones that inherit from it: Django sends signals of the class that is saved."""
+    return [each for each in apps.get_models() if issubclass(each, model)]
 
 
 class PrimaryModel(models.Model):

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from ..fields import utcnow
 from ..indexes import has_trigrams
@@ -16,6 +16,7 @@ from .primary import PrimaryQuerySet
 from .state import Condition
 from .tag import Tag
 from .tombstone import Tombstone
+from .values import own_fields
 from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
 
         Costs a step of an index each; tells nothing of a part of the schedules.
         """
+        own = self._schedules().model
         quote, found, parts = connections[self.db].ops.quote_name, [], []
-        for what, model, column in (("queue", self.model, "queue"), ("task", self.model, "task"), ("tag", Tag, "name")):
+        for what, model, column in (("queue", own, "queue"), ("task", own, "task"), ("tag", Tag, "name")):
             table, column = quote(model._meta.db_table), quote(column)
             found.append(
                 f"{what}s AS (SELECT MIN({column}) AS name, 1 AS n FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
@@ -82,6 +84,12 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
                 names[what].append(name)
         return names
 
+    def _schedules(self) -> "QuerySet[Schedule]":
+        """Return every schedule as this app's own model, also where `self.model` inherits from it."""
+        model: Any = Definition._meta.get_field("schedule").related_model
+        rows: QuerySet[Schedule] = model._base_manager.using(self.db)
+        return rows
+
     def unmirrored(self) -> Self:
         """Return those whose last edit Redis has not seen yet."""
         return self.exclude(generation=F("synced_generation"))
@@ -92,28 +100,29 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         See Note [Generation], Note [Effective from] and Note [What is kept]. Model validation does not run here, as in
         Django.
         """
-        if kwargs.keys() <= BOOKKEEPING_FIELDS:
+        definition = {field.name for field in own_fields(self.model)} - BOOKKEEPING_FIELDS
+        if definition.isdisjoint(kwargs):
             return super().update(**kwargs)
         kwargs = {"updated_at": utcnow(), **kwargs, "generation": next_generation(), **moved_by(kwargs)}
         self._for_write = True
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
         with transaction.atomic(using=self.db):
             columns = ("pk", "generation", "queue", *computed)
-            written = self.model._base_manager.using(self.db).filter(pk__in=self.order_by().values("pk"))
+            written = self._schedules().filter(pk__in=self.order_by().values("pk"))
             rows = {row[0]: row[1:] for row in locked(written).values_list(*columns)}
             replaced = list(written.filter(pk__in=list(rows))) if 0 < len(rows) <= MOST_AT_ONCE else []
             changed = super().update(**kwargs)
             if "queue" in kwargs or computed:
                 self._after_update(rows, columns)
             if replaced:
-                now = self.model._base_manager.using(self.db).filter(pk__in=list(rows))
+                now = self._schedules().filter(pk__in=list(rows))
                 Definition.objects.using(self.db).keep(replaced, dict(now.values_list("pk", "generation")))
-            definitions_changed.send(sender=self.model, pks=list(rows), using=self.db)
+            definitions_changed.send(sender=self._schedules().model, pks=list(rows), using=self.db)
         return changed
 
     def _after_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
         """Follow what the update really changed, row by row: moves to another queue, timing set by expressions."""
-        written = self.model._base_manager.using(self.db).filter(pk__in=list(rows))
+        written = self._schedules().filter(pk__in=list(rows))
         elsewhere, retimed = [], []
         for pk, _, queue, *timing in written.values_list(*columns):
             generation, old_queue, *old_timing = rows[pk]
@@ -129,10 +138,10 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete like Django's, also of schedules that run. See Note [Order of locks]."""
         with transaction.atomic(using=self.db):
-            lock_to_delete(self.model._base_manager.using(self.db).filter(pk__in=self.order_by().values("pk")))
+            lock_to_delete(self._schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`
             deleted = super().delete()
-            definitions_deleted.send(sender=self.model, entries=self.gone, using=self.db)
+            definitions_deleted.send(sender=self._schedules().model, entries=self.gone, using=self.db)
             return deleted
 
     delete.alters_data = True  # type: ignore[attr-defined]
@@ -152,7 +161,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             created = super().bulk_create(rows, *args, **kwargs)
             pks = [row.pk for row in created if row.pk is not None]
             if kwargs.get("update_conflicts"):  # an edit of those that were there
-                written = self.model._base_manager.using(self.db).filter(pk__in=pks)
+                written = self._schedules().filter(pk__in=pks)
                 written.update(generation=next_generation(), **moved())
-            definitions_changed.send(sender=self.model, pks=pks, using=self.db)
+            definitions_changed.send(sender=self._schedules().model, pks=pks, using=self.db)
         return created

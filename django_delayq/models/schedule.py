@@ -19,6 +19,7 @@ from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
 from .tombstone import Tombstone
+from .values import own_fields
 from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
 
 
@@ -202,9 +203,13 @@ class Schedule(Recurring, PrimaryModel):
                 self.clean()
                 super().save(*args, **kwargs)
                 return
-            names = {field.attname for field in self._meta.concrete_fields if not field.primary_key}
-            names = (names if fields is None else names & set(fields)) - BOOKKEEPING_FIELDS
+            names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
+            names = names if fields is None else names & set(fields)
             changed = {name for name in names if getattr(self, name) != getattr(old, name)}
+            if not changed and self._meta.concrete_model is not Schedule:  # only what a model that inherits has added
+                self.__dict__.update({name: getattr(old, name) for name in BOOKKEEPING_FIELDS})
+                super().save(*args, **kwargs)
+                return
             if changed & CHECKED_FIELDS:
                 self.clean()
             if "queue" in changed:
@@ -222,9 +227,11 @@ class Schedule(Recurring, PrimaryModel):
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete, also while it runs: nothing new starts of it, and Redis follows. See Note [Order of locks]."""
         using = using or router.db_for_write(type(self), instance=self)
+        if keep_parents:  # the schedule stays; only the row of a model that inherits goes
+            return super().delete(using=using, keep_parents=True)
         with transaction.atomic(using=using):
             lock_to_delete(Schedule._base_manager.using(using).filter(pk=self.pk))
-            return super().delete(using=using, keep_parents=keep_parents)
+            return super().delete(using=using)
 
     delete.alters_data = True  # type: ignore[attr-defined]
 

@@ -10,9 +10,19 @@ from django.utils.duration import duration_string
 Values = Mapping[str, Any]
 
 
+#: The model whose fields are a definition. A model that inherits from it may add fields, which are none.
+SCHEDULE = "django_delayq.Schedule"
+
+
+def own_fields(model: type[Model]) -> "list[Field[Any, Any]]":
+    """Return the fields of `Schedule` but its key, also of a model that inherits from it."""
+    fields = model._meta.concrete_fields
+    return [field for field in fields if field.model._meta.label == SCHEDULE and not field.primary_key]
+
+
 def fields_of(model: type[Model]) -> dict[str, "Field[Any, Any]"]:
-    """Return every field that a person can edit, by its name."""
-    return {field.name: field for field in model._meta.concrete_fields if field.editable and not field.primary_key}
+    """Return every field of `Schedule` that a person can edit, by its name."""
+    return {field.name: field for field in own_fields(model) if field.editable}
 
 
 def values_of(row: Model) -> dict[str, Any]:

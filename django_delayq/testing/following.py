@@ -9,6 +9,7 @@ from ..backend.memory import MemoryJobs
 from ..mirror.durable import waiting_pages
 from ..mirror.read import read_wanted
 from ..models import Schedule
+from ..models.primary import heirs
 from ..signals import definitions_changed
 from .points import MemoryPoints
 
@@ -21,11 +22,13 @@ class Following:
         self._changed: set[int] = set()
 
     def connect(self) -> None:
-        post_save.connect(self._saved, sender=Schedule)
+        for model in heirs(Schedule):
+            post_save.connect(self._saved, sender=model)
         definitions_changed.connect(self._written, sender=Schedule)
 
     def disconnect(self) -> None:
-        post_save.disconnect(self._saved, sender=Schedule)
+        for model in heirs(Schedule):
+            post_save.disconnect(self._saved, sender=model)
         definitions_changed.disconnect(self._written, sender=Schedule)
 
     def _saved(self, instance: Schedule, **kwargs: Any) -> None:

@@ -12,3 +12,10 @@ class OwnedSchedule(Schedule):
     """A schedule that goes when its owner goes."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+
+
+class NamedSchedule(Schedule):
+    """The same rows under another name."""
+
+    class Meta:
+        proxy = True

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import declared
+from django_delayq import declared, registry
 from django_delayq.declared.step import GONE
 from django_delayq.declared.values import FIELDS, from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
@@ -277,6 +277,16 @@ def test_nothing_is_gone_where_a_module_cannot_be_imported(code, settings, monke
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "declares_badly"]
     with pytest.raises(ImportError, match="nowhere_to_be_found"):
         declared.sync()
+    assert the_one().enabled
+
+
+def test_nothing_is_gone_of_an_app_whose_package_is_missing_in_this_process(code, monkeypatch):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.says()
+    missing = registry.BrokenModule("tests.app", "tests.app.tasks", "ModuleNotFoundError: …", "celery")
+    monkeypatch.setattr(registry, "broken_modules", lambda: [missing])
+    assert declared.sync().changed == 0
     assert the_one().enabled
 
 

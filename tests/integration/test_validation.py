@@ -399,15 +399,82 @@ def test_what_is_kept_is_checked_with_the_definition(values, field, words):
     assert words in refusal(definition(**values).save)[field][0]
 
 
-def test_a_task_module_that_cannot_be_imported_is_found_by_the_checks(monkeypatch):
-    def broken():
-        raise RuntimeError("queue 'mail' is not valid")
+@pytest.fixture
+def install(settings, monkeypatch, tmp_path):
+    """Return what installs an app whose tasks.py has this text: the project's own one, or one of `site-packages`."""
 
-    monkeypatch.setattr(registry, "get_tasks", broken)
+    def write(source, folder="site-packages"):
+        name = f"broken_{len(list(tmp_path.glob('*/*')))}_{folder[:4]}_{tmp_path.name}"
+        package = tmp_path / folder / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "tasks.py").write_text(source)
+        monkeypatch.syspath_prepend(package.parent)
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
+        return name
+
+    return write
+
+
+MISSING = "import os\nimport not_to_be_found.here\n"
+
+
+@pytest.mark.parametrize(("source", "folder", "wanted", "parts"), [
+    (MISSING, "site-packages", "delayq.W011", ["tasks.py, line 2", "'not_to_be_found'"]),
+    (MISSING, "project", "delayq.E003", ["tasks.py, line 2", "'not_to_be_found'"]),
+    ("from . import nothing", "site-packages", "delayq.E003", ["tasks.py, line 1", "'nothing'"]),
+    ("from .nothing import x", "site-packages", "delayq.E003", ["tasks.py, line 1", "nothing'"]),
+    ("x = (\n", "site-packages", "delayq.E003", ["SyntaxError", "tasks.py, line 1"]),
+    (
+        "from django.core.exceptions import ImproperlyConfigured\nraise ImproperlyConfigured('set X')",
+        "site-packages", "delayq.E003", ["tasks.py, line 2", "ImproperlyConfigured: set X"],
+    ),
+    (
+        "import importlib\nimportlib.import_module('django_delayq.nothing')",
+        "project", "delayq.E003", ["tasks.py, line 2", "django_delayq.nothing"],
+    ),
+])  # fmt: skip
+def test_a_task_module_that_cannot_be_imported_stops_no_other_apps_tasks(
+    settings, install, source, folder, wanted, parts
+):
+    name = install(source, folder)
     (message,) = checked()
-    assert message.id == "delayq.E003"
-    assert "queue 'mail' is not valid" in message.msg
-    assert message.hint
+    assert message.id == wanted
+    assert [part for part in (f"{name}.tasks", *parts) if part not in message.msg] == [], message.msg
+    assert f"{{'*': ['tasks'], '{name}': []}}" in message.hint
+    definition().save()
+    registry.get_task(ADD)
+    with pytest.raises(UnknownTask, match=rf"{name}\.tasks cannot be imported: .*tasks\.py, line \d"):
+        registry.get_task(f"{name}.jobs.run")
+    settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": {"*": ["tasks"], name: []}}
+    assert checked() == []
+    registry.get_task(ADD)
+
+
+def test_a_task_module_that_failed_at_first_offers_its_tasks_once_other_code_has_imported_it(install):
+    name = install("from django_delayq.compat import task\nimport tests.app as x\nx.ready\n@task\ndef run(): pass")
+    path = f"{name}.tasks.run"
+    assert registry.find_task(path) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.app.ready", True, raising=False)
+        __import__(f"{name}.tasks")
+    assert registry.find_task(path) is not None
+    assert registry.broken_modules() == []
+
+
+def test_a_lazy_object_of_a_task_module_is_not_evaluated(install):
+    name = install("from django.utils.functional import SimpleLazyObject\nlazy = SimpleLazyObject(lambda: 1 / 0)")
+    assert registry.find_task(f"{name}.tasks.lazy") is None
+    assert checked() == []
+
+
+@pytest.mark.parametrize("modules", [{"shop": "tasks"}, {"shop": [""]}, {1: ["tasks"]}, []])
+def test_task_modules_by_app_are_lists_of_names(modules):
+    with (
+        override_settings(DELAYQ={"TASK_MODULES": modules}),
+        pytest.raises(ImproperlyConfigured, match="dict of these"),
+    ):
+        conf.get_config()
 
 
 def test_an_address_that_is_none_is_told(settings):

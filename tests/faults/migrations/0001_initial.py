@@ -29,4 +29,10 @@ class Migration(migrations.Migration):
             ],
             bases=("django_delayq.schedule",),
         ),
+        migrations.CreateModel(
+            name="NamedSchedule",
+            fields=[],
+            options={"proxy": True, "indexes": [], "constraints": []},
+            bases=("django_delayq.schedule",),
+        ),
     ]
