@@ -32,6 +32,8 @@ hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "patient")
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "false")
 
 _stack = ExitStack()
+#: A client of the server that this process has started for itself alone.
+_own_server: Any = None
 #: Let everything work as the minimal Redis user of SECURITY.md, who may also do what the tests do by hand.
 LOCKED = bool(os.environ.get("DELAYQ_TEST_REDIS_USER"))
 TESTS = Path(__file__).parent
@@ -72,10 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
     elif given:
         url, servers = given, [given]
     else:
+        import redis
+
         from django_delayq.embedded import EmbeddedServer
 
+        global _own_server
         url = _stack.enter_context(EmbeddedServer()).url
         servers = [url]
+        _own_server = _stack.enter_context(redis.Redis.from_url(url))
     for server in servers:
         _check_version(server)
     if leads:  # it has looked at the version for all of pytest-xdist's processes, where the error would be a traceback
@@ -206,7 +212,10 @@ _numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """Give each test that touches Django a prefix of its own in Redis, and remove it afterwards."""
+    """Give each test that touches Django a prefix of its own in Redis, and remove it afterwards.
+
+    A server of this process alone is emptied, in a fraction of the time.
+    """
     if _family(request.path) == "unit":
         yield None
         return
@@ -219,6 +228,9 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
     layout._known.clear()
     yield name
+    if _own_server is not None:
+        _own_server.flushdb()
+        return
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name, "MIRROR": True, "REDIS_IN_TESTS": True}
     forget_broker()
     cleaner = Broker(timeout_seconds=5)
