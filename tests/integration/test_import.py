@@ -344,7 +344,13 @@ def test_secrets_are_hidden(tmp_path, beat):
 def test_secrets_of_command_lines_are_hidden(tmp_path, settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
     path = tmp_path / "t"
-    words = ["-u root:abcdefgh", "--user 'root:abcdefgh'", "--api-key abcdefgh", "--password 'abcd efgh' x", "--token=efgh"]
+    words = [
+        "-u root:abcdefgh",
+        "--user 'root:abcdefgh'",
+        "--api-key abcdefgh",
+        "--password 'abcd efgh' x",
+        "--token=efgh",
+    ]
     words += ["https://root:abcdefgh@host/", "-H 'X-Api-Key: abcdefgh'", "-H 'Authorization: Bearer abcdefgh' x"]
     commands = [f"{command} {word}" for word in words for command in ("curl", "python manage.py tell", "ls | curl")]
     commands += ["PGPASSWORD=abcdefgh pg_dump x", "mysqldump -u root -pabcdefgh x", "curl --api-key abcdefgh % x"]
