@@ -5,9 +5,15 @@ Its stores hold pickles, which nothing here opens: APScheduler's own store does,
 It is asked job by job, because asked for all it deletes those whose function cannot be imported; and the scheduler is
 never started, because that writes the jobs of the code into the store. Other stores than those of SQLAlchemy, Django
 and memory are refused.
+
+Note [Ids of a process]
+A job without an id gets a random one. In a store that id is kept; of a job of the code, each process makes another one.
+Such a job has the name of its function, as a line of a crontab has its command: see Note [Equal names].
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -23,7 +29,7 @@ DIFFERS = (
     "after itself, at 03:30. One that comes twice runs both times there, once here (dst_overlap).",
 )
 _PLACES = {"second": 0, "minute": 1, "hour": 2, "day": 3, "month": 4, "day_of_week": 5}
-_NAMES = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
+_RANDOM = re.compile("[0-9a-f]{32}")
 
 
 def read(source: str, options: Options) -> Iterator[Entry]:
@@ -34,35 +40,40 @@ def read(source: str, options: Options) -> Iterator[Entry]:
     jobs = list(_pending(scheduler))
     for alias, store in scheduler._jobstores.items():
         jobs += _stored(alias, store)
-    for job_id, job in jobs:
+    for job_id, job, kept in jobs:
         if isinstance(job, str):
             yield Entry(job_id, refused=job)
             continue
-        name = job_id if job.name in ("", None) or len(job_id) != 32 else f"{job.name} {job_id[:8]}"
         path = str(job.func_ref or "").replace(":", ".")
-        yield guarded(name, path, partial(_entry, name, path, job))
+        own = _RANDOM.fullmatch(job_id) is None
+        name = job_id if own else f"{job.name or path} {job_id[:8]}" if kept else job.name or path
+        entry = guarded(name, path, partial(_entry, name, path, job))
+        yield entry if own or kept else replace(entry, numbered=True)
 
 
-def _pending(scheduler: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the jobs of the code of a scheduler that was not started, with what they would be added with."""
+def _pending(scheduler: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the jobs of the code of a scheduler that was not started, with what they would be added with.
+
+    Each comes after its id, and before whether the id is kept. See Note [Ids of a process].
+    """
     for job, _alias, _replace in scheduler._pending_jobs:
         defaults = dict(scheduler._job_defaults)
         for name, value in defaults.items():
             if not hasattr(job, name):
                 setattr(job, name, value)
-        yield job.id, job
+        yield job.id, job, False
 
 
-def _stored(alias: str, store: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each job of a store, or the reason why it cannot be read. See Note [Pickled stores]."""
+def _stored(alias: str, store: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the same of each job of a store; the reason where it cannot be read. See Note [Pickled stores]."""
     if not hasattr(store, "_reconstitute_job"):
-        yield from ((job.id, job) for job in store.get_all_jobs())
+        yield from ((job.id, job, False) for job in store.get_all_jobs())
         return
     for job_id, state in _states(alias, store):
         try:
-            yield job_id, store._reconstitute_job(state)
+            yield job_id, store._reconstitute_job(state), True
         except Exception as error:  # of somebody else's pickle
-            yield job_id, f"APScheduler itself cannot restore it: {type(error).__name__}: {error}"
+            yield job_id, f"APScheduler itself cannot restore it: {type(error).__name__}: {error}", True
 
 
 def _states(alias: str, store: Any) -> list[tuple[str, Any]]:

@@ -115,11 +115,11 @@ def _arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:
                 call: Any = ast.parse(f"f({row.kwargs})", mode="eval").body
                 kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
             except (SyntaxError, ValueError):
-                raise Refused(f"Its keyword arguments cannot be read: {row.kwargs!r}.") from None
+                raise Refused("Its keyword arguments are no literals of Python. Correct them there.") from None
     try:
         args = ast.literal_eval(row.args) if row.args else ()
     except (SyntaxError, ValueError):
-        raise Refused(f"Its arguments cannot be read: {row.args!r}.") from None
+        raise Refused("Its arguments are no literals of Python. Correct them there.") from None
     if not isinstance(kwargs, dict):
-        raise Refused(f"Its keyword arguments are no dict: {row.kwargs!r}.")
+        raise Refused("Its keyword arguments are no dict. Correct them there.")
     return list(args) if isinstance(args, tuple) else [args], kwargs

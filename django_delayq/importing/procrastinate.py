@@ -45,7 +45,7 @@ def _entry(name: str, path: str, periodic: Any) -> Entry:
     kwargs.pop("timestamp", None)
     locks = {name: options.pop(name, None) or getattr(task, name) for name in ("lock", "queueing_lock")}
     if any(locks.values()):
-        values["overlap"] = "skip" if locks["queueing_lock"] else "queue_one"
+        values["overlap"] = "queue_one" if locks["queueing_lock"] else "queue_all"  # jobs wait for a lock
         notes.append(f"its lock becomes overlap {values['overlap']!r}: it keeps this schedule from itself, not others")
     if priority := options.pop("priority", None) or task.priority:
         notes.append(f"priority {priority} is left out: what is due first starts first")

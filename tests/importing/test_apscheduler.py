@@ -97,6 +97,21 @@ def test_options_are_taken_over_and_the_rest_is_refused(scheduler):
     assert not Schedule.objects.get(name="paused").enabled
 
 
+def test_jobs_without_an_id_are_the_same_in_the_next_process(scheduler, monkeypatch):
+    def imported_again(*numbers):
+        made = BackgroundScheduler(timezone=RIGA)
+        for number in numbers:
+            made.add_job(ADD, "interval", hours=number, args=[number])
+        monkeypatch.setattr(apscheduler, "made", made)
+        found = imported("apscheduler", "apscheduler.made", *MAPS, write=True)
+        return {name: entry["action"] for name, entry in found.items() if name}
+
+    assert imported_again(1, 2) == {"add": "create", "add (2)": "create"}
+    assert imported_again(2, 1) == {"add": "same", "add (2)": "same"}
+    assert imported_again(2) == {"add (2)": "same"}
+    assert [row.args for row in Schedule.objects.order_by("name")] == [[1], [2]]
+
+
 @pytest.mark.parametrize("kind", ["sqlalchemy", "django"])
 def test_a_store_is_read_and_nothing_of_it_is_written_or_deleted(scheduler, tmp_path, kind):
     store = SQLAlchemyJobStore(f"sqlite:///{tmp_path}/jobs") if kind == "sqlalchemy" else DjangoJobStore()

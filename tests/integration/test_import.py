@@ -344,13 +344,14 @@ def test_secrets_are_hidden(tmp_path, beat):
 def test_secrets_of_command_lines_are_hidden(tmp_path, settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
     path = tmp_path / "t"
-    words = ["-u root:abcdefgh", "--user 'root:abcdefgh'", "--api-key abcdefgh", "--password 'abcd efgh' x"]
-    words += [
+    words = [
+        "-u root:abcdefgh",
+        "--user 'root:abcdefgh'",
+        "--api-key abcdefgh",
+        "--password 'abcd efgh' x",
         "--token=efgh",
-        "https://root:abcdefgh@host/",
-        "-H 'X-Api-Key: abcdefgh'",
-        "-H 'Authorization: Bearer abcdefgh' x",
     ]
+    words += ["https://root:abcdefgh@host/", "-H 'X-Api-Key: abcdefgh'", "-H 'Authorization: Bearer abcdefgh' x"]
     commands = [f"{command} {word}" for word in words for command in ("curl", "python manage.py tell", "ls | curl")]
     commands += ["PGPASSWORD=abcdefgh pg_dump x", "mysqldump -u root -pabcdefgh x", "curl --api-key abcdefgh % x"]
     path.write_text("".join(f"0 9 * * * {command}\n" for command in commands))
