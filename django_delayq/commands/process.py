@@ -138,9 +138,9 @@ class Process:
         try:
             if not self.ended:
                 self.order(b"x")  # not by closing it: a process that another task forked may have the pipe too
-                until = time.monotonic() + self.grace + 1
-                while time.monotonic() < until and self.round():
-                    pass
+            until = time.monotonic() + self.grace + 1
+            while time.monotonic() < until and self.round():  # also where it has just ended: what it wrote is unread
+                pass
         finally:
             self._guard.kill()
             self._guard.wait()

@@ -14,6 +14,7 @@ from django.core.management import BaseCommand
 from django_delayq import registry
 from django_delayq.capture import listening
 from django_delayq.commands import command_words
+from django_delayq.commands.process import Process
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import alive
@@ -169,6 +170,13 @@ def test_what_it_writes_is_the_output_of_a_run_that_has_succeeded(broker):
     run = Run.objects.get()
     assert (run.status, run.error) == ("succeeded", "")
     assert sorted(run.outputs.get().text.splitlines()) == ["said hello in tests.settings", "to stderr"]
+
+
+def test_the_output_of_a_process_that_ended_unread_is_read_at_its_end():
+    process = Process(["no-such-command"])
+    wait_until(lambda: process.ended, 30, "its end")
+    process.end()
+    assert any("no-such-command" in line for line in process.last)
 
 
 def test_an_exit_status_fails_with_the_last_lines_of_stderr(broker):
