@@ -20,6 +20,7 @@ from django.db import connections
 from .. import pings, tracing
 from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
+from ..fields import utcnow
 from ..kinds import Held, Jobs, Points, Timeouts
 from . import spans
 from .claims import Claims
@@ -92,6 +93,7 @@ class Worker:
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
+        self.kinds[0].counted.since = utcnow()
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
@@ -212,6 +214,8 @@ class Worker:
             self.stopping = True
             return 0.0
         now = time.monotonic()
+        if self.trouble.until > now or not self.recorder.room():
+            self.kinds[0].counted.since = utcnow()  # what falls due in an outage is no overload
         if self.trouble.until > now:
             return self.trouble.until - now
         self.dispatcher.hand_back(claims=not self.timers.until(now))

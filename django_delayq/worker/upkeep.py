@@ -256,9 +256,9 @@ class Upkeep:
         self._due["look"] = time.monotonic() + (seconds or DELTA_SECONDS)
 
     def _tell_overload(self) -> None:
-        load = ledger.read_load()
+        load = minutes.read_load(self.broker)
         if load.overloaded:
-            logger.warning(ledger.OVERLOAD, load.told)
+            logger.warning(minutes.OVERLOAD, load.told)
 
     def _small_chores(self) -> None:
         """Say that this worker lives, and mirror what the fast path missed, where it is time."""
