@@ -17,7 +17,7 @@ from django.db import (
     connection,
 )
 
-from django_delayq import ledger
+from django_delayq import ledger, orders
 from django_delayq.broker import Shard
 from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
@@ -267,6 +267,15 @@ def test_a_running_row_that_is_refused_is_left_for_a_later_try():
     with every_row_refused():
         assert ledger.start([outcome]) == [ledger.Won.LOCKED]
     assert ledger.start([outcome]) == [ledger.Won.YES]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backfill_that_the_table_refuses_is_an_error(broker):
+    row = schedule("s")
+    dates = utcnow() - timedelta(days=2), utcnow()
+    with every_row_refused(), pytest.raises(IntegrityError):
+        orders.backfill(row, *dates)
+    assert orders.backfill(row, *dates)
 
 
 def until(worker, met):
