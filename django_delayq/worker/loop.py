@@ -226,9 +226,9 @@ class Worker:
                     break
                 if not self.claims.claim(shard, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
-            doubtful = self.timers.look(now)
-            if doubtful is not None:
-                self._looked(doubtful)
+            empty = self.timers.look(now)
+            if empty is not None:
+                self._looked(empty)
         except BrokerError as error:
             self.trouble.redis_failed(error)
             return max(0.0, self.trouble.until - time.monotonic())
@@ -253,13 +253,13 @@ class Worker:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
-    def _looked(self, doubtful: list[Shard]) -> None:
-        """Redis answers; shards without an epoch were flushed, others may have lost a part."""
-        found = dict(zip(doubtful, self.broker.stats(doubtful), strict=True))
-        if any(stats.epoch is None for stats in found.values()):
+    def _looked(self, empty: list[Shard]) -> None:
+        """Redis answers; what is empty there may have been flushed, or lost its scores."""
+        found = self.broker.stats(empty)
+        if any(stats.epoch is None for stats in found):
             self.upkeep.rebuild_soon()
-        for shard, stats in found.items():
-            if stats.epoch is not None and stats.damaged:
+        for shard, stats in zip(empty, found, strict=True):
+            if stats.damaged:
                 self.upkeep.mend_soon(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
