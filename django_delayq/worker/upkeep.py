@@ -244,9 +244,9 @@ class Upkeep:
     def _find_damage(self) -> None:
         """Look into the shards that nobody claims from: claims see it themselves."""
         shards = self.broker.shards()
-        self._damaged |= {
-            shard: None for shard, it in zip(shards, self.broker.stats(shards), strict=True) if it.damaged
-        }
+        for shard, stats in zip(shards, self.broker.stats(shards), strict=True):
+            if stats.damaged:
+                self.mend_soon(shard)
         self._mend()
 
     def _mend(self) -> None:
