@@ -13,6 +13,7 @@ loses before it is moved is lost.
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 #: The buckets of all histograms, each by its upper bound; one more is for what is longer.
 BOUNDS_MS = (
@@ -35,11 +36,19 @@ LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what 
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
 #: What became of an outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"
+#: Beside the outcome: due points that were skipped as too late, although they fell due while this worker could work.
+MISSED = "lag:missed"
+#: The reasons of such skipping.
+TOO_LATE = ("missed", "max_catch_up", "catch_up_window")
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
 class Counts(dict[Key, Tally]):
     """Tallies by their keys, MOST_TASKS of them at most and one more for each kind and queue. Used by one thread."""
+
+    #: Nothing could be worked on before this instant, by the counting worker: it had not begun, a server was away, or
+    #: people had paused it. See `minutes.py`, Note [Overload].
+    since: datetime = datetime.min.replace(tzinfo=UTC)
 
     def add(
         self, key: Key, outcome: str, number: int = 1, *, lag: float | None = None, ran: float | None = None

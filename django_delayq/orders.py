@@ -199,12 +199,19 @@ def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datet
 
 
 def _insert(runs: list[Run], using: str) -> list[Run]:
-    """Insert these rows and return them; those whose point somebody else has ordered just now are left out."""
+    """Insert these rows and return them; those whose point another process has ordered just now are left out.
+
+    Raises:
+        IntegrityError: The table refuses a row, and not because of another one.
+    """
     try:
         with transaction.atomic(using=using):
             return Run._base_manager.using(using).bulk_create(runs)
     except IntegrityError:
         if len(runs) == 1:
+            same = {name: getattr(runs[0], name) for name in ("schedule_id", "origin", "due_at")}
+            if not Run._base_manager.using(using).filter(**same).exists():
+                raise
             return []
     for run in runs:
         run.pk, run._state.adding = None, True

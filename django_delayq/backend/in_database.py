@@ -103,6 +103,8 @@ class DatabaseStore:
                 if not ledger.revive_job(row, unique=call.unique, now=now, state=state):
                     return _no_more_dead(row)
             except IntegrityError:
+                if not call.unique:  # no other job can have it
+                    raise
                 return Outcome.KEY_TAKEN
             mirror.put_after_commit([_entry(row, 0)], lambda: None, using=using)
         return Outcome.DONE

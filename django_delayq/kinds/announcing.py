@@ -8,7 +8,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from .. import ledger, pings, side_channels
-from ..counters import Counts
+from ..counters import MISSED, TOO_LATE, Counts
 from ..handover import REASON as REASON_HANDED_OVER
 from ..ledger import Outcome
 from ..models import Origin, Schedule, Status
@@ -73,6 +73,8 @@ def _count(run: RunRow, counted: Counts) -> None:
         )
     elif run.status == Status.SKIPPED:
         counted.add(key, f"skipped:{run.reason}", run.points or 1)
+        if run.reason in TOO_LATE and run.origin == Origin.DUE and run.due_at >= counted.since:
+            counted.add(key, MISSED, run.points or 1)
     else:
         counted.add(key, str(run.status))
 

@@ -127,7 +127,7 @@ class Held:
     @property
     def sort(self) -> Hashable:
         """What outcomes have in common that are written alike: the same tables, inserted or changed."""
-        return self.kind.name
+        return (self.kind,)
 
     @property
     def stop_key(self) -> str:

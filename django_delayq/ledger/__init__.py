@@ -33,8 +33,6 @@ from .outcome import Outcome, Won, version_of
 from .outputs import prune_outputs
 from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
-    OVERLOAD,
-    Load,
     count_up_to,
     find,
     find_schedule,
@@ -46,7 +44,6 @@ from .reading import (
     load_schedules,
     open_apart,
     open_chains,
-    read_load,
 )
 from .recording import record, start, undo_start
 from .retention import OldRun
@@ -54,7 +51,7 @@ from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, 
 from .states import settle_state, write_states
 
 __all__ = [
-    "BATCH", "LAST_KEY", "OVERLOAD", "Batch", "EndKey", "HeldBack", "JobOutcome", "JobRow", "Load", "OldRun",
+    "BATCH", "LAST_KEY", "Batch", "EndKey", "HeldBack", "JobOutcome", "JobRow", "OldRun",
     "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "add_minute", "as_run", "as_schedule", "attempts_of",
     "change_job", "check_tables", "close_abandoned", "close_orphan", "count_dead",
     "count_dead_each", "count_prunable", "count_up_to",
@@ -63,7 +60,7 @@ __all__ = [
     "load_oldest_open", "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "lock_horizon",
     "merge_minutes", "note_mirrored", "open_apart", "open_chains", "open_jobs", "owner_of_locks", "prune", "prune_jobs",
     "prune_outputs",
-    "read_cancellations", "read_held_back", "read_load", "read_rollup_rows", "read_rollups", "reader", "record",
+    "read_cancellations", "read_held_back", "read_rollup_rows", "read_rollups", "reader", "record",
     "record_jobs", "revive_job", "settle_state", "start", "start_jobs", "store_results", "take_result",
     "undo_job_starts", "undo_start", "unmirrored_jobs", "version_of", "write_states", "writer", "writing",
 ]  # fmt: skip

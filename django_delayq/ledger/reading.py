@@ -1,23 +1,14 @@
-"""Reads what is decided, what is open and what was recorded of late, always on the primary database.
-
-Note [Overload]
-Points are missed after an outage and at a start too, and then it is over. What falls due while the workers are at it,
-and is skipped all the same, is more than they can do. So only stretches count that began after the first outcome that
-is looked at, and nothing is said of less than LEAST_SECONDS, but where so much is recorded that the rows do not reach
-back that far.
-"""
+"""Reads what is decided, what is open and what was recorded of late, always on the primary database."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any
 
 from django.db import connections
 from django.db.models import BooleanField, Exists, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
-from django.utils.translation import gettext_noop
 
-from ..fields import utcnow
 from ..grouping import grouped
 from ..models import Origin, Run, Schedule, Status
 from ..rows import RunRow, ScheduleRow, StateRow
@@ -131,61 +122,3 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
     with connections[using].cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(parts)}", values)
         return list(cursor.fetchone())
-
-
-#: What was recorded in the last so many seconds is looked at, and at most so many rows of it.
-SECONDS = 300.0
-MOST_ROWS = 5000
-LEAST_SECONDS = 30.0
-#: From this share of missed points on, and from so many, it is overload.
-SHARE, FEWEST = 0.1, 10
-#: Why points are skipped that came too late.
-REASONS = ("missed", "max_catch_up", "catch_up_window")
-#: What is told of it, see `Load.told`.
-OVERLOAD = gettext_noop(
-    "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
-    "came too late, and %(executed)d executed; the longest wait was %(wait)d s. Needed: %(needed).1f "
-    "executions/s, done: %(done).1f. Start more workers or threads, or let schedules fall due less often."
-)
-
-
-class Load(NamedTuple):
-    """What was recorded in `seconds`: due points that were executed, and that were missed; the longest wait of one.
-
-    `enough` says whether that is enough to tell overload by.
-    """
-
-    seconds: float
-    executed: int
-    missed: int
-    longest_wait: float
-    enough: bool
-
-    @property
-    def overloaded(self) -> bool:
-        """True where more falls due than is executed. See Note [Overload]."""
-        return self.enough and self.missed >= max(FEWEST, SHARE * (self.executed + self.missed))
-
-    @property
-    def told(self) -> dict[str, float]:
-        """What `OVERLOAD` says: also the executions a second that would miss nothing, and those that were made."""
-        needed, done = (self.executed + self.missed) / self.seconds, self.executed / self.seconds
-        return {**self._asdict(), "wait": self.longest_wait, "needed": needed, "done": done}
-
-
-def read_load() -> Load:
-    """Return the load of late, from the newest rows."""
-    now = utcnow()
-    rows = Run._base_manager.using(database())
-    newest = rows.order_by("-pk").values_list("pk", flat=True).first() or 0
-    late = rows.filter(pk__gt=newest - MOST_ROWS, origin=Origin.DUE, claimed_at__isnull=False)
-    late = late.filter(finished_at__gte=now - timedelta(seconds=SECONDS)).order_by("finished_at")
-    found = list(late.values_list("status", "reason", "points", "due_at", "claimed_at", "finished_at"))
-    first: datetime = found[0][-1] or now if found else now
-    seconds = max(1.0, (now - first).total_seconds())
-    executed = [row for row in found if row[0] != Status.SKIPPED]
-    skipped = [row for row in found if row[0] == Status.SKIPPED and row[1] in REASONS]  # a task's error may say so too
-    waits = [(claimed_at or now) - due_at for _, _, _, due_at, claimed_at, _ in executed]
-    missed = sum(points for _, _, points, due_at, _, _ in skipped if due_at >= first)
-    enough = seconds >= LEAST_SECONDS or len(found) > MOST_ROWS // 2
-    return Load(seconds, len(waits), missed, max(waits, default=timedelta(0)).total_seconds(), enough)

@@ -21,7 +21,7 @@ from ..models import Origin, Schedule
 from ..models.run import OUTCOMES
 from ..rows import StateRow
 
-#: What ended in this time stays in any case: whether there is overload is told by it (`reading.py`, Note [Overload]).
+#: What ended in this time stays in any case, for users who look at what has just run.
 YOUNG = timedelta(minutes=10)
 #: What is no failure, where only failures are kept.
 _GOES_AT_ONCE = ("succeeded", "skipped")

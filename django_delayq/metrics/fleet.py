@@ -34,7 +34,7 @@ def told_of_all() -> bytes:
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     snapshot.redis = _asked(partial(ask, partial(read_redis, server=True)))
     snapshot.comparison = _asked(partial(ask, partial(compare, most=MOST_COUNTED)))
-    snapshot.load = _asked(ledger.read_load)
+    snapshot.load = _asked(minutes.read_load)
     snapshot.last_hour = _asked(lambda: minutes.read_counts(utcnow() - HOUR))
     snapshot.held_back = _asked(ledger.held_back)
     snapshot.unknown_tasks = _asked(find_unknown)

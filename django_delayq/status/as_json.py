@@ -44,7 +44,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     values["capped"] = list(_capped(snapshot))
     if snapshot.load is not None:
         values["load"] = snapshot.load._asdict()
-        del values["load"]["enough"]
+        del values["load"]["goes_on"]
     if snapshot.last_hour is not None:
         values["last_hour"] = list(last_hour(snapshot.last_hour))
     return values

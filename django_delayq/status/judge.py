@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..ledger import OVERLOAD, Load
+from ..counters import DISCARDED
+from ..minutes import OVERLOAD, Load
 from ..models import Control, explain_wait
 from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, ServerView, Snapshot
 
@@ -32,7 +33,21 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
         problems += _queues(redis, snapshot, max_lag)
     if compared is not None and redis is not None:
         problems += _differences(compared, redis)
-    return [*problems, *_definitions(snapshot)]
+    return [*problems, *_discarded(snapshot), *_definitions(snapshot)]
+
+
+def _discarded(snapshot: Snapshot) -> Iterator[Problem]:
+    """What was executed in the last hour and could not be recorded."""
+    count = sum(tally.get(DISCARDED, 0) for tally in (snapshot.last_hour or {}).values())
+    if count:
+        text = ngettext(
+            "%(count)d outcome of the last hour was refused by the database and discarded; what it belongs to runs "
+            "again. The worker's log names it and the error.",
+            "%(count)d outcomes of the last hour were refused by the database and discarded; what they belong to runs "
+            "again. The workers' logs name them and the errors.",
+            count,
+        )
+        yield Problem("discarded", text % {"count": count})
 
 
 def find_remarks(redis: RedisView | None, held: Iterable[Control], failing: int) -> Iterator[tuple[str, str]]:
@@ -110,7 +125,7 @@ def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Pr
     for queue in dict.fromkeys(shard.queue for shard in redis.shards):
         yield from _queue(queue, redis, math.inf if queue in paused else max_lag)
     if not paused:
-        yield from _overload(redis, snapshot.load)
+        yield from _overload(snapshot.load)
 
 
 def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
@@ -169,9 +184,8 @@ def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Ite
             yield Problem("jobs_without_worker", text % values, queue=queue)
 
 
-def _overload(redis: RedisView, load: Load | None) -> Iterator[Problem]:
-    """Points are missed, and others wait for a worker right now."""
-    if load is not None and load.overloaded and redis.late:
+def _overload(load: Load | None) -> Iterator[Problem]:
+    if load is not None and load.overloaded:
         yield Problem("overload", _(OVERLOAD) % load.told)
 
 

@@ -46,7 +46,7 @@ def look(*, seconds: float) -> Snapshot:
     snapshot.redis = _answer(snapshot, redis, deadline, no_redis)
     snapshot.database = _answer(snapshot, database, deadline, no_database)
     if snapshot.database is not None:
-        counting, loading = _ask(partial(count_all, snapshot.database)), _ask(ledger.read_load)
+        counting, loading = _ask(partial(count_all, snapshot.database)), _ask(partial(minutes.read_load, broker))
         holding: Future[Sequence[Control]] = _ask(ledger.held_back)
         naming, waiting = _ask(find_unknown), _ask(partial(name_late, MOST_UNKNOWN))
         summing = _ask(partial(minutes.read_counts, utcnow() - timedelta(hours=1), broker=broker))
@@ -76,9 +76,9 @@ def look_quickly(*, server: bool = False, tasks: Sequence[str] | None = None) ->
     try:
         snapshot.redis = ask(partial(read_redis, server=server))
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
-        snapshot.load = ledger.read_load()
+        snapshot.load = minutes.read_load()
         snapshot.unknown_tasks, snapshot.late = find_unknown(tasks), name_late(MOST_UNKNOWN)
-        if snapshot.redis.late:  # else nobody asks whether that is what people want
+        if snapshot.redis.late or snapshot.load.overloaded:  # else nobody asks whether that is what people want
             snapshot.held_back = ledger.held_back()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))

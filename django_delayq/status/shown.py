@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from ..counters import Counts
-from ..ledger import Load
+from ..minutes import Load
 from ..mirror import Drift
 from ..pruning import LastPass
 from .as_json import last_hour
@@ -117,7 +117,7 @@ def _mib(count: int) -> str:
 
 def _load(load: Load) -> str:
     missed = f", {load.missed} missed" if load.missed else ""
-    return f"{load.executed} executed in {load.seconds:.0f} s{missed}, longest wait {load.longest_wait:.1f} s"
+    return f"{load.executed} executed in {load.seconds:.0f} s{missed}, waits of up to {load.longest_wait:g} s"
 
 
 def _drift(drift: Drift) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..counters import Counts
-from ..ledger import Load
+from ..minutes import Load
 from ..mirror import Drift
 from ..models import Control
 from ..pruning import LastPass

@@ -21,6 +21,7 @@ from django.db import connections
 from .. import pings, tracing
 from ..broker import Broker, JobBroker, Shard
 from ..exceptions import BrokerError
+from ..fields import utcnow
 from ..kinds import Held, Jobs, Points, Timeouts
 from . import spans
 from .claims import Claims
@@ -98,6 +99,7 @@ class Worker:
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
+        self.kinds[0].counted.since = utcnow()
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
@@ -219,6 +221,8 @@ class Worker:
             self.stopping = True
             return 0.0
         now = time.monotonic()
+        if self.trouble.until > now or not self.recorder.room():
+            self.kinds[0].counted.since = utcnow()  # what falls due in an outage is no overload
         if self.trouble.until > now:
             return self.trouble.until - now
         self.dispatcher.hand_back(claims=not self.timers.until(now))
@@ -229,9 +233,9 @@ class Worker:
                     break
                 if not self.claims.claim(shard, self._room):
                     return max(0.0, self.trouble.until - time.monotonic())
-            doubtful = self.timers.look(now)
-            if doubtful is not None:
-                self._looked(doubtful)
+            empty = self.timers.look(now)
+            if empty is not None:
+                self._looked(empty)
         except BrokerError as error:
             self.trouble.redis_failed(error)
             return max(0.0, self.trouble.until - time.monotonic())
@@ -256,13 +260,13 @@ class Worker:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
-    def _looked(self, doubtful: list[Shard]) -> None:
-        """Redis answers; shards without an epoch were flushed, others may have lost a part."""
-        found = dict(zip(doubtful, self.broker.stats(doubtful), strict=True))
-        if any(stats.epoch is None for stats in found.values()):
+    def _looked(self, empty: list[Shard]) -> None:
+        """Redis answers; what is empty there may have been flushed, or lost its scores."""
+        found = self.broker.stats(empty)
+        if any(stats.epoch is None for stats in found):
             self.upkeep.rebuild_soon()
-        for shard, stats in found.items():
-            if stats.epoch is not None and stats.damaged:
+        for shard, stats in zip(empty, found, strict=True):
+            if stats.damaged:
                 self.upkeep.mend_soon(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()

@@ -155,8 +155,7 @@ class Timers:
     def look(self, now: float) -> list[Shard] | None:
         """Where it is time, ask who lives, and for the heads of this worker's shards: a hint may have been lost.
 
-        Returns those to be counted: the empty ones, perhaps because Redis was flushed, and now and then all; None
-        where there was nothing to ask.
+        Returns those that are empty, perhaps because Redis was flushed; None where there was nothing to ask.
 
         Raises:
             BrokerError: It is still time.
@@ -175,8 +174,7 @@ class Timers:
         for shard, head_ms in zip(asked, heads, strict=True):
             if head_ms is not None:
                 self.due_at_ms(shard, head_ms)
-        counted = [shard for shard, head_ms in zip(asked, heads, strict=True) if long_look or head_ms is None]
-        return counted if asked else None
+        return [shard for shard, head_ms in zip(asked, heads, strict=True) if head_ms is None] if asked else None
 
     # -- inside
 

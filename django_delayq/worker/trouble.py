@@ -142,6 +142,8 @@ def _remedy(error: Error) -> str:
         return " If it only reads, as a standby does: let it write, or name the primary in DATABASES."
     if isinstance(error, ProgrammingError) or "no such" in text or "no column" in text:
         return " Run `manage.py migrate` with this code, and grant its user the rights on these tables."
+    if '_pkey"' in text:
+        return " A sequence is behind its table, as after a restore: see `manage.py sqlsequencereset django_delayq`."
     return ""
 
 

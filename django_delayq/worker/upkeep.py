@@ -201,10 +201,7 @@ class Upkeep:
         elif self._help.is_set():
             self._help.clear()
             self._build()
-        while self._damaged:
-            shard, _ = self._damaged.popitem()
-            if mended := self.broker.mend(shard):
-                logger.error("%s: %d entries had lost their times in Redis; they are back.", shard, mended)
+        self._mend()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
         if look:
@@ -220,8 +217,9 @@ class Upkeep:
             )
             for line in report.lines[:20] if report else ():
                 logger.info("Mirror mended: %s", line)
-            self._tell_overload()
-            self._roll_up(self._beat_ms)
+            if self._roll_up(self._beat_ms):  # once a minute one of the workers looks for all
+                self._tell_overload()
+                self._find_damage()
             self._prune()
 
     def _build(self) -> None:
@@ -238,9 +236,24 @@ class Upkeep:
             connections.close_all()
             return None
 
-    def _roll_up(self, now_ms: int) -> None:
-        """What cannot be moved for two days is gone."""
-        self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
+    def _roll_up(self, now_ms: int) -> bool:
+        """Return whether it was this worker's turn. What cannot be moved for two days is gone."""
+        moved = self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
+        return moved is not None
+
+    def _find_damage(self) -> None:
+        """Look into the shards that nobody claims from: claims see it themselves."""
+        shards = self.broker.shards()
+        for shard, stats in zip(shards, self.broker.stats(shards), strict=True):
+            if stats.damaged:
+                self.mend_soon(shard)
+        self._mend()
+
+    def _mend(self) -> None:
+        while self._damaged:
+            shard, _ = self._damaged.popitem()
+            if mended := self.broker.mend(shard):
+                logger.error("%s: %d entries had lost their times in Redis; they are back.", shard, mended)
 
     def _prune(self, seconds: float = pruning.TURN_SECONDS) -> None:
         prune = partial(pruning.prune_in_turn, self.broker, go_on=self._between_pages, seconds=seconds)
@@ -256,9 +269,9 @@ class Upkeep:
         self._due["look"] = time.monotonic() + (seconds or DELTA_SECONDS)
 
     def _tell_overload(self) -> None:
-        load = ledger.read_load()
+        load = minutes.read_load(self.broker)
         if load.overloaded:
-            logger.warning(ledger.OVERLOAD, load.told)
+            logger.warning(minutes.OVERLOAD, load.told)
 
     def _small_chores(self) -> None:
         """Say that this worker lives, and mirror what the fast path missed, where it is time."""

@@ -7,7 +7,7 @@ from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, timers
+from django_delayq.worker import Worker, WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
 from tests.support import run_burst
 
@@ -140,19 +140,23 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("look", ["a claim", "a look"])
+@pytest.mark.parametrize("how", ["a claim", "a look at what is empty", "once a minute"])
 @pytest.mark.parametrize("lose", [row[1] for row in LOSSES], ids=[row[0] for row in LOSSES])
-def test_a_worker_restores_lost_scores_within_seconds_and_leaves_leases_alone(built, monkeypatch, lose, look):
+def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose, how):
+    monkeypatch.setattr(mirror, "sweep_in_turn", lambda *args, **kwargs: None)
     rows = [schedule("a"), schedule("b")]
     before = [view(built, row) for row in rows]
+    names = [f"s{row.pk}" for row in rows]
     due = f"{{{built.config.prefix}:default:0}}:due"
     worker = Worker(WorkerOptions(queues=("default",)))
-    monkeypatch.setattr(timers, "SECOND_EVERY", 1)  # each look is a long one
-    worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))  # no sweep
-    lose(built.client, due, [f"s{row.pk}" for row in rows])
-    if look == "a claim":
+    worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))
+    lose(built.client, due, names)
+    if how == "a claim":
         worker.claims.claim(built.shards()[0], lambda: 1)
+    elif how == "once a minute":
+        worker.upkeep._due["beat"] = 0.0
     else:
+        built.client.delete(due)
         worker.timers._turn = dict.fromkeys(worker.timers._turn, float("inf"))
         worker.tick()
     worker.upkeep.round()

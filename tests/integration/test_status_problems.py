@@ -1,17 +1,19 @@
 """What `delayq_status` calls wrong, and what it does not."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq import mirror, status
+from django_delayq import minutes, mirror, status
+from django_delayq.broker import MinuteCounts
+from django_delayq.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.status import database_side
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
 from django_delayq.worker import Worker, WorkerOptions
-from tests.acceptance.support import wait_until
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ALIVE, SHARD, ask, beat, codes, key, text, well
@@ -97,31 +99,93 @@ def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
     assert codes("--max-lag", "0") == (0, [])
 
 
-def skipped(row, count, *, ago):
-    """Record so many stretches of one missed point, which fell due so many seconds ago, after an outcome of before."""
-    now = datetime.now(UTC)
-    before = now - timedelta(seconds=40)
-    Run.of(row, before, status="succeeded", claimed_at=before, started_at=before, finished_at=before).save()
-    Run.objects.bulk_create(
-        Run.of(
-            row, now - timedelta(seconds=ago, milliseconds=number), status="skipped", reason="missed", claimed_at=now,
-            finished_at=now,
-        )
-        for number in range(count)
-    )  # fmt: skip
+POINTS = ("points", "default", "tests.app.tasks.noop")
 
 
-@pytest.mark.parametrize(("ago", "wrong"), [(5, True), (3600, False)], ids=["overload", "after an outage"])
-def test_more_missed_points_than_workers_can_do_are_told_with_what_to_do(well, ago, wrong, caplog):
-    row = schedule("s")
-    make_due(well, row)
-    wait_until(lambda: (ask()[1]["shards"][0]["oldest_due"] or 0) > 1)
-    skipped(row, 20, ago=ago)
-    problems = [problem for problem in ask()[1]["problems"] if problem["code"] == "overload"]
-    assert [("20 due points were skipped" in item["message"]) for item in problems] == [True] * wrong
+def count(broker, ago, **tally):
+    """Count for the minute so many minutes ago."""
+    number = broker.now_ms() // 60_000 - ago
+    MinuteCounts(broker).add(
+        "default", number, [(POINTS, {MISSED if name == "missed" else name: value for name, value in tally.items()})]
+    )
+
+
+def overloads():
+    return [problem["message"] for problem in ask()[1]["problems"] if problem["code"] == "overload"]
+
+
+@pytest.mark.parametrize("a_second", [1, 3000])
+def test_overload_is_told_the_same_however_many_points_a_second_with_what_to_do(well, a_second, caplog):
+    for ago in range(10):
+        count(well, ago, succeeded=24 * a_second, missed=36 * a_second)
+    (text,) = overloads()
+    needed, done = (float(number) for number in re.findall(r"(?:Needed|done): ([0-9]+[.][0-9])", text))
+    assert 0.9 * a_second < needed < 1.3 * a_second
+    assert 0.35 < done / needed < 0.45
+    assert len(overloads()) == 1
     worker = Worker(WorkerOptions(queues=("default",)))
     worker.upkeep.round()
-    assert ("More falls due than the workers can do" in caplog.text) is wrong
+    assert caplog.text.count("More falls due than the workers can do") == 1
+
+
+def test_what_is_over_and_what_is_too_little_is_no_overload(well):
+    for ago in (3, 4):
+        count(well, ago, succeeded=10, missed=90)
+    for ago in (0, 1):
+        count(well, ago, succeeded=90, missed=0)
+    assert not overloads()
+    count(well, 0, missed=1)
+    assert len(overloads()) == 1, "it goes on"
+    for ago in range(5):
+        count(well, ago, succeeded=1000)
+    assert not overloads()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_first_minute_is_left_out_where_others_tell_enough(well, alone):
+    count(well, 4, succeeded=1000, missed=1000)
+    if not alone:
+        for ago in range(4):
+            count(well, ago, succeeded=60, missed=60)
+    assert minutes.read_load(well).executed == (1000 if alone else 240)
+
+
+@pytest.mark.parametrize("since", [None, datetime.min.replace(tzinfo=UTC)], ids=["the start", "always"])
+def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
+    worker = Worker(WorkerOptions(queues=("default",), burst=True))
+    if since is not None:
+        worker.kinds[0].counted.since = since
+    row = schedule("s", kind="every", cron="", every=timedelta(seconds=2))
+    make_due(well, row, timedelta(seconds=80))
+    worker.run()
+    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]
+    assert found["skipped:missed"] >= 38
+    assert found.get(MISSED, 0) == (0 if since is None else found["skipped:missed"])
+
+
+@pytest.mark.parametrize("how", ["a server in trouble", "refused outcomes", "a pause"])
+def test_an_outage_and_a_pause_move_on_the_time_since_which_workers_can_work(well, monkeypatch, how):
+    worker = Worker(WorkerOptions(queues=("default",)))
+    counted = worker.kinds[0].counted
+    counted.since = before = datetime.now(UTC) - timedelta(hours=1)
+    worker.tick()
+    assert counted.since == before
+    if how == "a server in trouble":
+        worker.trouble.until = float("inf")
+    elif how == "refused outcomes":
+        monkeypatch.setattr(worker.recorder, "room", lambda: 0)
+    else:
+        monkeypatch.setattr(worker.controls, "is_paused", lambda queue: True)
+        worker.claims.claim(worker.shards[0], lambda: 1)
+    worker.tick()
+    assert counted.since > before
+
+
+def test_outcomes_that_were_discarded_are_a_problem(well):
+    count(well, 7, discarded=2)
+    code, found = ask()
+    assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["discarded"])
+    assert found["problems"][0]["message"].startswith("2 outcomes of the last hour were refused by the database")
 
 
 @pytest.mark.parametrize("old", [True, False])

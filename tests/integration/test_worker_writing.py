@@ -3,6 +3,7 @@
 import logging
 import math
 from contextlib import contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from django.db import (
     connection,
 )
 
-from django_delayq import ledger
+from django_delayq import ledger, orders
 from django_delayq.broker import Shard
 from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
@@ -25,6 +26,7 @@ from django_delayq.models import Job, Run, Status
 from django_delayq.rows import RunRow
 from django_delayq.worker import Worker, WorkerOptions, recorder
 from django_delayq.worker.recorder import Recorder
+from django_delayq.worker.refusals import may_be_its_own
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.integration.mirroring import schedule
@@ -239,6 +241,25 @@ def test_a_worker_loses_and_repeats_nothing_while_a_trigger_refuses_every_row(bu
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="others have no sequences and partitions")
+@pytest.mark.parametrize("what", ["a sequence behind its table", "no partition", "a check"])
+def test_postgresqls_errors_that_meet_rows_by_turns_are_known(what):
+    row = schedule("s")
+    with pytest.raises(IntegrityError) as caught, connection.cursor() as cursor:
+        if what == "a sequence behind its table":
+            first = Run.of(row, utcnow(), status=Status.QUEUED)
+            first.save()
+            Run.objects.bulk_create([Run.of(row, utcnow() + timedelta(days=1), pk=first.pk, status=Status.QUEUED)])
+        elif what == "no partition":
+            cursor.execute("CREATE TEMP TABLE cut (day int) PARTITION BY RANGE (day)")
+            cursor.execute("INSERT INTO cut VALUES (1)")
+        else:
+            cursor.execute("CREATE TEMP TABLE checked (name text CHECK (name <> '_pkey\"'))")
+            cursor.execute("INSERT INTO checked VALUES ('_pkey\"')")
+    assert may_be_its_own(caught.value) is (what == "a check")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_running_row_that_is_refused_is_left_for_a_later_try():
     row = schedule("s")
     running = RunRow.of(row, utcnow(), status=Status.RUNNING, fence="1.e", worker="w1")
@@ -246,6 +267,15 @@ def test_a_running_row_that_is_refused_is_left_for_a_later_try():
     with every_row_refused():
         assert ledger.start([outcome]) == [ledger.Won.LOCKED]
     assert ledger.start([outcome]) == [ledger.Won.YES]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backfill_that_the_table_refuses_is_an_error(broker):
+    row = schedule("s")
+    dates = utcnow() - timedelta(days=2), utcnow()
+    with every_row_refused(), pytest.raises(IntegrityError):
+        orders.backfill(row, *dates)
+    assert orders.backfill(row, *dates)
 
 
 def until(worker, met):
