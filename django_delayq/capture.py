@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -133,6 +134,7 @@ def listening(most_bytes: int) -> Iterator[None]:
                 setattr(sys, name, stream.stream)
 
 
+@cache
 def nowhere() -> TextIO:
     """Return what stands for a standard stream in a process that was started without it."""
     return Path(os.devnull).open("w")

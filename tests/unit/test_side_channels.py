@@ -1,0 +1,84 @@
+"""What a guard cuts off, and what it says of it."""
+
+import logging
+
+import pytest
+from django.dispatch import Signal
+
+from django_delayq import side_channels
+from django_delayq.exceptions import TaskTimeout
+from django_delayq.side_channels import Guard, send
+
+
+class Hostile(Exception):
+    def __str__(self):
+        raise RuntimeError("not even that")
+
+
+def test_a_cause_is_logged_once_with_what_it_was_and_where_and_without_secrets(caplog):
+    for _ in range(3):
+        with Guard("A span processor"):
+            raise RuntimeError("password=hunter2 refused")
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert text.startswith("A span processor failed and is ignored; the work goes on. Logged once: RuntimeError: ")
+    assert f"({__file__}, line " in text and "hunter2" not in text and not record.exc_info
+    with Guard("A span processor"):
+        raise ValueError("another cause")
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("error", [TaskTimeout, KeyboardInterrupt, SystemExit])
+def test_what_is_no_exception_passes_unless_it_is_named(error):
+    with pytest.raises(error), Guard("A span processor"):
+        raise error
+    with Guard("A span processor", BaseException):
+        raise error
+
+
+def test_an_error_that_cannot_be_read_is_cut_off_too(caplog):
+    with Guard("A span processor"):
+        raise Hostile
+    assert "Hostile: (its text cannot be read)" in caplog.text
+
+
+def test_a_receiver_that_raises_is_named_and_the_others_are_called(caplog):
+    signal, called = Signal(), []
+
+    def broken(**kwargs):
+        raise RuntimeError("no")
+
+    signal.connect(broken)
+    signal.connect(lambda **kwargs: called.append(kwargs["run"]), weak=False)
+    send(signal, "run_finished", sender=None, run=1)
+    assert called == [1]
+    assert f"The receiver {__name__}.{broken.__qualname__} of the signal run_finished failed" in caplog.text
+
+
+@pytest.fixture
+def guarded():
+    """A logger of ours whose handler raises."""
+    side_channels.guard_loggers()
+    logger = logging.getLogger("django_delayq.mirror")
+    handler = logging.Handler()
+    handler.emit = lambda record: 1 / 0
+    logger.addHandler(handler)
+    yield logger
+    logger.removeHandler(handler)
+    for name in side_channels.LOGGERS:
+        logging.getLogger(name).__dict__.pop("callHandlers", None)
+
+
+def test_a_handler_that_raises_reaches_none_of_our_callers(guarded, capsys):
+    guarded.error("one")
+    guarded.error("two")
+    assert capsys.readouterr().err.count("A log handler failed and is ignored") == 1
+
+
+def test_each_logger_of_the_package_is_guarded():
+    import re
+    from pathlib import Path
+
+    folder = Path(side_channels.__file__).parent
+    found = {name for path in folder.rglob("*.py") for name in re.findall(r'getLogger\("(.+?)"\)', path.read_text())}
+    assert found == set(side_channels.LOGGERS)
