@@ -3,8 +3,9 @@
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from datetime import datetime, time
+from dataclasses import Field, dataclass, field, fields
+from datetime import UTC, datetime, time, tzinfo
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -12,8 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .outgoing import find_refusal
 from .redaction import HIDDEN, looks_secret
-from .setting_rules import BOOLEAN, QUEUE_NAME, REST, Rule, number, text, texts
-from .spelling import did_you_mean
+from .setting_rules import BOOLEAN, QUEUE_NAME, REST, Rule, number, read_all, text, texts
 
 _QUIET = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)(?: (\S+))?")
 _PREFIX = "whsec_"
@@ -29,10 +29,14 @@ class Quiet:
 
     def covers(self, now: datetime, zone: str) -> bool:
         """Say whether this instant is within; `zone` is the project's."""
-        local = now.astimezone(ZoneInfo(self.zone or zone)).time()
+        local = now.astimezone(_zone(self.zone or zone)).time()
         if self.begin < self.end:
             return self.begin <= local < self.end
         return local >= self.begin or local < self.end
+
+
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)  # UTC needs no file of time zone data
 
 
 def _is_secret(value: Any) -> bool:
@@ -65,7 +69,7 @@ def parse_quiet(value: str) -> Quiet:
     zone = found[5] or ""
     if zone:
         try:
-            ZoneInfo(zone)
+            _zone(zone)
         except Exception:
             raise ValueError(zone) from None
     return Quiet(time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4])), zone)
@@ -134,22 +138,18 @@ def parse(raw: Any) -> AlertSettings:
     """
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"DELAYQ['ALERTS'] must be a dict or None, not {type(raw).__name__}.")
-    known = {item.name.upper(): item for item in fields(AlertSettings)}
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in known:
-            raise ImproperlyConfigured(
-                f"DELAYQ['ALERTS'] has an unknown key {str(key)!r}.{did_you_mean(str(key).upper(), known)} Known keys: "
-                f"{', '.join(sorted(known))}."
-            )
-        rule: Rule = known[key].metadata["rule"]
-        if (key == "WEBHOOK" or looks_secret(key)) and not rule.holds(value):  # an address may be a secret too
-            raise ImproperlyConfigured(f"DELAYQ['ALERTS'][{key!r}] must be {rule.wanted}, not {HIDDEN}.")
-        rule.check(f"['ALERTS'][{key!r}]", value)
-        values[known[key].name] = tuple(value) if isinstance(value, list) else value
-    made = AlertSettings(**values)
+    readers = {item.name.upper(): partial(_read, item) for item in fields(AlertSettings)}
+    made = AlertSettings(**read_all(raw, "DELAYQ['ALERTS']", readers))
     if made.webhook and (refusal := find_refusal(made.webhook, made.hosts)):
         raise ImproperlyConfigured(f"DELAYQ['ALERTS']['WEBHOOK']: {refusal}")
     if made.webhook and not made.secret:
         raise ImproperlyConfigured("DELAYQ['ALERTS']['SECRET'] is missing: it signs what WEBHOOK is sent.")
     return made
+
+
+def _read(item: "Field[Any]", value: Any) -> Any:
+    key, rule = item.name.upper(), item.metadata["rule"]
+    if (key == "WEBHOOK" or looks_secret(key)) and not rule.holds(value):  # an address may be a secret too
+        raise ImproperlyConfigured(f"DELAYQ['ALERTS'][{key!r}] must be {rule.wanted}, not {HIDDEN}.")
+    rule.check(f"['ALERTS'][{key!r}]", value)
+    return tuple(value) if isinstance(value, list) else value

@@ -24,6 +24,7 @@ from .jobs.aliases import durable_alias, keepers_of
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
 from .spelling import did_you_mean
+from .timing import zone
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.
@@ -52,7 +53,7 @@ def connect() -> None:
         checks.register(check, "delayq")
     for check in (check_mirror, check_server, check_sqlite):
         checks.register(check, "delayq", deploy=True)
-    for check in (check_commands, check_isolation, check_routers, check_declared):
+    for check in (check_time_zones, check_commands, check_isolation, check_routers, check_declared):
         checks.register(check, "delayq")
 
 
@@ -132,6 +133,13 @@ def check_task_aliases() -> Found:
     if found:
         hint = "Have each former path lead straight to the present path of a task; take out what is no former path."
         yield checks.Error(f"DELAYQ['TASK_ALIASES']: {'; '.join(found)}.", hint=hint, id="delayq.E007")
+
+
+@_check
+def check_time_zones() -> Found:
+    """Check that there are time zones."""
+    if not zone.has_data():
+        yield checks.Warning(f"{zone.NO_DATA} Pages of Django's admin fail.", hint=zone.INSTALL, id="delayq.W012")
 
 
 @_check

@@ -14,8 +14,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from django.apps import AppConfig
@@ -26,7 +26,6 @@ from django.utils.translation import gettext_noop
 
 from . import alert_settings
 from . import setting_rules as rules
-from .spelling import did_you_mean
 
 logger = logging.getLogger("django_delayq")
 
@@ -215,45 +214,39 @@ def _load() -> Config:
     raw = getattr(settings, "DELAYQ", {})
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"DELAYQ must be a dict, not {type(raw).__name__}.")
-    known = {field.name.upper(): field for field in fields(Config)}
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in known:
-            hint = did_you_mean(str(key).upper(), known)
-            raise ImproperlyConfigured(
-                f"DELAYQ has an unknown key {str(key)!r}.{hint} Known keys: {', '.join(sorted(known))}."
-            )
-        if key == "ALERTS":
-            values["alerts"] = None if value is None else alert_settings.parse(value)
-            continue
-        rule: rules.Rule = known[key].metadata["rule"]
-        if key == "SHARDS" and isinstance(value, Mapping):
-            for queue, count in value.items():
-                rule.check(f"[{key!r}][{queue!r}]", count)
-            values["shards"] = dict(value)
-            continue
-        rule.check(f"[{key!r}]", value)
-        values[known[key].name] = tuple(value) if isinstance(value, list) else value
-    config = Config(**values)
+    readers = {item.name.upper(): partial(_read, item) for item in fields(Config)}
+    config = Config(**rules.read_all(raw, "DELAYQ", readers))
     _check_queues(config)
     return config
 
 
+def _read(item: "Field[Any]", value: Any) -> Any:
+    key = item.name.upper()
+    if key == "ALERTS":
+        return None if value is None else alert_settings.parse(value)
+    rule: rules.Rule = item.metadata["rule"]
+    if key == "SHARDS" and isinstance(value, Mapping):
+        for queue, count in value.items():
+            rule.check(f"[{key!r}][{queue!r}]", count)
+        return dict(value)
+    rule.check(f"[{key!r}]", value)
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _check_queues(config: Config) -> None:
     """Refuse what is said of queues that there are not."""
-    if isinstance(config.shards, Mapping):
-        unknown = sorted(map(str, set(config.shards) - set(config.queues)))
-        if unknown:
-            raise ImproperlyConfigured(
-                f"DELAYQ['SHARDS'] names the queue {unknown[0]!r}, which is not in DELAYQ['QUEUES'] "
-                f"({', '.join(config.queues)}). Add it there or remove it here."
-            )
-    quiet = set(config.alerts.quiet) - {*config.queues, rules.REST} if config.alerts else ()
-    for name in sorted(quiet):
-        raise ImproperlyConfigured(
-            f"DELAYQ['ALERTS']['QUIET'] names the queue {name!r}, which is not in DELAYQ['QUEUES'] "
-            f"({', '.join(config.queues)}). Add it there or remove it here."
-        )
+    named = {
+        "['SHARDS']": set(config.shards) if isinstance(config.shards, Mapping) else set(),
+        "['ALERTS']['QUIET']": set(config.alerts.quiet) - {rules.REST} if config.alerts else set(),
+    }
+    problems = [
+        f"DELAYQ{key} names the queue {name!r}, which is not in DELAYQ['QUEUES'] ({', '.join(config.queues)}). Add it "
+        "there or remove it here."
+        for key, names in named.items()
+        for name in sorted(map(str, names - set(config.queues)))
+    ]
+    if problems:
+        raise ImproperlyConfigured(" ".join(problems))
 
 
 @lru_cache(maxsize=1)

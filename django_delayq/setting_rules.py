@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 
 from .redaction import HIDDEN, looks_secret, redact_text
+from .spelling import did_you_mean
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -23,6 +24,30 @@ class Rule(NamedTuple):
         if not self.holds(value):
             shown = HIDDEN if looks_secret(name) else redact_text(repr(value))
             raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {shown}.")
+
+
+def read_all(raw: Mapping[str, Any], name: str, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Return what the reader of each key makes of its value.
+
+    Raises:
+        ImproperlyConfigured: There are unknown keys or values that are not allowed; the message has all of them.
+    """
+    values: dict[str, Any] = {}
+    problems = [
+        f"{name} has an unknown key {str(key)!r}.{did_you_mean(str(key).upper(), readers)}"
+        for key in raw
+        if key not in readers
+    ]
+    if problems:
+        problems.append(f"Known keys: {', '.join(sorted(readers))}.")
+    for key in filter(readers.__contains__, raw):
+        try:
+            values[key.lower()] = readers[key](raw[key])
+        except ImproperlyConfigured as error:
+            problems.append(str(error))
+    if problems:
+        raise ImproperlyConfigured(" ".join(problems))
+    return values
 
 
 def number(low: float, high: float, *, whole: bool = False) -> Rule:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.template.loader import render_to_string
 from django.utils import timezone
@@ -15,12 +14,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import registry
+from ..exceptions import InvalidRecurrence
 from ..handover import REASON as REASON_HANDED_OVER
 from ..history import Attempt, bounded
 from ..models import Output, Run, Schedule, Status
 from ..plain import plain
 from ..redaction import redact_arguments, redact_text
 from ..timing.point import known_ms
+from ..timing.zone import get_zone
 from .durations import format_duration
 
 Html = SafeString | str
@@ -86,8 +87,8 @@ def shown_lag(run: Run) -> Html:
 def zone_of(schedule: Schedule) -> tzinfo:
     """Return the zone of a schedule, UTC where the system has none of this name."""
     try:
-        return ZoneInfo(schedule.timezone)
-    except (LookupError, ValueError, OSError):
+        return get_zone(schedule.timezone)
+    except InvalidRecurrence:
         return UTC
 
 

@@ -158,7 +158,7 @@ class InstantField(forms.SplitDateTimeField):
 @cache
 def zones() -> list[str]:
     """Return the zones to offer; read once, since asking for them reads every file of the machine's time zones."""
-    return [zone for zone in sorted(available_timezones()) if "/" in zone or zone == "UTC"]
+    return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
 
 
 def task_choices(former: str) -> Choices:

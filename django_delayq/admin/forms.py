@@ -201,9 +201,10 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_timezone(self) -> str:
         """Check the zone, whatever the kind: instants are read in it."""
         try:
-            return get_zone(self.cleaned_data["timezone"]).key
+            get_zone(name := str(self.cleaned_data["timezone"]))
         except InvalidRecurrence as error:
             raise ValidationError(str(error), code="invalid") from None
+        return name
 
     def clean(self) -> dict[str, Any]:
         """Move `@every 1h30m` from cron to the interval, and keep what the form cannot show."""

@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
-from zoneinfo import ZoneInfo
+from datetime import datetime, time, timedelta, tzinfo
 
 from django.utils.dateparse import parse_datetime, parse_time
 from django.utils.translation import gettext as _
 
 from ..timing.point import EPOCH, from_seconds, seconds
-from ..timing.zone import stretch
+from ..timing.zone import get_zone, stretch
 
 _WITH_SECONDS = re.compile(r"\d:\d{2}:\d{2}")
 
@@ -29,7 +28,7 @@ def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
     Raises:
         ValueError: It is none of these; the message shows them.
     """
-    zone = ZoneInfo(zone_name)
+    zone = get_zone(zone_name)
     typed = text.strip()
     try:
         found = parse_datetime(typed)
@@ -58,7 +57,7 @@ def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
         raise ValueError(_("%(text)s is beyond the calendar.") % {"text": typed[:64]}) from None
 
 
-def _in_zone(wall: datetime, name: str, zone: ZoneInfo, width: timedelta) -> Moment:
+def _in_zone(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Moment:
     local = wall.replace(tzinfo=zone)
     first = local.astimezone(EPOCH.tzinfo)
     notes = []

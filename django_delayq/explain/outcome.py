@@ -1,7 +1,6 @@
 """A row of the ledger in sentences: what happened, why, and what to change. Reads neither database nor Redis."""
 
-from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import datetime, timedelta, tzinfo
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
@@ -53,7 +52,7 @@ WHY: dict[Status | tuple[Status, str], str] = {
 }
 
 
-def shown(instant: datetime, zone: ZoneInfo) -> str:
+def shown(instant: datetime, zone: tzinfo) -> str:
     """Return an instant in the schedule's zone, with milliseconds where there are some."""
     local = instant.astimezone(zone)
     millis = f".{local.microsecond // 1000:03}" if local.microsecond else ""
@@ -68,7 +67,7 @@ def span(value: timedelta) -> str:
     return f"{seconds:.2f} s" if abs(seconds) < 60 else str(timedelta(seconds=round(seconds)))
 
 
-def describe_run(run: Run, schedule: Schedule, zone: ZoneInfo) -> list[str]:
+def describe_run(run: Run, schedule: Schedule, zone: tzinfo) -> list[str]:
     """Return what became of a run, its figures, and why it did not succeed."""
     lines = [_headline(run, zone), *_figures(run, zone)]
     why = _why(run, schedule)
@@ -79,7 +78,7 @@ def describe_run(run: Run, schedule: Schedule, zone: ZoneInfo) -> list[str]:
     return lines
 
 
-def _headline(run: Run, zone: ZoneInfo) -> str:
+def _headline(run: Run, zone: tzinfo) -> str:
     values = {"due": shown(run.due_at, zone), "status": Status(run.status).label, "points": run.points}
     if run.last_due_at is not None:
         values["last"] = shown(run.last_due_at, zone)
@@ -92,7 +91,7 @@ def _headline(run: Run, zone: ZoneInfo) -> str:
     return _("%(due)s: %(status)s (%(origin)s: ordered by a person).") % values
 
 
-def _figures(run: Run, zone: ZoneInfo) -> list[str]:
+def _figures(run: Run, zone: tzinfo) -> list[str]:
     if run.status == Status.SKIPPED:
         return [] if run.claimed_at is None else [_("Decided at %(time)s.") % {"time": shown(run.claimed_at, zone)}]
     parts = []

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
-from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 
@@ -15,6 +14,7 @@ from ..exceptions import BrokerError, InvalidRecurrence
 from ..models import Condition, Definition, Run, Schedule, Status, explain_wait
 from ..rows import AnyRun
 from ..timing.point import known_ms
+from ..timing.zone import get_zone
 from ..words import describe
 from .outcome import describe_run, shown
 
@@ -28,7 +28,7 @@ class Standing:
     def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
         self.schedule = schedule
         self.now = now
-        self.zone = ZoneInfo(schedule.timezone)
+        self.zone = get_zone(schedule.timezone)
         self.state = chain.state_of(schedule)
         #: What Redis holds; None where it was not asked or did not answer, then `silence` says why.
         self.entry: EntryView | None = None
@@ -199,7 +199,7 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
     Raises:
         InvalidRecurrence: The row holds no usable recurrence.
     """
-    zone = ZoneInfo(schedule.timezone)
+    zone = get_zone(schedule.timezone)
     lines = []
     for point in schedule.preview(count):
         notes = f"  {'; '.join(point.annotations)}" if point.annotations else ""

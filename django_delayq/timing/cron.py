@@ -9,10 +9,9 @@ point.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
@@ -30,9 +29,7 @@ Asked = list[tuple[int | None, datetime | None]]
 
 
 @lru_cache(maxsize=4096)
-def _prepare(
-    expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str
-) -> tuple[Fields, ZoneInfo, Asked]:
+def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str) -> tuple[Fields, tzinfo, Asked]:
     for name, value, allowed in (("dst_gap", dst_gap, DST_GAP), ("dst_overlap", dst_overlap, DST_OVERLAP)):
         if value not in allowed:
             raise InvalidRecurrence(f"{name} is one of {' and '.join(allowed)}, not {value!r}.", field=name)
@@ -56,7 +53,7 @@ class Cron:
     dst_overlap: str = "once"
     key: str = ""
     fields: Fields = field(init=False, repr=False, compare=False)
-    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
     _asked: Asked = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,11 @@ _LATEST = int((datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH).total_seconds())
 #: Files beside the zones that mean another zone on another machine, or count leap seconds.
 _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
+#: A zone that each set of time zone data has.
+_EXAMPLE = "Europe/Riga"
+NO_DATA = "This machine has no time zone data, so that every time zone but UTC is unknown."
+INSTALL = "Install it: pip install tzdata, or the package tzdata of the system."
+
 #: A larger jump is a correction of the calendar, not summer time (Debian cron's rule). A block begins so much earlier
 #: than it is asked for: what is special after a change does not end with the block in which the change lies.
 LONGEST_SHIFT = 3 * 3600
@@ -64,15 +69,26 @@ def _changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -
     yield from _changes(zone, middle, right, at_middle, at_right)
 
 
+def has_data() -> bool:
+    """Say whether this machine has time zones: slim images have neither the system's files nor the package tzdata."""
+    try:
+        ZoneInfo(_EXAMPLE)
+    except (LookupError, OSError):
+        return False
+    return True
+
+
 @lru_cache(maxsize=1024)
-def get_zone(name: str) -> ZoneInfo:
-    """Return the zone of an IANA name, which is the same object each time.
+def get_zone(name: str) -> tzinfo:
+    """Return the zone of an IANA name, which is the same object each time. UTC needs no file.
 
     Raises:
         InvalidRecurrence: There is no such zone; the message offers the nearest names.
     """
     if not isinstance(name, str) or not name:
-        raise InvalidRecurrence(f"A time zone is a name such as Europe/Riga or UTC, not {name!r}.", field="timezone")
+        raise InvalidRecurrence(f"A time zone is a name such as {_EXAMPLE} or UTC, not {name!r}.", field="timezone")
+    if name == "UTC":
+        return UTC
     if not name.startswith(_MACHINE_DEPENDENT):
         try:
             return ZoneInfo(name)
@@ -99,6 +115,8 @@ def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
 
 
 def _hint(name: str) -> str:
+    if not has_data():
+        return f" {NO_DATA} {INSTALL}"
     by_lower = {known.lower(): known for known in available_timezones() if not known.startswith(_MACHINE_DEPENDENT)}
     by_city = {known.rsplit("/", 1)[-1]: known for known in by_lower}
     lower = name.strip().lower().replace(" ", "_")
@@ -114,5 +132,5 @@ def _hint(name: str) -> str:
             by_city[city] for city in get_close_matches(lower, by_city, n=2, cutoff=0.8)
         ]
     if not near:
-        return " Use an IANA name such as Europe/Riga or UTC."
+        return f" Use an IANA name such as {_EXAMPLE} or UTC."
     return f" Did you mean {' or '.join(by_lower[known] for known in near)}?"

@@ -270,6 +270,7 @@ def test_every_check_is_registered_under_one_tag():
         own.check_task_aliases,
         own.check_dead_jobs,
         own.check_commands,
+        own.check_time_zones,
         own.check_isolation,
         own.check_alerts,
         own.check_routers,

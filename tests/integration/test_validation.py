@@ -1,5 +1,7 @@
 """Bad input: each mistake is refused with a message that names the value and the way out."""
 
+import sys
+import zoneinfo
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,10 +12,14 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from django_delayq import conf, registry
+from django_delayq.admin.formfields import zones
 from django_delayq.compat import TaskContext, task
 from django_delayq.exceptions import InvalidArguments, UnknownTask
+from django_delayq.explain.moment import parse_moment
+from django_delayq.explain.standing import list_next
 from django_delayq.fields import utcnow
 from django_delayq.models import Schedule
+from django_delayq.timing.zone import get_zone
 from django_delayq.validators import MAX_ARGUMENT_BYTES, validate_json
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -266,6 +272,17 @@ SETTINGS = [
     ("no dict", ["x"], ["dict", "list"]),
     ("none", None, ["dict", "NoneType"]),
     ("unknown key", {"QUEUE": ["a"]}, ["'QUEUE'", "'QUEUES'", "BATCH_SIZE"]),
+    (
+        "several",
+        {"QUEUE": ["a"], "SHARD": 1, "BATCH_SIZE": 0, "ALERTS": {"MAILS": True, "FAILURES": 0}},
+        [
+            "'QUEUE'. Did you mean 'QUEUES'?",
+            "'SHARD'. Did you mean 'SHARDS'?",
+            "['BATCH_SIZE']",
+            "DELAYQ['ALERTS'] has an unknown key 'MAILS'. Did you mean 'MAIL'?",
+            "['FAILURES'] must be",
+        ],
+    ),
     ("lower case", {"prefix": "a"}, ["'prefix'", "'PREFIX'"]),
     ("unlike any", {"XYZZY": 1}, ["'XYZZY'", "SHARDS"]),
     ("key that is no text", {5: 1}, ["5"]),
@@ -481,3 +498,39 @@ def test_an_address_that_is_none_is_told(settings):
     with override_settings(CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "localhost:1"}}):
         ids = [message.id for message in checked()]
     assert ids == ["delayq.E002"]
+
+
+@pytest.fixture
+def no_zones(monkeypatch):
+    """Hide all time zone data, as a slim image has none."""
+
+    def forget():
+        zoneinfo.ZoneInfo.clear_cache()
+        get_zone.cache_clear()
+        zones.cache_clear()
+
+    for name in ["tzdata", *(each for each in sys.modules if each.startswith("tzdata."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.reset_tzpath(to=[])
+    forget()
+    yield
+    zoneinfo.reset_tzpath()
+    forget()
+
+
+def test_without_time_zone_data_utc_works_and_the_checks_say_what_to_install(no_zones, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"QUIET": {"*": "22:00-06:00 UTC"}}}
+    (message,) = checked()
+    assert (message.id, "pip install tzdata" in message.hint) == ("delayq.W012", True)
+    row = definition(timezone="UTC")
+    row.save()
+    row.full_clean()
+    assert row.preview(1)
+    assert conf.get_config().alerts.is_quiet("default", LATER, "UTC")
+    assert list_next(row, 1)
+    assert parse_moment("09:00", "UTC", LATER).first.hour == 9
+    assert zones() == ["UTC"]
+    (text,) = refusal(definition(name="b", timezone="Europe/Riga").save)["timezone"]
+    assert "'Europe/Riga'" in text
+    assert "pip install tzdata" in text
+    assert "such as Europe/Riga" not in text
