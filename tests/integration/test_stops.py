@@ -17,7 +17,7 @@ from django_delayq.kinds.execution import perform_task
 from django_delayq.kinds.timeouts import Watch
 from django_delayq.models import Cancellation, Run, Schedule
 from django_delayq.models.cancellation import KEPT, job_key, run_key
-from django_delayq.worker import Worker, WorkerOptions, showing
+from django_delayq.worker import Worker, WorkerOptions, loop, showing
 from django_delayq.worker.stops import Stops
 from tests.acceptance.support import wait_until
 from tests.app import tasks
@@ -78,8 +78,9 @@ def test_what_runs_is_stopped_and_not_tried_again(broker, task, timeout, tmp_pat
     assert not run.cancel()
 
 
-def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, settings, tmp_path):
+def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, settings, monkeypatch, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
+    monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
     schedule(broker, "ablock", kwargs={"path": str(tmp_path / "ran"), "seconds": 6})
     with working() as worker:
         running().cancel()
