@@ -176,7 +176,9 @@ def web_timeout() -> Iterator[float]:
     """Have web requests wait longer for Redis, since the tests' machine may be busy; return what they wait otherwise.
 
     And have a worker that listens for hints look more often whether it is to stop: each test with one waits for that.
+    And have none that prunes leave the database to others, of which there are none.
     """
+    from django_delayq import pruning
     from django_delayq.broker import web
     from django_delayq.worker import upkeep
 
@@ -184,6 +186,7 @@ def web_timeout() -> Iterator[float]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(web, "TIMEOUT_SECONDS", 3.0)
         patched.setattr(upkeep, "HINT_TIMEOUT_SECONDS", 0.05)
+        patched.setattr(pruning, "MOST_REST_SECONDS", 0.0)
         yield shipped
 
 

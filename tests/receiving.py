@@ -1,6 +1,5 @@
 """A server that receives webhooks and pings, and remembers each request."""
 
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ class Receiver(Background):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                time.sleep(receiver.delay_seconds)
+                receiver.ended.wait(receiver.delay_seconds)
                 receiver.requests.append(Request(self.path, headers, body))
                 self.send_response(receiver.status)
                 if receiver.location:

@@ -210,7 +210,7 @@ def test_a_memory_limit_holds(broker, settings):
 def test_its_timeout_ends_it_with_all_that_it_started(broker, tmp_path, stubborn):
     path = tmp_path / "pids"
     options = {"seconds": 600, "pids": str(path), "stubborn": stubborn}
-    for seconds in (3, 12, 48):  # until the command has begun by then, however slow the machine is
+    for seconds in (2, 8, 32):  # until the command has begun by then, however slow the machine is
         Schedule.objects.all().delete()
         schedule("tell", "before", broker=broker, kwargs=options, timeout=timedelta(seconds=seconds))
         with listening(65536):

@@ -121,7 +121,8 @@ def test_a_worker_tells_what_it_has_counted_as_prometheus_wants_it(broker):
         assert value(found, "shop_sales_total") == FROM_TASKS._value.get(), "what the project counts"
 
 
-def test_counters_do_not_fall_when_redis_is_flushed_and_the_rebuild_is_counted(broker):
+def test_counters_do_not_fall_when_redis_is_flushed_and_the_rebuild_is_counted(broker, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.2}
     with live_worker() as live, port_of(live.worker) as port:
         make_due(broker, schedule("adds", task="tests.app.tasks.add", args=[1]))
         wait_until(lambda: value(parsed(get(port)[1]), "delayq_outcomes_total", outcome="succeeded") == 1)

@@ -10,6 +10,7 @@ from django_delayq import ledger
 from django_delayq.backend import operating
 from django_delayq.capture import listening
 from django_delayq.models import Job, Output, Run, Schedule
+from django_delayq.worker import loop
 from tests.app import tasks
 from tests.integration.histories import history, prune, schedule
 from tests.jobs.durable_support import durable, row_of
@@ -64,7 +65,8 @@ def test_a_coroutine_and_its_threads_are_heard(broker):
     assert Output.objects.get().text == "coroutine x\nthread x\n"
 
 
-def test_what_is_cut_off_by_its_hard_timeout_keeps_what_it_had_said(broker, settings):
+def test_what_is_cut_off_by_its_hard_timeout_keeps_what_it_had_said(broker, settings, monkeypatch):
+    monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
     schedule_of("say_and_hang", broker, kwargs={"text": "before"}, timeout=timedelta(seconds=0.3))
     work()

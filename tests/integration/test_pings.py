@@ -63,7 +63,7 @@ def test_a_failure_has_its_traceback_without_secrets_and_a_retry_is_none_yet(bro
 
 
 def test_a_service_that_hangs_or_refuses_delays_no_run(broker, receiver, brisk, monkeypatch):
-    monkeypatch.setattr(pings, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(pings.flush, "__defaults__", (0.1,))
     receiver.delay_seconds = 3.0
     pinged(broker, receiver)
     run_burst()

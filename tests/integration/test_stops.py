@@ -17,7 +17,7 @@ from django_delayq.kinds.execution import perform_task
 from django_delayq.kinds.timeouts import Watch
 from django_delayq.models import Cancellation, Run, Schedule
 from django_delayq.models.cancellation import KEPT, job_key, run_key
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker import Worker, WorkerOptions, loop, showing
 from django_delayq.worker.stops import Stops
 from tests.acceptance.support import wait_until
 from tests.app import tasks
@@ -25,6 +25,13 @@ from tests.integration.admin_pages import client_for, text_of
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def brisk(settings, monkeypatch):
+    """What runs has its row sooner, and is looked at more often."""
+    settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 0.1}
+    monkeypatch.setattr(showing, "LOOK_SECONDS", 0.1)
 
 
 @contextmanager
@@ -71,8 +78,9 @@ def test_what_runs_is_stopped_and_not_tried_again(broker, task, timeout, tmp_pat
     assert not run.cancel()
 
 
-def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, settings, tmp_path):
+def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, settings, monkeypatch, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
+    monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
     schedule(broker, "ablock", kwargs={"path": str(tmp_path / "ran"), "seconds": 6})
     with working() as worker:
         running().cancel()
@@ -154,7 +162,7 @@ def test_a_hard_timeout_that_comes_sooner_is_not_put_off():
 
 
 def test_what_is_not_asked_about_goes_on(broker):
-    schedule(broker, "spin", kwargs={"seconds": 2.5})
+    schedule(broker, "spin", kwargs={"seconds": 1.5})
     with working():
         run = running()
         Cancellation.objects.ask(run_key(run.pk + 1)).ask(job_key(str(run.pk)))

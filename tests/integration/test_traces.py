@@ -23,6 +23,7 @@ from django_delayq.broker import keys, read_trace, web
 from django_delayq.jobs import bare, decode, trace_of
 from django_delayq.jobs.record import Call, with_trace
 from django_delayq.models import Run, Schedule
+from django_delayq.worker import loop, upkeep
 from tests.acceptance.support import ROOT, command_environment, wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -265,13 +266,16 @@ def test_a_trace_begins_in_the_web_request_beside_the_instrumentations_of_django
     assert {span.context.trace_id for span in commands} == {server.context.trace_id}, "and none of the worker"
 
 
-def test_an_idle_worker_makes_no_spans_and_one_that_works_makes_its_executions(broker, settings, instrumented):
+def test_an_idle_worker_makes_no_spans_and_one_that_works_makes_its_executions(
+    broker, settings, monkeypatch, instrumented
+):
     settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.05}
+    monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.2)
     with live_worker() as worker:
         wait_until(lambda: worker.worker.moved_at)
         EXPORTER.clear()
         moved = worker.worker.upkeep._due["delta"]
-        wait_until(lambda: worker.worker.upkeep._due["delta"] > moved + 2, what="sweeps, looks and heartbeats")
+        wait_until(lambda: worker.worker.upkeep._due["delta"] > moved + 0.2, what="sweeps, looks and heartbeats")
         assert spans() == []
         with within():
             tasks.add.enqueue(1)
@@ -280,7 +284,8 @@ def test_an_idle_worker_makes_no_spans_and_one_that_works_makes_its_executions(b
     assert [span.name for span in roots] == ["request"]
 
 
-def test_a_task_that_hangs_has_a_span_that_ends(settings, tmp_path):
+def test_a_task_that_hangs_has_a_span_that_ends(settings, monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.1}
     gate = tmp_path / "gate"
     tasks.stubborn.using(timeout=0.1).enqueue(str(tmp_path / "f"), str(gate))

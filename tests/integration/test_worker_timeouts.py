@@ -19,7 +19,7 @@ from django_delayq.kinds import Held, timeouts
 from django_delayq.kinds.timeouts import Timeouts, Watch
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker import Worker, WorkerOptions, loop
 from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
 from django_delayq.worker.options import LEAVING, WORKING
 from django_delayq.worker.slots import forget_connections
@@ -119,8 +119,9 @@ def test_a_timeout_error_of_the_task_itself_is_told_apart(broker):
 
 
 @pytest.fixture
-def short_grace(settings):
+def short_grace(settings, monkeypatch):
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
+    monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
 
 
 class Running:

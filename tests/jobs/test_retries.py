@@ -8,6 +8,7 @@ from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_
 from django_delayq.exceptions import TaskTimeout
 from django_delayq.jobs import Retries
 from django_delayq.jobs.task import retries_of
+from django_delayq.worker import loop
 from django_delayq.worker.exit_codes import RECYCLE
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
@@ -135,7 +136,10 @@ def test_a_timeout_of_the_alias_is_taken_away_by_zero(settings):
     assert run(app_tasks.spin.using(timeout=0).enqueue(0.3)).return_value == "spun"
 
 
-def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_recycled(tmp_path, settings):
+def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_recycled(
+    tmp_path, settings, monkeypatch
+):
+    monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.2, "DRAIN_SECONDS": 0.5}
     gate = tmp_path / "gate"
     result = app_tasks.stubborn.using(timeout=0.2).enqueue(str(tmp_path / "f"), str(gate))

@@ -126,7 +126,7 @@ def test_what_has_ended_before_is_only_read(echo):
 
 def test_nobody_is_told_of_jobs_for_which_nobody_waits(broker):
     run_burst()
-    ends = broker.ends(timeout_seconds=0.5)
+    ends = broker.ends(timeout_seconds=0.2)
     assert next(ends) == []
     tasks.echo.enqueue()
     watched = tasks.echo.enqueue()

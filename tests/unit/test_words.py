@@ -206,8 +206,9 @@ def test_two_expressions_with_the_same_words_have_the_same_points(expression: st
     cron = read(expression)
     words = describe(cron)
     assert words.endswith(", UTC") and "%" not in words and "  " not in words
-    other, expected = _seen.setdefault(words, (expression, points(cron)))
-    assert points(cron) == expected, (expression, other, words)
+    found = points(cron)
+    other, expected = _seen.setdefault(words, (expression, found))
+    assert found == expected, (expression, other, words)
 
 
 def test_all_small_expressions_with_the_same_words_have_the_same_points() -> None:
@@ -221,7 +222,8 @@ def test_all_small_expressions_with_the_same_words_have_the_same_points() -> Non
                     cron = Cron(f"{minute} {hour} {day} * {weekday}")
                     words = describe(cron)
                     together += words in seen
-                    assert points(cron, 20) == seen.setdefault(words, points(cron, 20)), (cron, words)
+                    found = points(cron, 20)
+                    assert found == seen.setdefault(words, found), (cron, words)
     assert together > 500
 
 

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
+import pytest
 from croniter import croniter
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -95,18 +96,29 @@ def for_croniter(expression: str) -> str:
     return re.sub(r"\b(\d+)-\1(/1)?(?![\d/])", r"\1", expression)
 
 
+ALL_FIELDS = st.tuples(
+    fields(0, 59, OPEN),
+    fields(0, 23),
+    fields(1, 31),
+    fields(1, 12, st.sampled_from(["JAN", "feb-JUN", "MAR-DEC/3"])),
+    fields(0, 6, st.sampled_from(["SUN", "mon-FRI", "TUE-SAT/2", "7", "5-7", "0-7/7"])),
+).map(" ".join)
+
+
+@settings(QUIET, max_examples=400)
+@given(ALL_FIELDS)
+def test_the_values_of_each_field_are_those_of_croniter(expression: str) -> None:
+    compare_values(expression)
+
+
+@pytest.mark.everything
 @settings(QUIET, max_examples=2000)
-@given(
-    minute=fields(0, 59, OPEN),
-    hour=fields(0, 23),
-    day=fields(1, 31),
-    month=fields(1, 12, st.sampled_from(["JAN", "feb-JUN", "MAR-DEC/3"])),
-    weekday=fields(0, 6, st.sampled_from(["SUN", "mon-FRI", "TUE-SAT/2", "7", "5-7", "0-7/7"])),
-)
-def test_the_values_of_each_field_are_those_of_croniter(
-    minute: str, hour: str, day: str, month: str, weekday: str
-) -> None:
-    expression = f"{minute} {hour} {day} {month} {weekday}"
+@given(ALL_FIELDS)
+def test_the_values_of_each_field_are_those_of_croniter_in_two_thousand_expressions(expression: str) -> None:
+    compare_values(expression)
+
+
+def compare_values(expression: str) -> None:
     compiled = accepted(expression).fields
     masks = (compiled.minutes, compiled.hours, compiled.rule.days, compiled.months, compiled.rule.weekdays)
     expanded, _ = croniter.expand(for_croniter(expression))
