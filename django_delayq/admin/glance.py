@@ -3,7 +3,7 @@
 Redis is asked once a page, for a list and for a form.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -92,15 +92,17 @@ def read_notes() -> Notes:
     return Notes(failing, ledger.held_back() if held else (), list(bulk.defer("chosen")[:5]) if open_bulk else ())
 
 
-def ask_health(notes: Notes, *, details: bool, tasks: Sequence[str] | None = None) -> dict[str, Any] | None:
+def ask_health(
+    notes: Notes, *, details: bool, used: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any] | None:
     """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
 
     `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
-    does not: the reason says where Redis is. `tasks` are those that schedules have, if the page has asked for them.
+    does not: the reason says where Redis is. `used` is what schedules have, if the page has asked for it.
     """
     if not conf.get_config().mirror:
         return None
-    snapshot = status.look_quickly(tasks=tasks)
+    snapshot = status.look_quickly(used=used)
     problems = problems_of(snapshot, details=details)
     redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
     told = {"problems": problems, "remarks": list(status.find_remarks(redis, notes.held, notes.failing))}
@@ -147,7 +149,7 @@ class ScheduleChangeList(PagedChangeList):
             tags = grouped(tagged, lambda tag: tag.schedule_id)
             self.details = self.model_admin.has_change_permission(request)
             notes = read_notes()
-            self.health = ask_health(notes, details=self.details, tasks=used_by(request)["task"])
+            self.health = ask_health(notes, details=self.details, used=used_by(request))
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
                 row.waits = explain_wait(notes.held, (row.queue, row.task))
