@@ -19,7 +19,7 @@ def fresh(prefix, brisk):
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch):
-    """Workers in threads of this process look more often what a sweep finds; a listener of the last test comes sooner."""
+    """Workers in threads of this process sweep more often; a listener that lost its connection goes on sooner."""
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.2)
     monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.05)
 
