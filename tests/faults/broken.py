@@ -5,6 +5,7 @@ Imported by models.py, so that it works in workers, and in the processes of thei
 
 import logging
 import os
+import random
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -13,22 +14,32 @@ from django_delayq import signals
 from django_delayq.compat import task_enqueued, task_finished, task_started
 
 HOW = os.environ.get("DELAYQ_TEST_BROKEN", "")
-#: For so long each of them blocks: longer than the leases and the timeouts of the test.
-SECONDS = float(os.environ.get("DELAYQ_TEST_BROKEN_SECONDS", "3"))
+#: For so long each of them blocks, before a task is called and after it, and how often it does so after it. By default
+#: longer than the leases and the timeouts of the test.
+BEFORE, AFTER, SHARE = map(float, os.environ.get("DELAYQ_TEST_BROKEN_SECONDS", "3 3 1").split())
 #: Where the log of the worker is written that cannot print it.
 LOG = os.environ.get("DELAYQ_TEST_BROKEN_LOG", "")
+STARTS = signals.run_started, task_started
 SIGNALS = (
-    signals.run_started, signals.run_finished, signals.run_skipped, signals.lease_lost, signals.schedule_parked,
-    signals.alert_changed, task_enqueued, task_started, task_finished,
+    signals.run_finished, signals.run_skipped, signals.lease_lost, signals.schedule_parked, signals.alert_changed,
+    task_enqueued, task_finished,
 )  # fmt: skip
 #: The logger of the tasks, and one of ours.
 LOGGERS = ("shop", "django_delayq.mirror")
 
 
 def fail(*args: object, **kwargs: object) -> None:
-    """Fail as this process is to."""
+    """Fail as this process is to, where the task has ended."""
+    if HOW != "blocks":
+        fail_before()
+    elif random.random() < SHARE:
+        time.sleep(AFTER)
+
+
+def fail_before(*args: object, **kwargs: object) -> None:
+    """Fail as this process is to, where the task has not begun."""
     if HOW == "blocks":
-        time.sleep(SECONDS)
+        time.sleep(BEFORE)
     elif HOW == "raises":
         raise RuntimeError("a side channel that raises")
     else:
@@ -61,7 +72,7 @@ def install() -> None:
 
     class Processor(SpanProcessor):
         def on_start(self, *args: object, **kwargs: object) -> None:
-            fail()
+            fail_before()
 
         def on_end(self, *args: object, **kwargs: object) -> None:
             fail()
@@ -74,6 +85,8 @@ def install() -> None:
         logging.getLogger("django_delayq.worker").addHandler(logging.FileHandler(LOG))
     for name in LOGGERS:
         logging.getLogger(name).addHandler(Handler())
+    for signal in STARTS:
+        signal.connect(fail_before, weak=False, dispatch_uid="broken")
     for signal in SIGNALS:
         signal.connect(fail, weak=False, dispatch_uid="broken")
 

@@ -3,14 +3,11 @@
 One worker for each fault, in which all of them fail at once, plays each kind of execution.
 """
 
-import fcntl
-import os
 import socket
 import urllib.error
 import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +15,7 @@ from django_delayq.models import Alert, Output, Run, Schedule
 from tests.acceptance.support import lines, start_worker, wait_until
 from tests.faults import side_channel_tasks as tasks
 from tests.faults.harness.load import soon
+from tests.faults.harness.streams import STREAMS
 from tests.faults.harness.table import Row
 from tests.faults.test_f42_alerts import SECRET
 from tests.integration.mirroring import schedule
@@ -31,38 +29,6 @@ KINDS = {"thread": "in_a_thread", "coroutine": "in_a_coroutine", "isolated": "in
 #: What a `blocks` lasts longer than.
 TIMEOUT, LEASE = timedelta(seconds=2), 2
 COMMAND = "django_delayq.tasks.management_command"
-
-
-@contextmanager
-def full():
-    """A disk that is full."""
-    with Path("/dev/full").open("wb") as output:
-        yield output
-
-
-@contextmanager
-def unread():
-    """A pipe that is full and that nobody reads."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering=0) as output:
-        os.set_blocking(writing, False)
-        with suppress(BlockingIOError):
-            output.write(b"x" * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
-        os.set_blocking(writing, True)
-        yield output
-
-
-@contextmanager
-def gone():
-    """A pipe whose reader is gone."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb", buffering=0) as output:
-        yield output
-
-
-#: By the fault: standard output and error, and what a shell does with them.
-STREAMS = {"raises": (full, ""), "blocks": (unread, ""), "gone": (gone, ">&-")}
 
 
 def free_port():

@@ -5,15 +5,16 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from tests.acceptance.support import PATIENCE_SECONDS, start_worker, wait_until
 
 from .proxy import Proxy
+from .streams import STREAMS
 from .usage import state_of
 
 _numbers = itertools.count(1)
@@ -28,7 +29,7 @@ class WorkerProcess:
     """One `delayq_worker`. `options` are keys of DELAYQ; `redis_url` leads it through a proxy.
 
     `failpoints` is the text of DELAYQ_FAILPOINTS. It is killed at the end of the `with`, if it is still there.
-    Forked off a warm process, unless it is to be `cold`.
+    Forked off a warm process, unless it is to be `cold`. `broken` says how its side channels fail: see broken.py.
     """
 
     def __init__(
@@ -38,16 +39,23 @@ class WorkerProcess:
         redis_url: str | None = None,
         failpoints: str = "",
         environment: dict[str, str] | None = None,
+        broken: str = "",
         **options: Any,
     ) -> None:
+        self._streams = ExitStack()
         self.log_file = folder / f"worker-{next(_numbers)}.log"
         variables = dict(environment or {})
         if redis_url:
             variables["DELAYQ_REDIS_URL"] = redis_url
         if failpoints:
             variables["DELAYQ_FAILPOINTS"] = failpoints
-        with self.log_file.open("wb") as output:
-            self.process = start_worker(*arguments, output=output, environment=variables, **options)
+        output: IO[bytes] = self._streams.enter_context(self.log_file.open("wb"))
+        if broken:
+            stream, redirect = STREAMS[broken]
+            output = self._streams.enter_context(stream())
+            variables |= {"DELAYQ_TEST_BROKEN": broken, "DELAYQ_TEST_BROKEN_LOG": str(self.log_file)}
+            options |= {"cold": True, "redirect": redirect, "TRACES": True}
+        self.process = start_worker(*arguments, output=output, environment=variables, **options)
         self.started_at = time.time()
 
     def __enter__(self) -> Self:
@@ -130,19 +138,28 @@ class WorkerProcess:
             with suppress(ProcessLookupError):
                 self.process.kill()
         self.process.wait()
+        self._streams.close()
 
 
 class Fleet:
-    """`size` workers alike. `tend()` replaces the dead ones; nobody else does. Behind several proxies, each in turn."""
+    """`size` workers alike. `tend()` replaces the dead ones; nobody else does. Behind several proxies, each in turn.
 
-    def __init__(self, size: int, *arguments: str, folder: Path, proxies: Sequence[Proxy] = (), **how: Any) -> None:
+    `broken` says for the number of each how its side channels fail.
+    """
+
+    def __init__(self, size: int, *arguments: str, folder: Path, proxies: Sequence[Proxy] = (),
+        broken: Callable[[int], str] = lambda number: "", **how: Any,
+    ) -> None:  # fmt: skip
+        self._broken = broken
         self._arguments, self._folder, self._proxies, self._how = arguments, folder, proxies, how
         self.workers: list[WorkerProcess] = [self._new(number) for number in range(size)]
         self.ended: list[WorkerProcess] = []
 
     def _new(self, number: int) -> WorkerProcess:
         url = self._proxies[number % len(self._proxies)].url if self._proxies else None
-        return WorkerProcess(*self._arguments, folder=self._folder, redis_url=url, **self._how)
+        return WorkerProcess(
+            *self._arguments, folder=self._folder, redis_url=url, broken=self._broken(number), **self._how
+        )
 
     def __enter__(self) -> Self:
         try:

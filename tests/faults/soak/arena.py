@@ -9,6 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from django.conf import settings
+from django.test import override_settings
+
 from tests.faults.harness import database
 from tests.faults.harness.load import SECOND, mixture
 from tests.faults.harness.load import schedules as make
@@ -17,6 +20,12 @@ from tests.faults.harness.proxy import Proxy
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.trace import Trace
 from tests.faults.harness.workers import Fleet, WorkerProcess
+from tests.receiving import Receiver
+
+#: How the side channels of half the workers fail that are not elders.
+BROKEN = ("", "", "", "raises", "blocks", "gone")
+#: For so long: a little before a task, since what is taken over is to begin in time; longer than the lease after some.
+BLOCKS = "0.05 6 0.02"
 
 
 @dataclass(slots=True)
@@ -123,8 +132,16 @@ def arena(
         histories = mixture(schedules, trace)
         kinds = {"task": "tests.faults.tasks.misbehave", "every": 5 * SECOND}
         histories += make(max(1, schedules // 50), trace, name="misbehaving-", **kinds)
+        silent = stack.enter_context(Receiver())
+        silent.delay_seconds = 60.0
+        alerts = {"ALERTS": {"HOSTS": [silent.host]}}
+        stack.enter_context(override_settings(DELAYQ={**settings.DELAYQ, **alerts}))
+        histories += make(max(1, schedules // 50), trace, name="pinged-", ping_url=silent.url)
+        chance = random.Random(seed)
         fleet = Fleet(
-            workers, folder=folder, proxies=proxies, environment=database.LOCK_SECONDS, LEASE_SECONDS=lease_seconds
-        )
+            workers, folder=folder, proxies=proxies, LEASE_SECONDS=lease_seconds,
+            environment={**database.LOCK_SECONDS, "DELAYQ_TEST_BROKEN_SECONDS": BLOCKS},
+            broken=lambda number: chance.choice(BROKEN) if number % elder_of else "",
+        )  # fmt: skip
         stack.enter_context(fleet)
-        yield Arena(random.Random(seed), folder, lease_seconds, server, proxies, fleet, trace, histories, elder_of)
+        yield Arena(chance, folder, lease_seconds, server, proxies, fleet, trace, histories, elder_of)
