@@ -3,7 +3,7 @@
 Redis is asked once a page, for a list and for a form.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -73,15 +73,15 @@ def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Prob
     return found
 
 
-def ask_health(*, details: bool, tasks: Sequence[str] | None = None) -> dict[str, Any] | None:
+def ask_health(*, details: bool, used: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any] | None:
     """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
 
     `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
-    does not: the reason says where Redis is. `tasks` are those that schedules have, if the page has asked for them.
+    does not: the reason says where Redis is. `used` is what schedules have, if the page has asked for it.
     """
     if not conf.get_config().mirror:
         return None
-    snapshot = status.look_quickly(tasks=tasks)
+    snapshot = status.look_quickly(used=used)
     problems = problems_of(snapshot, details=details)
     redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
     if redis is None:
@@ -128,7 +128,7 @@ class ScheduleChangeList(PagedChangeList):
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
             self.details = self.model_admin.has_change_permission(request)
-            self.health = ask_health(details=self.details, tasks=used_by(request)["task"])
+            self.health = ask_health(details=self.details, used=used_by(request))
             self.bulk = BulkAction.objects.open().defer("chosen")[:5] if self.details else ()
 
 

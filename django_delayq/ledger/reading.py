@@ -133,6 +133,18 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
         return list(cursor.fetchone())
 
 
+def find_values(most: int, *questions: QuerySet[Any, Any]) -> set[tuple[Any, ...]]:
+    """Return the different values of the first `most` rows of each, in one query."""
+    using, parts, values = database(), list[str](), list[Any]()
+    for rows in questions:
+        sql, params = rows.using(using)[:most].query.get_compiler(using).as_sql()
+        parts.append(f"SELECT * FROM ({sql}) found")  # noqa: S608 - Django's
+        values += params
+    with connections[using].cursor() as cursor:
+        cursor.execute(" UNION ".join(parts), values)
+        return set(cursor.fetchall())
+
+
 #: What was recorded in the last so many seconds is looked at, and at most so many rows of it.
 SECONDS = 300.0
 MOST_ROWS = 5000

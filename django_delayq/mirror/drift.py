@@ -1,9 +1,11 @@
 """Drift as a number: how far Redis is from the database, by counting. Compares no schedule's entry, changes nothing."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import sub
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from .. import ledger
 from ..broker import Broker
@@ -60,8 +62,11 @@ class Drift:
         return entries + self.jobs + self.missing_jobs
 
 
-def drift(broker: Broker, *, most: int = MOST_COMPARED) -> Drift:
+def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str] = ()) -> Drift:
     """Count what differs, by a query that counts on indexes up to `most` each, and two round trips to Redis.
+
+    The queues `without` are those of schedules that the settings do not name: their shards are not looked at, so that
+    their schedules and runs do not count either.
 
     A page of durable jobs is looked at one by one, in a query and a round trip a shard.
 
@@ -70,19 +75,23 @@ def drift(broker: Broker, *, most: int = MOST_COMPARED) -> Drift:
     """
     using = ledger.database()
     states = ScheduleState._base_manager.using(using)
+    due = Q(next_due_at__gte=EPOCH)  # a bound, not `is not null`: SQLite then counts on the index
+    # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
+    undecided = Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)
+    rows = [states.filter(due), states.filter(undecided), ledger.open_apart()]
+    if without:
+        rows += [states.filter(each, schedule__queue__in=without) for each in (due, undecided)]
+        rows.append(ledger.open_apart().filter(queue__in=without))
     counts = ledger.count_up_to(
         most,
         Schedule.objects.using(using).unmirrored().order_by("generation"),
         Tombstone._base_manager.using(using).all(),
-        # A bound, not `is not null`: SQLite then counts on the index.
-        states.filter(next_due_at__gte=EPOCH),
-        # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
-        states.filter(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED),
-        ledger.open_apart(),
         _stale_jobs(),
+        *rows,
     )
     capped = max(counts) > most
-    unmirrored, tombstones, waiting, parked, apart, jobs = (min(count, most) for count in counts)
+    unmirrored, tombstones, jobs, *numbers = (min(count, most) for count in counts)
+    waiting, parked, apart = map(sub, numbers[:3], numbers[3:] or (0, 0, 0))
     expected = waiting + apart
     stats = broker.stats(broker.shards())
     members = sum(item.members for item in stats)

@@ -14,7 +14,7 @@ from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Prob
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
     "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
-    "pruned", "held_back", "unknown_tasks", "late",
+    "pruned", "held_back", "unknown_tasks", "late", "unnamed",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def _compared_values(compared: Comparison) -> dict[str, Any]:
     }
     if not compared.foreign:
         values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
+        values["unnamed"] = [each._asdict() for each in compared.unnamed]
         values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     return values
 

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.db import DatabaseError, connections
-from django.db.models import Case, Count, QuerySet, Value, When
+from django.db import connections
+from django.db.models import Case, CharField, Count, QuerySet, Value, When
 
 from .. import chain, conf, handover, ledger, mirror, pruning, registry
 from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Named
+from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
 STALE = timedelta(seconds=30)
@@ -63,15 +63,11 @@ def _open_runs() -> dict[str, int]:
     return {name: min(sum(pair), MOST_COUNTED + 1) for name, *pair in zip(names, counts[:3], counts[3:], strict=True)}
 
 
-def _refused() -> Named | None:
-    """Count the enabled schedules whose TASKS backend would not take their task; None where the tasks cannot be read.
+def _refused() -> Named:
+    """Count the enabled schedules whose TASKS backend would not take their task.
 
     Each combination of task, backend and priority is asked about once.
     """
-    try:
-        registry.get_tasks()
-    except Exception:  # the checks report it
-        return None
     rows = Schedule._base_manager.using(ledger.database()).filter(enabled=True).exclude(backend="")
     count, names = 0, list[str]()
     combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
@@ -93,27 +89,21 @@ def find_unknown_tasks(used: Sequence[str] | None = None) -> list[str]:
 
     Raises:
         DatabaseError: The database does not answer.
-        Exception: The tasks cannot be read; the checks report it.
     """
     if used is None:
-        used = Schedule.objects.using(ledger.database()).used(MOST_UNKNOWN)["task"]
+        used = Schedule.objects.using(ledger.database()).used(MOST_UNKNOWN, "task")["task"]
     return [path for path in used if registry.find_task(path) is None]
 
 
-def find_unknown(used: Sequence[str] | None = None) -> Named | None:
-    """Return the enabled schedules whose task no installed app has; None where the tasks cannot be read.
+def find_unknown(used: Sequence[str] | None = None) -> Named:
+    """Return the enabled schedules whose task no installed app has.
 
     Which tasks there are is told by `used`, else by steps through their index, and only rows of unknown ones are read.
 
     Raises:
         DatabaseError: The database does not answer.
     """
-    try:
-        unknown = find_unknown_tasks(used)
-    except DatabaseError:
-        raise
-    except Exception:  # the checks report it
-        return None
+    unknown = find_unknown_tasks(used)
     if not unknown:
         return Named(0, ())
     schedules = Schedule.objects.using(ledger.database())
@@ -125,8 +115,10 @@ def find_unknown(used: Sequence[str] | None = None) -> Named | None:
     return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
 
 
-def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED) -> Comparison:
+def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
     """Compare Redis with the database by counts up to `most`; look at no single entry but those moved or deleted.
+
+    `queues` are those of schedules, if they are known.
 
     Raises:
         BrokerError: Redis does not answer, or with an error.
@@ -137,7 +129,8 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED) -> Comparison:
         mirror.check_layout(broker, claim=False)
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
-    drift = mirror.drift(broker, most=most)
+    unnamed = find_unnamed(queues)
+    drift = mirror.drift(broker, most=most, without=[each.name for each in unnamed if each.kind == "queue"])
     moving = tuple(queue for queue in mirror.moving(layout) if queue in broker.config.queues)
     return Comparison(
         "none" if layout is None else "ours",
@@ -146,7 +139,38 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED) -> Comparison:
         moving=moving,
         under_way=bool(moving) and mirror.under_way(broker),
         pruned=pruning.read_last(broker),
+        unnamed=tuple(unnamed),
     )
+
+
+def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
+    """Return what schedules, runs and jobs name and the settings of this process do not.
+
+    `used` are the queues of schedules, if they are known. Of jobs and ordered runs the oldest are looked at: what
+    nothing runs is among them.
+
+    Raises:
+        DatabaseError: The database does not answer.
+    """
+    open_jobs, apart = ledger.open_jobs(), ledger.open_apart()
+    schedules, nothing = Schedule.objects.using(ledger.database()), Value("", output_field=CharField())
+    if used is None:
+        used = schedules.used(MOST_UNKNOWN, "queue")["queue"]
+    old = open_jobs.filter(enqueued_at__lt=utcnow() - STALE).order_by("pk").values_list("queue", "task", "backend")
+    ordered = apart.order_by("pk").values_list("queue", nothing, nothing)
+    rows = ledger.find_values(MOST_UNKNOWN, old, ordered)
+    names = {
+        "queue": {*used, *(queue for queue, _, _ in rows)} - set(conf.get_config().queues),
+        "task": {task for _, task, _ in rows if task and registry.find_task(task) is None},
+        "backend": {backend for _, _, backend in rows if backend} - handover.backends().keys(),
+    }
+    found = []
+    for kind, name in [(kind, name) for kind, each in names.items() for name in sorted(each)]:
+        naming: list[QuerySet[Any]] = [open_jobs.filter(**{kind: name})]
+        if kind == "queue":
+            naming += schedules.filter(queue=name, enabled=True), apart.filter(queue=name)
+        found.append(Unnamed(kind, name, *ledger.count_up_to(MOST_COUNTED, *naming)))
+    return found
 
 
 def _stale_edits(broker: Broker, drift: mirror.Drift) -> int:

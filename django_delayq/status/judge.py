@@ -14,9 +14,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..ledger import OVERLOAD, Load
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, ServerView, Snapshot
+from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, ServerView, Snapshot, Unnamed
 
 MAX_LAG_SECONDS = 60.0
+NAMES_SHOWN = 5
 
 
 def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
@@ -30,6 +31,7 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
     if redis is not None:
         problems += _queues(redis, snapshot, max_lag)
     if compared is not None and redis is not None:
+        problems += of_unnamed(compared.unnamed, redis)
         problems += _differences(compared, redis)
     return [*problems, *_definitions(snapshot)]
 
@@ -75,6 +77,37 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
             refused.count,
         )
         yield Problem("refused", text % {"count": refused.count, "names": refused.listed})
+
+
+def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
+    """Return what waits for ever. A queue that a live worker serves is one of a process with other settings."""
+    waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
+    for each in waiting:
+        if each.kind == "queue" and not any(worker.live and each.name in worker.queues for worker in redis.workers):
+            text = _(
+                "DELAYQ['QUEUES'] does not name queue %(name)s, and nothing of it runs (enabled schedules: "
+                "%(schedules)d, ordered runs: %(runs)d, open jobs: %(jobs)d). Add it there until its runs and jobs are "
+                "done, and give its schedules another queue."
+            )
+            yield Problem("unknown_queue", text % each._asdict(), queue=each.name)
+    texts = {
+        "task": (
+            "unknown_job_tasks",
+            _(
+                "Jobs wait for a worker that knows their task, and no installed app has it: %(names)s. Was the task "
+                "renamed? Add it to DELAYQ['TASK_ALIASES']. Is it gone? Delete the jobs."
+            ),
+        ),
+        "backend": (
+            "unknown_alias",
+            _("Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."),
+        ),
+    }
+    for kind, (code, text) in texts.items():
+        names = [f"{each.name} ({each.jobs})" for each in waiting if each.kind == kind]
+        if names:
+            more = ", …" if len(names) > NAMES_SHOWN else ""
+            yield Problem(code, text % {"names": ", ".join(names[:NAMES_SHOWN]) + more})
 
 
 def _server(server: ServerView) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Looks at Redis and the database, and at one by the other. Never waits much longer than it was told to."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from ..broker import Broker
 from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
 from ..fields import utcnow
-from ..models import Control
+from ..models import Control, Schedule
 from ..redaction import redact_text
 from .database_side import compare, count_all, find_unknown, reach_database
 from .late import name_late
@@ -63,10 +63,10 @@ def look(*, seconds: float) -> Snapshot:
     return snapshot
 
 
-def look_quickly(*, server: bool = False, tasks: Sequence[str] | None = None) -> Snapshot:
+def look_quickly(*, server: bool = False, used: Mapping[str, Sequence[str]] | None = None) -> Snapshot:
     """Look at what is asked of Redis and of both together, as a web request may: on a short leash, in its own thread.
 
-    With `server` Redis is asked about itself too. `tasks` are up to MOST_UNKNOWN paths that schedules have, if known.
+    With `server` Redis is asked about itself too. `used` is what `ScheduleQuerySet.used` returned, if that is known.
 
     Raises:
         DatabaseError: The database does not answer.
@@ -75,9 +75,10 @@ def look_quickly(*, server: bool = False, tasks: Sequence[str] | None = None) ->
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     try:
         snapshot.redis = ask(partial(read_redis, server=server))
-        snapshot.comparison = ask(partial(compare, most=MOST_COUNTED))
+        used = used or Schedule.objects.using(ledger.database()).used(MOST_UNKNOWN, "queue", "task")
+        snapshot.comparison = ask(partial(compare, most=MOST_COUNTED, queues=used["queue"]))
         snapshot.load = ledger.read_load()
-        snapshot.unknown_tasks, snapshot.late = find_unknown(tasks), name_late(MOST_UNKNOWN)
+        snapshot.unknown_tasks, snapshot.late = find_unknown(used["task"]), name_late(MOST_UNKNOWN)
         if snapshot.redis.late:  # else nobody asks whether that is what people want
             snapshot.held_back = ledger.held_back()
     except BrokerError as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..counters import Counts
 from ..ledger import Load
@@ -130,6 +130,21 @@ class Named:
         return ", ".join(self.names) + (", …" if self.count > len(self.names) else "")
 
 
+class Unnamed(NamedTuple):
+    """A queue, a task or an alias of TASKS that rows name and no setting does, and how many of them do.
+
+    `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are durable ones without an outcome. Of a
+    queue `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
+    `unknown_tasks` and `refused`.
+    """
+
+    kind: str
+    name: str
+    jobs: int
+    schedules: int = 0
+    runs: int = 0
+
+
 @dataclass(slots=True)
 class DatabaseView:
     """What the database knows. A count is None where it was not counted in time.
@@ -153,7 +168,7 @@ class Comparison:
 
     `foreign` says what to do; the numbers are None there. `stale_edits` are edits, deletions and moves that Redis has
     not followed for long. `moving` are the queues whose move to another number of shards has not come to its end, and
-    `under_way` says whether somebody is at it. `pruned` is the last pass of pruning.
+    `under_way` says whether somebody is at it. `pruned` is the last pass of pruning, `unnamed` what no setting names.
     """
 
     layout: str
@@ -163,6 +178,7 @@ class Comparison:
     moving: tuple[str, ...] = ()
     under_way: bool = False
     pruned: LastPass | None = None
+    unnamed: tuple[Unnamed, ...] = ()
 
     def excess(self, redis: RedisView) -> int:
         """Return how many entries differ beyond what can be under way: between ledger and Redis an entry is leased."""

@@ -1,17 +1,21 @@
 """What `delayq_status` calls wrong, and what it does not."""
 
+import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.management import call_command
 
-from django_delayq import mirror, status
-from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
+from django_delayq import mirror, orders, status
+from django_delayq.fields import utcnow
+from django_delayq.models import Condition, Job, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.status import database_side
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
 from django_delayq.worker import Worker, WorkerOptions
 from tests.acceptance.support import wait_until
+from tests.app import tasks
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ALIVE, SHARD, ask, beat, codes, key, text, well
@@ -69,6 +73,42 @@ def test_a_queue_that_holds_something_and_has_no_live_worker_is_wrong(well):
     assert "silent" in text()
     beat(well)
     assert codes() == (0, [])
+
+
+def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_drift(well, settings):
+    row = schedule("m", queue="mail")
+    schedule("paused", queue="mail", enabled=False)
+    schedule()
+    orders.run_now(row)
+    for _ in range(2):
+        tasks.noop.using(backend="durable", queue_name="mail").enqueue()
+    Job.objects.update(enqueued_at=utcnow() - timedelta(minutes=1), mirrored=True)
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default"]}
+    settings.TASKS = {**settings.TASKS, "durable": {"BACKEND": settings.TASKS["durable"]["BACKEND"]}}
+    assert codes() == (0, []), "another process has other settings, and a worker that serves the queue"
+    beat(well, {"queues": ["default"]})
+    code, found = ask()
+    (problem,) = found["problems"]
+    assert (code, problem["code"], problem["queue"], found["drift"]["total"]) == (1, "unknown_queue", "mail", 0)
+    assert "(enabled schedules: 1, ordered runs: 1, open jobs: 2)" in problem["message"]
+    assert found["unnamed"] == [{"kind": "queue", "name": "mail", "jobs": 2, "schedules": 1, "runs": 1}]
+    out = io.StringIO()
+    call_command("delayq_sync", stdout=out)
+    assert problem["message"] in out.getvalue()
+
+
+def test_a_task_and_an_alias_that_only_jobs_name_are_problems(well, settings):
+    for name in ("gone", "durable"):
+        tasks.noop.using(backend="durable").enqueue()
+        Job.objects.filter(task="tests.app.tasks.noop").update(task=f"tests.app.tasks.{name}")
+    assert codes() == (0, []), "a process with newer code may just have enqueued them"
+    Job.objects.update(enqueued_at=utcnow() - timedelta(minutes=1), mirrored=True)
+    settings.TASKS = {"default": settings.TASKS["default"]}
+    _code, found = ask()
+    messages = {problem["code"]: problem["message"] for problem in found["problems"]}
+    assert set(messages) == {"unknown_job_tasks", "unknown_alias"}
+    assert "tests.app.tasks.durable (1), tests.app.tasks.gone (1)" in messages["unknown_job_tasks"]
+    assert "durable (2)" in messages["unknown_alias"]
 
 
 def test_a_queue_without_entries_needs_no_worker(well):

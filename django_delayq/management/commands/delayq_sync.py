@@ -18,6 +18,9 @@ from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.models import Schedule
 from django_delayq.plain import plain
+from django_delayq.status.database_side import find_unnamed
+from django_delayq.status.judge import of_unnamed
+from django_delayq.status.redis_side import read_redis
 
 TIMEOUT_SECONDS = 10.0
 #: Of what was changed in Redis so many lines are shown.
@@ -98,7 +101,9 @@ class Command(BaseCommand):
         count = Schedule._base_manager.using(ledger.database()).count()
         with Progress(self.stdout, "schedules", count, as_json=options["json"]) as progress:
             report = sweep(broker, go_on=progress.at)
+        problems = [each.message for each in of_unnamed(find_unnamed(), read_redis(broker, server=False))]
         if options["json"]:
+            also["problems"] = problems
             told = {"checked": report.checked, "changed": len(report.lines), "dry_run": options["dry_run"], **also}
             self.stdout.write(json.dumps({**told, "lines": report.lines}))
             return
@@ -108,6 +113,8 @@ class Command(BaseCommand):
         if len(shown) < len(report.lines):
             self.stdout.write(f"… and {len(report.lines) - len(shown):,} more; -v 2 lists all.")
         self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_changed(options)}.")
+        for problem in problems:
+            self.stdout.write(plain(problem))
 
     def _reshard(self, broker: Broker, number: int, *, as_json: bool) -> None:
         config = conf.get_config()
