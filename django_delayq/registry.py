@@ -45,12 +45,8 @@ class BrokenModule(NamedTuple):
         return f"{self.module} cannot be imported: {self.reason}"
 
 
-class _Discovered(NamedTuple):
-    tasks: dict[str, AnyTask]
-    broken: list[BrokenModule]
-
-
-_found: _Discovered | None = None
+_tasks: dict[str, AnyTask] | None = None
+_broken: list[BrokenModule] = []
 
 
 def get_tasks() -> Mapping[str, AnyTask]:
@@ -58,25 +54,22 @@ def get_tasks() -> Mapping[str, AnyTask]:
 
     A module that cannot be imported offers none: see `broken_modules`.
     """
-    return _discovered().tasks
+    global _tasks, _broken
+    # A module that failed at first may have been imported since by other code, which then has its tasks.
+    if _tasks is None or any(each.module in sys.modules for each in _broken):
+        _tasks, _broken = _discover()
+    return _tasks
 
 
 def broken_modules() -> Sequence[BrokenModule]:
     """Return the task modules that cannot be imported."""
-    return _discovered().broken
+    get_tasks()
+    return _broken
 
 
 def find_broken(path: str) -> BrokenModule | None:
     """Return the broken module of the app that a task's path belongs to: the task may be there once it is mended."""
     return next((each for each in broken_modules() if path.startswith(f"{each.app}.")), None)
-
-
-def _discovered() -> _Discovered:
-    global _found
-    # A module that failed at first may have been imported since by other code, which then has its tasks.
-    if _found is None or any(each.module in sys.modules for each in _found.broken):
-        _found = _discover()
-    return _found
 
 
 def find_task(path: str) -> AnyTask | None:
@@ -134,9 +127,9 @@ def _modules() -> list[tuple[str, AppConfig]]:
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     """Discover anew at the next call, where a test has changed what there is."""
-    global _found
+    global _tasks
     if setting in ("DELAYQ", "INSTALLED_APPS"):
-        _found = None
+        _tasks = None
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.registry")
@@ -202,7 +195,7 @@ def _exists(path: str) -> bool:
         raise
 
 
-def _discover() -> _Discovered:
+def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
     config, own = conf.get_config(), COMMAND_TASK.rpartition(".")[0]
     values, broken = list[object](), list[BrokenModule]()
     modules = [(path, app) for path, app in _modules() if path != own]
@@ -213,15 +206,15 @@ def _discover() -> _Discovered:
             if _exists(path):
                 values += vars(import_module(path)).values()
         except Exception as error:  # foreign code raises anything
-            broken.append(_broken(path, app, error))
+            broken.append(_describe(path, app, error))
     found = {value.module_path: value for value in values if is_task(value)}
     for path, offered in ((COMMAND_TASK, config.commands), (ALERT_TASK, config.alerts)):
         if not offered:  # an app may have imported it
             found.pop(path, None)
-    return _Discovered(dict(sorted(found.items())), broken)
+    return dict(sorted(found.items())), broken
 
 
-def _broken(path: str, app: AppConfig, error: Exception) -> BrokenModule:
+def _describe(path: str, app: AppConfig, error: Exception) -> BrokenModule:
     """Describe why a module cannot be imported, with the last line of the app's own code that took part."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(app.path)]

@@ -530,7 +530,7 @@ def test_without_time_zone_data_utc_works_and_the_checks_say_what_to_install(no_
     assert list_next(row, 1)
     assert parse_moment("09:00", "UTC", LATER).first.hour == 9
     assert zones() == ["UTC"]
-    (text,) = refusal(definition(name="b", timezone="Europe/Riga").save)["timezone"]
+    (text,) = refusal(definition(name="b", cron="7 7 7 7 7", timezone="Europe/Riga").save)["timezone"]
     assert "'Europe/Riga'" in text
     assert "pip install tzdata" in text
     assert "such as Europe/Riga" not in text
