@@ -227,7 +227,7 @@ def test_secret_arguments_are_hidden_also_in_errors(boss, broker, secretive):
 
 def test_positional_arguments_of_an_unknown_task_are_hidden(boss, monkeypatch):
     wanted = tasks.note.using(run_after=LATER).enqueue(SECRET, text="shown").id
-    monkeypatch.setattr(registry, "_found", registry._Discovered({}, []))
+    monkeypatch.setattr(registry, "_tasks", {})
     page = page_of(boss, url(wanted))
     assert SECRET not in page and "shown" in page
 

@@ -207,7 +207,7 @@ def test_what_is_not_signed_is_never_signed(jobs):
 def test_jobs_that_this_code_does_not_know_can_be_changed_all_the_same(jobs, settings, monkeypatch, change):
     made = [waiting(1), waiting(2), dead(jobs), dead(jobs)]
     if change == "task":
-        monkeypatch.setattr(registry, "_found", registry._Discovered({}, []))
+        monkeypatch.setattr(registry, "_tasks", {})
     else:
         settings.TASKS = {"other": settings.TASKS["default"]}
     for wanted, order in zip(made, ORDERS, strict=True):

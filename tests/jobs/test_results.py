@@ -105,7 +105,7 @@ def test_the_result_of_a_task_that_is_no_more_does_not_exist(monkeypatch):
     from django_delayq import registry
 
     result = tasks.echo.enqueue()
-    monkeypatch.setattr(registry, "_found", registry._Discovered({}, []))
+    monkeypatch.setattr(registry, "_tasks", {})
     with pytest.raises(TaskResultDoesNotExist):
         task_backends["default"].get_result(result.id)
 

@@ -46,13 +46,13 @@ def test_an_unknown_task_is_kept_for_other_workers(monkeypatch, caplog):
     result, other = tasks.echo.enqueue(1), app_tasks.add.enqueue(2)
     known = dict(registry.get_tasks())
     lacking = {name: made for name, made in known.items() if name != tasks.echo.module_path}
-    monkeypatch.setattr(registry, "_found", registry._Discovered(lacking, []))
+    monkeypatch.setattr(registry, "_tasks", lacking)
     stored = Stored(result)
     before = stored.jobs.broker.now_ms()
     assert run(other).status == SUCCESSFUL
     assert "No installed app has a @task function 'tests.jobs.tasks.echo'" in caplog.text
     assert before + 30_000 <= stored.wakes_ms <= stored.jobs.broker.now_ms() + 30_000
-    monkeypatch.setattr(registry, "_found", registry._Discovered(known, []))
+    monkeypatch.setattr(registry, "_tasks", known)
     assert tasks.echo.get_result(result.id).status == READY
     stored.make_due()
     assert (run(result).return_value, result.attempts) == ([[1], {}], 1)
@@ -64,7 +64,7 @@ def test_jobs_that_no_worker_knows_hold_nobody_else_up(monkeypatch):
     app_tasks.CALLS.clear()
     app_tasks.add.enqueue(2)
     lacking = {name: made for name, made in registry.get_tasks().items() if name != tasks.echo.module_path}
-    monkeypatch.setattr(registry, "_found", registry._Discovered(lacking, []))
+    monkeypatch.setattr(registry, "_tasks", lacking)
     with live_worker("a", threads=2), live_worker("b", threads=2):
         wait_until(lambda: app_tasks.CALLS, 120, "what is behind them")
 

@@ -97,7 +97,7 @@ def furious() -> None:
 def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, made):
     from django_delayq import registry
 
-    monkeypatch.setattr(registry, "_found", registry._Discovered({**registry.get_tasks(), made.module_path: made}, []))
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), made.module_path: made})
     row = schedule(task=made.module_path)
     orders.run_now(row)
     run_burst()
@@ -112,9 +112,7 @@ def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, 
 def test_a_job_whose_result_is_too_large_has_succeeded_and_says_so(alias, broker, monkeypatch):
     from django_delayq import registry
 
-    monkeypatch.setattr(
-        registry, "_found", registry._Discovered({**registry.get_tasks(), enormous.module_path: enormous}, [])
-    )
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), enormous.module_path: enormous})
     result = enormous.using(backend=alias).enqueue()
     run_burst()
     key = f"{{{broker.config.prefix}:default:0}}:result:j{result.id.rpartition('.')[2]}"
@@ -135,16 +133,14 @@ def test_a_result_may_be_as_large_as_the_setting_says(broker, settings, monkeypa
 
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_002}
     known = {**registry.get_tasks(), enormous.module_path: enormous}
-    monkeypatch.setattr(registry, "_found", registry._Discovered(known, []))
+    monkeypatch.setattr(registry, "_tasks", known)
     orders.run_now(schedule(task=enormous.module_path))
     result = enormous.enqueue()
     run_burst()
     result.refresh()
     assert (len(result.return_value), len(Run.objects.get().result)) == (10_000_000, 10_000_000)
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_001}
-    monkeypatch.setattr(
-        registry, "_found", registry._Discovered(known, [])
-    )  # with the settings the tasks may be others
+    monkeypatch.setattr(registry, "_tasks", known)  # with the settings the tasks may be others
     result = enormous.enqueue()
     run_burst()
     result.refresh()
@@ -162,11 +158,7 @@ def ask_for_too_much(context):
 def test_who_failed_by_a_result_that_was_too_large_has_a_result_of_its_own(broker, monkeypatch):
     from django_delayq import registry
 
-    monkeypatch.setattr(
-        registry,
-        "_found",
-        registry._Discovered({**registry.get_tasks(), ask_for_too_much.module_path: ask_for_too_much}, []),
-    )
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), ask_for_too_much.module_path: ask_for_too_much})
     once, twice = (ask_for_too_much.using(max_attempts=attempts, backoff=0).enqueue() for attempts in (1, 2))
     run_burst()
     run_burst()

@@ -222,7 +222,7 @@ def leaking(monkeypatch):
     path = "tests.security.test_redaction.leak"
     assert leak.module_path == path
     tasks = {**registry.get_tasks(), path: leak}
-    monkeypatch.setattr(registry, "_found", registry._Discovered(tasks, []))
+    monkeypatch.setattr(registry, "_tasks", tasks)
     return path
 
 
