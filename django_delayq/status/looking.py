@@ -54,7 +54,7 @@ def look(*, seconds: float) -> Snapshot:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
             snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
-        snapshot.load = _answer(snapshot, loading, deadline, no_database)
+        snapshot.load = _answer(snapshot, loading, deadline, None)  # asks Redis too, which may hang
         snapshot.held_back = _answer(snapshot, holding, deadline, no_database)
         snapshot.unknown_tasks = _answer(snapshot, naming, deadline, None)
         snapshot.late = _answer(snapshot, waiting, deadline, None)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from datetime import timedelta
+from typing import Any
 
 from django.apps import AppConfig
 
@@ -61,7 +62,12 @@ def _lacks(path: str) -> None:
     from django_delayq import registry
 
     discover = registry._discover
-    registry._discover = lambda: {name: task for name, task in discover().items() if name != path}
+
+    def lacking() -> tuple[dict[str, Any], list[registry.BrokenModule]]:
+        tasks, broken = discover()
+        return {name: task for name, task in tasks.items() if name != path}, broken
+
+    registry._discover = lacking
 
 
 def _first_release_ms(first: str) -> None:
