@@ -42,20 +42,21 @@ class WorkerProcess:
         broken: str = "",
         **options: Any,
     ) -> None:
-        self._streams = ExitStack()
+        self._streams = ExitStack()  # a pipe that no process reads stays open until its end
         self.log_file = folder / f"worker-{next(_numbers)}.log"
         variables = dict(environment or {})
         if redis_url:
             variables["DELAYQ_REDIS_URL"] = redis_url
         if failpoints:
             variables["DELAYQ_FAILPOINTS"] = failpoints
-        output: IO[bytes] = self._streams.enter_context(self.log_file.open("wb"))
-        if broken:
-            stream, redirect = STREAMS[broken]
-            output = self._streams.enter_context(stream())
-            variables |= {"DELAYQ_TEST_BROKEN": broken, "DELAYQ_TEST_BROKEN_LOG": str(self.log_file)}
-            options |= {"cold": True, "redirect": redirect, "TRACES": True}
-        self.process = start_worker(*arguments, output=output, environment=variables, **options)
+        with self.log_file.open("wb") as log:
+            output: IO[bytes] = log
+            if broken:
+                stream, redirect = STREAMS[broken]
+                output = self._streams.enter_context(stream())
+                variables |= {"DELAYQ_TEST_BROKEN": broken, "DELAYQ_TEST_BROKEN_LOG": str(self.log_file)}
+                options |= {"cold": True, "redirect": redirect, "TRACES": True}
+            self.process = start_worker(*arguments, output=output, environment=variables, **options)
         self.started_at = time.time()
 
     def __enter__(self) -> Self:
