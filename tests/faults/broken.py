@@ -82,7 +82,9 @@ def install() -> None:
     trace.set_tracer_provider(provider)
     REGISTRY.register(Collector())
     if LOG:
-        logging.getLogger("django_delayq.worker").addHandler(logging.FileHandler(LOG))
+        own = logging.getLogger("django_delayq.worker")
+        own.setLevel(logging.INFO)
+        own.addHandler(logging.FileHandler(LOG))
     for name in LOGGERS:
         logging.getLogger(name).addHandler(Handler())
     for signal in STARTS:

@@ -94,11 +94,6 @@ class Command(BaseCommand):
         channel = Channel.found_in(os.environ)
         self._log(options, channel)
         worker_options = _worker_options(options, channel)
-        database = connections[ledger.database()]
-        lacking = sqlite.prepare(database)
-        if lacking and channel is None:
-            text = "Workers set for themselves what the OPTIONS of the SQLite database %r lack: %s. %s"
-            logger.warning(text, database.alias, ", ".join(lacking), UNSET)
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
@@ -121,6 +116,7 @@ class Command(BaseCommand):
                 "Start manage.py delayq_worker itself, not call_command()."
             )
         with LogQueue(), _metrics_together(worker_options) as moved:
+            _prepare_database(None)
             supervisor = Supervisor(processes, burst=worker_options.burst, moved=moved)
             exit_status = supervisor.run()
         if supervisor.pool.failure:
@@ -131,6 +127,7 @@ class Command(BaseCommand):
     def _run(self, worker_options: WorkerOptions, channel: Channel | None) -> int:
         start, log = Start(), LogQueue()
         with log if self._called_from_command_line else nullcontext():
+            _prepare_database(channel)
             worker = self._worker(worker_options)
             signals = WorkerSignals(worker, supervised=channel is not None)
             signals.obey()
@@ -164,6 +161,7 @@ class Command(BaseCommand):
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
         """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
+        _prepare_database(None)
         if self._work(self._worker(worker_options)) == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
@@ -197,6 +195,15 @@ class Command(BaseCommand):
         ours.propagate = False
         levels = {0: logging.WARNING, 1: logging.INFO}
         ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
+
+
+def _prepare_database(channel: Channel | None) -> None:
+    """Set what SQLite needs. Called where a log that cannot be written holds up nothing."""
+    database = connections[ledger.database()]
+    lacking = sqlite.prepare(database)
+    if lacking and channel is None:
+        text = "Workers set for themselves what the OPTIONS of the SQLite database %r lack: %s. %s"
+        logger.warning(text, database.alias, ", ".join(lacking), UNSET)
 
 
 class _Handler(logging.StreamHandler[Any]):

@@ -183,6 +183,7 @@ class Fleet:
         """Replace those that have ended; return how many were."""
         gone = [number for number, worker in enumerate(self.workers) if not worker.alive]
         for number in gone:
+            self.workers[number].end()
             self.ended.append(self.workers[number])
             self.workers[number] = self._new(number)
         return len(gone)
