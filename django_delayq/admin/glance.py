@@ -157,11 +157,8 @@ class ScheduleChangeList(PagedChangeList):
 
 
 def is_task_missing(path: str) -> bool:
-    """Return whether no installed app has this task; False where the code cannot be read, which the checks report."""
-    try:
-        return registry.find_task(path) is None
-    except Exception:
-        return False
+    """Return whether no installed app has this task."""
+    return registry.find_task(path) is None
 
 
 def state_badge(schedule: Schedule, waits: str = "") -> SafeString:

@@ -76,11 +76,7 @@ class Held:
 
     def conclude(self) -> bool:
         """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
-        try:
-            self._unconcluded.pop()  # atomic
-        except IndexError:
-            return False
-        return True
+        return _take(self._unconcluded)
 
     def expects_record(self) -> bool:
         """Say whether receivers are to be called once it is recorded; this thread may `wait_for_record` then."""
@@ -110,11 +106,7 @@ class Held:
 
     def _is_first(self) -> bool:
         """Say True to the first caller only: it decides who calls `after`."""
-        try:
-            self._undecided.pop()  # atomic
-        except IndexError:
-            return False
-        return True
+        return _take(self._undecided)
 
     def lapsed(self) -> bool:
         """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
@@ -226,6 +218,15 @@ class Verdicts(Generic[H]):
         for group in (self.start, self.suspects, self.decided, self.unknown):
             self.back += [(held, AGAIN_MS) for held in group if held.member in members]
             group[:] = [held for held in group if held.member not in members]
+
+
+def _take(tokens: list[None]) -> bool:
+    """Return True to the first caller only, in any thread."""
+    try:
+        tokens.pop()  # atomic
+    except IndexError:
+        return False
+    return True
 
 
 class Kind(Protocol[H]):

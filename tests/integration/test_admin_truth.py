@@ -8,29 +8,21 @@ from django.contrib.admin.utils import quote
 from django_delayq import controls, explain
 from django_delayq.fields import utcnow
 from django_delayq.models import Control, Run, Schedule, ScheduleState
-from django_delayq.status import find_remarks, looking
+from django_delayq.status import find_remarks
 from django_delayq.status.snapshot import RedisView
 from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make, text_of, texts
 from tests.integration.job_pages import JOBS, dead, dead_row, ready
 from tests.integration.job_pages import build as build_jobs
-from tests.integration.probing import ask, beat, build, text
+from tests.integration.probing import ask, build, text, well
 from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+__all__ = ["well"]
 GLANCE, NOW = "/admin/django_delayq/overview/", "/admin/django_delayq/overview/now/"
 WAITS = "waits: queue mail is paused (smtp down) by admin"
 ENABLED = 'delayq-good">enabled<'
 UNKNOWN = "unknown while Redis does not answer"
-
-
-@pytest.fixture
-def well(broker, monkeypatch):
-    """A built prefix with a live worker for all queues."""
-    monkeypatch.setattr(looking, "AGAIN_SECONDS", 0.01)
-    build(broker)
-    beat(broker)
-    return broker
 
 
 def page(client, address):
