@@ -108,6 +108,8 @@ class _Listener(ThreadingHTTPServer):
     """See Note [A few connections]."""
 
     daemon_threads = True
+    #: Connections that the kernel keeps for the next accept. With the standard library's 5 a burst waits a second.
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

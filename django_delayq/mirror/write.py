@@ -9,8 +9,8 @@ from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted
 
-#: Greater than any generation in ms: removes whatever stands there.
-BEYOND = 10**15
+#: The greatest generation that Redis holds exactly: removes whatever stands there.
+BEYOND = 2**53 - 1
 
 
 def sync(broker: Index, pks: Iterable[int]) -> list[int]:

@@ -209,6 +209,7 @@ PHANTOM = b'{"queues": ["default"]}'
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
+@example(damage=[("gen", "value", b"JOB", b"9007199254740991", 1000000.0)])
 @example(damage=[("layout", "value", b"", b"[" * 50_000, 0)])
 @example(damage=[("swept", "value", b"", b"[" * 50_000, 0)])
 @example(damage=[("worker-details", "value", b"w", b"[" * 50_000, 0), ("workers", "value", b"w", b"", "now")])
