@@ -9,7 +9,7 @@ from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted
 
-#: The greatest generation that Redis holds exactly: removes whatever stands there.
+#: The greatest whole number that Lua holds exactly. A removal with it takes out a member of any generation.
 BEYOND = 2**53 - 1
 
 

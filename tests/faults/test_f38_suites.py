@@ -58,7 +58,7 @@ def seen_of(client: Any) -> tuple[int, dict[bytes, bytes]]:
 @pytest.mark.parametrize(
     ("suite", "prefix", "options"),
     [
-        ("django", "fresh", {}),
+        pytest.param("django", "fresh", {}, marks=pytest.mark.smoke),
         ("parallel", "claimed", {}),
         ("pytest", "claimed", {}),
         ("django", "claimed", NOT_MIRRORED),

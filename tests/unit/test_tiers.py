@@ -18,6 +18,7 @@ SMOKE = {
     "delete": "faults/test_f20_writes.py",
     "jobs": "acceptance/test_job_processes.py",
     "supervisor": "acceptance/test_supervisor.py",
+    "somebody's test suite": "faults/test_f38_suites.py",
 }
 
 
