@@ -127,8 +127,8 @@ class Command(BaseCommand):
     def _run(self, worker_options: WorkerOptions, channel: Channel | None) -> int:
         start, log = Start(), LogQueue()
         with log if self._called_from_command_line else nullcontext():
-            _prepare_database(channel)
             worker = self._worker(worker_options)
+            _prepare_database(channel)
             signals = WorkerSignals(worker, supervised=channel is not None)
             signals.obey()
             if channel is not None:
@@ -161,8 +161,9 @@ class Command(BaseCommand):
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
         """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
+        worker = self._worker(worker_options)
         _prepare_database(None)
-        if self._work(self._worker(worker_options)) == RECYCLE:
+        if self._work(worker) == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
 
