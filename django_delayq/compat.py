@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import django
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -48,6 +49,12 @@ else:
     AnyResult = TaskResult
 
 
+def mail_connection() -> Any:
+    """Return a connection to the default mail server."""
+    mailers = getattr(mail, "mailers", None)  # from Django 6.1 on
+    return mail.get_connection() if mailers is None else mailers.default
+
+
 def is_task(value: object) -> "TypeGuard[AnyTask]":
     """Say whether this is a task, of Django or of its backport. See Note [Tasks of the backport]."""
     backport = getattr(sys.modules.get("django_tasks.base"), "Task", Task)
@@ -56,6 +63,6 @@ def is_task(value: object) -> "TypeGuard[AnyTask]":
 
 __all__ = [
     "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext", "TaskError",
-    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "is_task", "normalize_json", "task", "task_backends",
+    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "is_task", "mail_connection", "normalize_json", "task", "task_backends",
     "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip

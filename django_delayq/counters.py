@@ -46,9 +46,18 @@ _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 class Counts(dict[Key, Tally]):
     """Tallies by their keys, MOST_TASKS of them at most and one more for each kind and queue. Used by one thread."""
 
-    #: Nothing could be worked on before this instant, by the counting worker: it had not begun, a server was away, or
-    #: people had paused it. See `minutes.py`, Note [Overload].
+    #: Before this instant the counting worker could do nothing: it had not begun, or a server was away. See
+    #: `minutes.py`, Note [Overload].
     since: datetime = datetime.min.replace(tzinfo=UTC)
+
+    def __init__(self, tallies: Mapping[Key, Tally] | None = None) -> None:
+        super().__init__(tallies or {})
+        #: The instant at which this worker last knew a queue or a task as paused, by its name.
+        self.paused_at: dict[str, datetime] = {}
+
+    def able_since(self, queue: str, task: str) -> datetime:
+        """Return the instant from which on the counting worker could execute this task of this queue."""
+        return max(self.since, *(self.paused_at.get(name, self.since) for name in (queue, task)))
 
     def add(
         self, key: Key, outcome: str, number: int = 1, *, lag: float | None = None, ran: float | None = None

@@ -7,9 +7,9 @@ by the server's clock, only a process does that which was stopped for two minute
 
 Note [Overload]
 Due points are skipped as missed after an outage too, and then it is over. What falls due while workers can work, and is
-skipped all the same, is more than they can do. So workers count it apart (`counters.MISSED`), by the due time: not what
-fell due before they began, or before they could reach the servers. It is overload for as long as it goes on: where it
-was counted in the current minute or the last one.
+skipped all the same, is more than they can do. So workers count it apart (`counters.MISSED`), by the due time. A point
+does not count that fell due before the worker began, while a server was away, or while its queue or task was paused. It
+is overload for as long as it goes on: where it was counted in the current minute or the last one.
 """
 
 from datetime import datetime, timedelta

@@ -29,27 +29,65 @@ class _Unredirected(HTTPRedirectHandler):
 
 
 class _Deadline(HTTPConnection):
-    """Its timeout is for the whole request: a socket's own begins anew with each byte that a receiver drips."""
+    """Its timeout is for the whole request, from the first address of the host, or of a proxy, to the answer's end.
+
+    A socket's own timeout begins anew with each address and with each byte that a receiver drips. So a timer shuts the
+    connection down: by a duplicate of the socket, since TLS takes the first one over.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._until = time.monotonic() + (self.timeout or 0.0)
+        self._watch: Timer | None = None
+        self._create_connection = self._connect_in_time
+
+    def connect(self) -> None:
+        try:
+            super().connect()
+        except (OSError, HTTPException):
+            if time.monotonic() >= self._until:
+                raise TimeoutError from None
+            raise
+
+    def _connect_in_time(self, address: tuple[str, int], *args: Any) -> socket.socket:
+        failure: OSError = TimeoutError()
+        for family, kind, protocol, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            connected = socket.socket(family, kind, protocol)
+            try:
+                connected.settimeout(max(0.001, self._until - time.monotonic()))
+                connected.connect(place)
+            except OSError as error:
+                connected.close()
+                failure = error
+            else:
+                self._watched = connected.dup()
+                self._watch = Timer(self._until - time.monotonic(), _shut_down, (self._watched,))
+                self._watch.daemon = True
+                self._watch.start()
+                return connected
+        raise failure
 
     def getresponse(self) -> HTTPResponse:
-        watch = Timer(self._until - time.monotonic(), _cut, (self.sock,))
-        watch.daemon = True
-        watch.start()
         try:
             return super().getresponse()
         finally:
-            watch.cancel()
+            self._stop_watch()
             if time.monotonic() >= self._until:
                 raise TimeoutError
 
+    def close(self) -> None:
+        self._stop_watch()
+        super().close()
 
-def _cut(sock: socket.socket) -> None:
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watched.close()
+
+
+def _shut_down(sock: socket.socket) -> None:
     with suppress(OSError):  # it is closed
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of TLS, which would change what another thread reads
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Bounded:

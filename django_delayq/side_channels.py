@@ -15,6 +15,7 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.dispatch import Signal
 
 from .redaction import redact_text
@@ -53,12 +54,17 @@ class Guard:
 
 
 def send(signal: Signal, name: str, *, cut: type[BaseException] = Exception, **named: Any) -> None:
-    """Send a signal to all its receivers; `name` is what people call it. See `Guard` for `cut`."""
-    with Guard(f"A receiver of the signal {name}", cut):
-        for receiver, answer in signal.send_robust(**named):
-            if isinstance(answer, Exception):
-                path = f"{receiver.__module__}.{getattr(receiver, '__qualname__', '')}"
-                note_failure(f"The receiver {path} of the signal {name}", answer)
+    """Send a signal to all its receivers; `name` is what people call it. See `Guard` for `cut`.
+
+    Not by `send_robust`, which logs each failure with its traceback, and ends at a receiver without a `__qualname__`.
+    """
+    if signal.receivers:
+        synchronous, asynchronous = signal._live_receivers(named["sender"])
+        for receiver in (*synchronous, *asynchronous):
+            path = f"{receiver.__module__}.{getattr(receiver, '__qualname__', type(receiver).__qualname__)}"
+            with Guard(f"The receiver {path} of the signal {name}", cut):
+                call = async_to_sync(receiver) if receiver in asynchronous else receiver
+                call(signal=signal, **named)
 
 
 def note_failure(what: str, error: BaseException, say: Callable[[str], object] | None = None) -> None:
@@ -89,21 +95,28 @@ def say_on_stderr(text: str) -> None:
 
 
 def note_handler_failure(error: BaseException) -> None:
-    """Print what a log handler has raised, once for each cause: the log itself may be what is broken."""
+    """Print what a log handler, filter or record factory raised, once for each cause: the log may be what is broken."""
     note_failure("A log handler", error, say_on_stderr)
 
 
 def guard_loggers() -> None:
-    """Have what log handlers raise for records of this package reach no caller, in a web process too."""
+    """Cut off what log handlers, filters and record factories raise for records of this package, in each process."""
     for name in LOGGERS:
-        _guard_handlers(logging.getLogger(name))
+        _guard_logger(logging.getLogger(name))
 
 
-def _guard_handlers(own: logging.Logger) -> None:
-    def call_handlers(record: logging.LogRecord) -> None:
+def _guard_logger(own: logging.Logger) -> None:
+    def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
         try:
-            type(own).callHandlers(own, record)  # looked up now: worker processes replace it
+            return type(own).makeRecord(own, *args, **kwargs)
+        except Exception as error:
+            note_handler_failure(error)
+            return logging.LogRecord(*args[:7])
+
+    def handle(record: logging.LogRecord) -> None:
+        try:
+            type(own).handle(own, record)
         except Exception as error:
             note_handler_failure(error)
 
-    own.callHandlers = call_handlers  # type: ignore[method-assign]
+    own.makeRecord, own.handle = make_record, handle  # type: ignore[method-assign]

@@ -28,6 +28,7 @@ from django.utils.translation import gettext as _
 
 from .. import conf, ledger
 from ..alert_settings import AlertSettings, secret_bytes
+from ..compat import mail_connection
 from ..exceptions import DeliveryFailed
 from ..fields import utcnow
 from ..models import Alert
@@ -38,6 +39,7 @@ from .states import find_jobs
 
 logger = logging.getLogger("django_delayq.worker")
 
+#: Seconds for a webhook's whole request, and for each answer of a mail server.
 TIMEOUT_SECONDS = 10.0
 #: Pauses between the tries to note what was sent; its job has `states.TIMEOUT_SECONDS` in all.
 NOTE_PAUSES_SECONDS = (0.1, 1.0, 5.0)
@@ -115,7 +117,10 @@ def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
     domain = parseaddr(sender)[1].rpartition("@")[2] or "localhost"
     headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
     subject = " ".join(f"{prefix}{word}: {row}".split())
-    EmailMessage(subject, "\n".join(lines) + "\n", sender, to, headers=headers).send()
+    connection = mail_connection()
+    if getattr(connection, "timeout", 0) is None:  # EMAIL_TIMEOUT is not set: a silent mail server would hold a slot
+        connection.timeout = TIMEOUT_SECONDS
+    connection.send_messages([EmailMessage(subject, "\n".join(lines) + "\n", sender, to, headers=headers)])
 
 
 def _send_webhook(row: Alert, what: str, alerts: AlertSettings) -> None:

@@ -73,7 +73,7 @@ def _count(run: RunRow, counted: Counts) -> None:
         )
     elif run.status == Status.SKIPPED:
         counted.add(key, f"skipped:{run.reason}", run.points or 1)
-        if run.reason in TOO_LATE and run.origin == Origin.DUE and run.due_at >= counted.since:
+        if run.reason in TOO_LATE and run.origin == Origin.DUE and run.due_at >= counted.able_since(*key[1:]):
             counted.add(key, MISSED, run.points or 1)
     else:
         counted.add(key, str(run.status))

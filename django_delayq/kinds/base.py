@@ -57,10 +57,10 @@ class Held:
     #: The monotonic second at which its row was first found locked, 0 for never; whether that was told.
     locked_at: float = 0.0
     told: bool = False
-    #: True once the database has taken its outcome by this worker's call, and not by an earlier one.
+    #: True once this worker's call has written its outcome. False where it stood there already.
     taken: bool = False
-    #: How many rows of its sort had been taken when its outcome was refused first; None where it was not.
-    refused: int | None = None
+    #: The number of rows of its sort taken before its first refusal; infinite where no row is at fault, None before.
+    refused: float | None = None
     #: Who has stopped it while it ran, '' where that is not known; None for nobody.
     stopped_by: str | None = None
     #: How an `async def` task is interrupted: by its event loop.
@@ -208,7 +208,7 @@ class Verdicts(Generic[H]):
     error: Error | None = None
 
     def hold_back(self, holds: Callable[[H], bool], delay_ms: int) -> None:
-        """Have what is not to be executed now be handed back."""
+        """Hand back the entries that must not start now."""
         for group in (self.start, self.suspects):
             self.back += [(held, delay_ms) for held in group if holds(held)]
             group[:] = [held for held in group if not holds(held)]

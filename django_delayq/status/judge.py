@@ -157,8 +157,7 @@ def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Pr
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in dict.fromkeys(shard.queue for shard in redis.shards):
         yield from _queue(queue, redis, math.inf if queue in paused else max_lag)
-    if not paused:
-        yield from _overload(snapshot.load)
+    yield from _overload(snapshot.load)
 
 
 def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:

@@ -9,7 +9,6 @@ from django.db import DatabaseError
 from .. import failpoints, mirror
 from ..broker import Shard
 from ..exceptions import BrokerError, ForeignLayout
-from ..fields import utcnow
 from ..kinds import Held, Kind
 from .controls import LIMITED_SECONDS, PAUSED_SECONDS
 from .dispatch import Dispatcher
@@ -55,7 +54,6 @@ class Claims:
         False where the loop must not go on to the next shard: a server failed, or it ends.
         """
         if self.controls.is_paused(shard.queue) and all(place != shard for _, place in self._unanswered):
-            self.first.counted.since = utcnow()
             self.timers.put_off(shard, PAUSED_SECONDS)
             return True
         asked, well = [*self._owed.pop(shard, ()), self.first], True

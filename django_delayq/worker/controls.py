@@ -14,12 +14,14 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from django.db import Error, connections
 
 from .. import ledger
 from ..broker import Shard
 from ..conf import Config
+from ..fields import utcnow
 from ..kinds import Held
 from ..ledger import HeldBack
 from .trouble import Backoff
@@ -40,6 +42,8 @@ class Controls:
     def __init__(self, config: Config, *, read: Callable[[], HeldBack] = ledger.read_held_back) -> None:
         self._config, self._read = config, read
         self._known = HeldBack()
+        #: The instant at which a queue or a task was last known as paused, by its name.
+        self.paused_at: dict[str, datetime] = {}
         self._read_at = -math.inf
         self._backoff = Backoff()
 
@@ -59,6 +63,7 @@ class Controls:
             return False
         self._backoff.worked()
         before, self._known = self._known, found
+        self.paused_at |= dict.fromkeys((name for _, name in (*before.paused, *found.paused)), utcnow())
         for kind, name in sorted(set(found.paused) ^ set(before.paused)):
             held = found.queues if kind == "queue" else found.tasks
             if name in held:

@@ -27,7 +27,7 @@ from ..exceptions import BrokerError
 from ..grouping import grouped
 from ..kinds import Held, Kind
 from .leases import LeaseKeeper
-from .refusals import Refusals, may_be_its_own
+from .refusals import Refusals, may_concern_some
 from .timers import Timers
 from .trouble import Trouble
 
@@ -158,7 +158,7 @@ class Recorder:
                     self._keep(kind, waiting.locked, verdicts.locked)
                 self.refusals.passed(batch)
             except Exception as error:
-                if not may_be_its_own(error):
+                if not may_concern_some(error):
                     raise
                 if len(batch) > 1:
                     singly = len(batch)

@@ -11,8 +11,9 @@ One row is tried again after each pause, and all rows of a sort once one of it w
 or while a batch of rows waits here, nothing more is claimed. But a bad row must not stop a worker that has no other
 row: after the tries 1, 2, 4, 8, ... one entry may be claimed, whose outcome is then the evidence.
 
-Some errors need no evidence: those of other classes (no connection, a standby that only reads, a right that was
-revoked), and those in PASSING. Any row may meet them, although others are taken.
+For some errors no evidence counts, since good rows meet them while others are taken: a sequence is behind its table, as
+after a restore, or a partition is missing. These rows stay here until the database takes them. Errors of other classes
+(no connection, a standby that only reads, a right that was revoked) concern every row, and are not kept here.
 """
 
 import logging
@@ -23,21 +24,31 @@ from collections.abc import Hashable, Iterable
 from django.db import DataError, Error, IntegrityError
 
 from ..kinds import Held
+from .trouble import find_remedy
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Between two tries.
+#: Seconds between two tries.
 FIRST_SECONDS, MOST_SECONDS = 0.1, 5.0
-#: Parts of messages: a sequence is behind its table, as after a restore; a partition is missing. Both spare some rows.
-PASSING = ('_pkey"', "no partition of relation")
+#: PostgreSQL's codes of errors.
+UNIQUE_VIOLATION, CHECK_VIOLATION = "23505", "23514"
 
 
-def may_be_its_own(error: Exception) -> bool:
-    """Return whether a row may be at fault for this error. See Note [Whose fault]."""
-    if not isinstance(error, Error):
-        return True
-    line = str(error).partition("\n")[0]  # what follows may quote the row
-    return isinstance(error, DataError | IntegrityError) and not any(text in line for text in PASSING)
+def may_concern_some(error: Exception) -> bool:
+    """Return whether the database may take other rows in spite of this error. See Note [Whose fault]."""
+    return not isinstance(error, Error) or isinstance(error, DataError | IntegrityError)
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether no row is at fault for this error, however many others are taken. See Note [Whose fault].
+
+    PostgreSQL says so by its code and the name of the constraint: its messages are in the language of the server.
+    """
+    cause = error.__cause__
+    diagnostics = getattr(cause, "diag", None)
+    constraint = getattr(diagnostics, "constraint_name", None) or ""
+    code = getattr(diagnostics, "sqlstate", None)
+    return (code == UNIQUE_VIOLATION and constraint.endswith("_pkey")) or (code == CHECK_VIOLATION and not constraint)
 
 
 class Refusals:
@@ -47,6 +58,7 @@ class Refusals:
         """`most`: how many rows may wait here while anything is claimed."""
         self._most = most
         self._rows: dict[Held, None] = {}
+        self._on_trial: set[Held] = set()  # taken out of these to be written once more
         self._taken: Counter[Hashable] = Counter()  # rows of each sort, while others waited here
         self._closed = self._probe = self._told = False
         self._tries, self._pause, self._again = 0, FIRST_SECONDS, 0.0
@@ -82,24 +94,28 @@ class Refusals:
             self._again = now + self._pause
         for held in found:
             del self._rows[held]
+        self._on_trial.update(found)
         return found
 
     def refuse(self, held: Held, error: Exception, now: float) -> bool:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
-        if self._has_evidence(held):
-            self._told = bool(self._rows)
+        self._on_trial.discard(held)
+        if is_passing(error):
+            self._closed, held.refused = self._closed or held.refused is None, math.inf
+        elif self._has_evidence(held):
+            self._told = bool(self._rows or self._on_trial)
             return True
-        if held.refused is None:
-            held.refused = self._taken[held.sort]
-            self._closed = True
+        elif held.refused is None:
+            self._closed, held.refused = True, self._taken[held.sort]
         if not self._told:
             self._told = True
             self._tries, self._pause, self._again = 0, FIRST_SECONDS, now + FIRST_SECONDS
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
-                "are refused, look for a constraint, a trigger, or a missing column or partition in the database."
+                "are refused, look for a constraint, a trigger, or a missing column or partition in the database.%s"
             )
-            logger.error(text, held.title, str(error).strip().partition("\n")[0].rstrip(".") or repr(error))
+            line = str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
+            logger.error(text, held.title, line, find_remedy(error))
         self._rows[held] = None
         return False
 
@@ -111,7 +127,10 @@ class Refusals:
             if held.taken:
                 self._taken[held.sort] += 1
                 self._closed = False
-        if not self._rows and self._told:
+            if held in self._on_trial:
+                self._on_trial.discard(held)
+                self._again = 0.0  # the next one may be taken too
+        if not self._rows and not self._on_trial:
             self._told = False
             logger.info("All outcomes are taken again.")
 

@@ -1,11 +1,13 @@
 """Alerts: what is told, how often, when not, and what happens where it cannot be."""
 
+import gc
 import io
 import json
 import re
 import socket
 import threading
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
 
-from django_delayq import alerts, checks, conf, controls, failpoints
+from django_delayq import alerts, checks, conf, controls, failpoints, outgoing
 from django_delayq.alert_settings import parse, parse_quiet
 from django_delayq.alerts import looking, matters, sending
 from django_delayq.exceptions import DeliveryFailed
@@ -466,6 +468,47 @@ def test_a_receiver_that_drips_its_answer_has_one_deadline_for_the_whole_request
         with pytest.raises(DeliveryFailed, match="TimeoutError"):
             post(f"http://{slow.host}/x", b"", {}, hosts=[slow.host], timeout_seconds=0.3)
         assert not slow.ended.is_set()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of http.client, which does not close the answer of a proxy
+def test_a_proxy_that_drips_its_answer_has_the_same_deadline(monkeypatch):
+    with Dripping(b"HTTP/1.1 ", b"2") as slow:
+        threading.Timer(3.0, slow.ended.set).start()
+        monkeypatch.setenv("https_proxy", f"http://{slow.host}")
+        opener = outgoing.build_opener(outgoing._Unredirected, outgoing._HTTP, outgoing._HTTPS)
+        monkeypatch.setattr(outgoing, "_open", opener.open)
+        with pytest.raises(DeliveryFailed, match="TimeoutError"):
+            post("https://hooks.example.com/x", b"", {}, hosts=["hooks.example.com"], timeout_seconds=0.3)
+        assert not slow.ended.is_set()
+    gc.collect()
+
+
+def test_all_addresses_of_a_host_have_one_deadline_together(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        place = (socket.AF_INET, socket.SOCK_STREAM, 6, "", full.getsockname())
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [place] * 20)
+        began = time.monotonic()
+        with pytest.raises(DeliveryFailed, match="TimeoutError"):
+            post("https://hooks.example.com/x", b"", {}, hosts=["hooks.example.com"], timeout_seconds=0.3)
+        assert time.monotonic() - began < 3, "one deadline for each would be six seconds"
+
+
+def test_a_mail_server_that_says_nothing_holds_a_mail_for_a_while_only(settings, monkeypatch):
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend, (host, port) = "django.core.mail.backends.smtp.EmailBackend", silent.getsockname()
+        if django.VERSION >= (6, 1):
+            settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": {"host": host, "port": port}}}
+        else:
+            settings.EMAIL_BACKEND, settings.EMAIL_HOST, settings.EMAIL_PORT = backend, host, port
+        settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"MAIL": ["ops@example.com"]}}
+        row = Alert.objects.create(kind="failing", name="nightly", text="x", since=utcnow(), told_at=utcnow())
+        with pytest.raises(OSError, match="timed out"):
+            alerts.deliver(str(row.pk), "opened", "mail")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import call_command
 
-from django_delayq import minutes, mirror, orders, status
+from django_delayq import controls, minutes, mirror, orders, status
 from django_delayq.broker import MinuteCounts
 from django_delayq.counters import MISSED
 from django_delayq.fields import utcnow
@@ -203,8 +203,8 @@ def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
     assert found.get(MISSED, 0) == (0 if since is None else found["skipped:missed"])
 
 
-@pytest.mark.parametrize("how", ["a server in trouble", "refused outcomes", "a pause"])
-def test_an_outage_and_a_pause_move_on_the_time_since_which_workers_can_work(well, monkeypatch, how):
+@pytest.mark.parametrize("how", ["a server in trouble", "refused outcomes"])
+def test_an_outage_moves_on_the_time_since_which_workers_can_work(well, monkeypatch, how):
     worker = Worker(WorkerOptions(queues=("default",)))
     counted = worker.kinds[0].counted
     counted.since = before = datetime.now(UTC) - timedelta(hours=1)
@@ -212,13 +212,24 @@ def test_an_outage_and_a_pause_move_on_the_time_since_which_workers_can_work(wel
     assert counted.since == before
     if how == "a server in trouble":
         worker.trouble.until = float("inf")
-    elif how == "refused outcomes":
-        monkeypatch.setattr(worker.recorder, "room", lambda: 0)
     else:
-        monkeypatch.setattr(worker.controls, "is_paused", lambda queue: True)
-        worker.claims.claim(worker.shards[0], lambda: 1)
+        monkeypatch.setattr(worker.recorder, "room", lambda: 0)
     worker.tick()
     assert counted.since > before
+
+
+@pytest.mark.parametrize("paused", [{"task": "tests.app.tasks.noop"}, {"queue": "default"}, {"queue": "mail"}])
+def test_what_fell_due_while_its_own_queue_or_task_was_paused_is_no_overload(well, paused):
+    worker = Worker(WorkerOptions(queues=("default",), burst=True))
+    worker.kinds[0].counted.since = datetime.min.replace(tzinfo=UTC)
+    make_due(well, schedule("s", kind="every", cron="", every=timedelta(seconds=2)), timedelta(seconds=80))
+    controls.pause(**paused)
+    worker.controls.refresh()
+    controls.resume(**paused)
+    worker.controls._read_at = 0.0
+    worker.run()
+    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]
+    assert found.get(MISSED, 0) == (found["skipped:missed"] if paused == {"queue": "mail"} else 0)
 
 
 def test_outcomes_that_were_discarded_are_a_problem(well):

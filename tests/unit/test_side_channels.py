@@ -42,36 +42,68 @@ def test_an_error_that_cannot_be_read_is_cut_off_too(caplog):
     assert "Hostile: (its text cannot be read)" in caplog.text
 
 
-def test_a_receiver_that_raises_is_named_and_the_others_are_called(caplog):
+def broken(**kwargs):
+    raise RuntimeError("password=hunter2 refused")
+
+
+class Broken:
+    __call__ = staticmethod(broken)
+
+
+async def also_broken(**kwargs):
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("receiver", "name"),
+    [(broken, "broken"), (Broken(), "Broken"), (also_broken, "also_broken")],
+    ids=["function", "object", "coroutine"],
+)
+def test_a_receiver_that_raises_is_named_once_and_the_others_are_called(receiver, name, caplog):
     signal, called = Signal(), []
 
-    def broken(**kwargs):
-        raise RuntimeError("no")
+    async def works(**kwargs):
+        called.append(kwargs["signal"])
 
-    signal.connect(broken)
+    signal.connect(receiver, weak=False)
     signal.connect(lambda **kwargs: called.append(kwargs["run"]), weak=False)
-    send(signal, "run_finished", sender=None, run=1)
-    assert called == [1]
-    assert f"The receiver {__name__}.{broken.__qualname__} of the signal run_finished failed" in caplog.text
+    signal.connect(works, weak=False)
+    for _ in range(2):
+        send(signal, "run_finished", sender=None, run=1)
+    assert called == [1, signal] * 2
+    assert caplog.text.count(f"The receiver {__name__}.{name} of the signal run_finished failed") == 1
+    assert len(caplog.records) == 1
+    assert "hunter2" not in caplog.text
 
 
-@pytest.fixture
-def guarded():
-    """A logger of ours whose handler raises."""
+def fail(*args, **kwargs):
+    raise RuntimeError("no")
+
+
+@pytest.fixture(params=["handler", "filter", "factory"])
+def guarded(request):
+    """A logger of ours of which something raises."""
     side_channels.guard_loggers()
-    logger = logging.getLogger("django_delayq.mirror")
-    handler = logging.Handler()
-    handler.emit = lambda record: 1 / 0
-    logger.addHandler(handler)
+    logger, handler, factory = logging.getLogger("django_delayq.mirror"), logging.Handler(), logging.getLogRecordFactory()
+    handler.emit = fail
+    if request.param == "handler":
+        logger.addHandler(handler)
+    elif request.param == "filter":
+        logger.addFilter(fail)
+    else:
+        logging.setLogRecordFactory(fail)
     yield logger
     logger.removeHandler(handler)
+    logger.removeFilter(fail)
+    logging.setLogRecordFactory(factory)
     for name in side_channels.LOGGERS:
-        logging.getLogger(name).__dict__.pop("callHandlers", None)
+        logging.getLogger(name).__dict__.pop("makeRecord", None)
+        logging.getLogger(name).__dict__.pop("handle", None)
 
 
-def test_a_handler_that_raises_reaches_none_of_our_callers(guarded, capsys):
+def test_what_a_log_raises_reaches_none_of_our_callers(guarded, capsys):
     guarded.error("one")
-    guarded.error("two")
+    guarded.error("two", extra={"delayq": {}})
     assert capsys.readouterr().err.count("A log handler failed and is ignored") == 1
 
 
