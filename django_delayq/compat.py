@@ -62,7 +62,7 @@ def is_task(value: object) -> "TypeGuard[AnyTask]":
 
 
 __all__ = [
-    "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext", "TaskError",
-    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "is_task", "mail_connection", "normalize_json", "task", "task_backends",
-    "task_enqueued", "task_finished", "task_started",
+    "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext",
+    "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "is_task", "mail_connection",
+    "normalize_json", "task", "task_backends", "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip

@@ -41,7 +41,7 @@ SHORTEST_LINE = 8
 MOST_READ = 1_000_000
 #: So few secrets are first looked for one by one, which is quicker where the text has none of them.
 MOST_SOUGHT_ALONE = 100
-#: Characters that are compared with secrets, and 100 for each comparison; what comes after them is hidden.
+#: The budget of a search: a comparison costs its length plus 100. When it is spent, the rest of the text is hidden.
 MOST_COMPARED = 1_000_000_000
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -165,7 +165,7 @@ def _written(value: str) -> set[str]:
 
 
 def _hide_known(text: str, known: set[str]) -> str:
-    """Return the text without these, in one pass however many they are; also without those that overlap."""
+    """Hide these texts in one pass, overlapping ones too."""
     if len(known) <= MOST_SOUGHT_ALONE:
         known = {each for each in known if each in text}
     if not known:

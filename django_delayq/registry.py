@@ -69,7 +69,8 @@ def broken_modules() -> Sequence[BrokenModule]:
 
 def find_broken(path: str) -> BrokenModule | None:
     """Return the broken module of the app that a task's path belongs to: the task may be there once it is mended."""
-    return next((each for each in broken_modules() if path.startswith(f"{each.app}.")), None)
+    names = [app.name for app in apps.get_app_configs() if path.startswith(f"{app.name}.")]
+    return next((each for each in broken_modules() if each.app == max(names, key=len, default="")), None)
 
 
 def find_task(path: str) -> AnyTask | None:
@@ -205,7 +206,7 @@ def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
         try:
             if _exists(path):
                 values += vars(import_module(path)).values()
-        except Exception as error:  # foreign code raises anything
+        except (Exception, SystemExit) as error:  # foreign code raises anything
             broken.append(_describe(path, app, error))
     found = {value.module_path: value for value in values if is_task(value)}
     for path, offered in ((COMMAND_TASK, config.commands), (ALERT_TASK, config.alerts)):
@@ -214,7 +215,7 @@ def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
     return dict(sorted(found.items())), broken
 
 
-def _describe(path: str, app: AppConfig, error: Exception) -> BrokenModule:
+def _describe(path: str, app: AppConfig, error: BaseException) -> BrokenModule:
     """Describe why a module cannot be imported, with the last line of the app's own code that took part."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(app.path)]
@@ -222,8 +223,10 @@ def _describe(path: str, app: AppConfig, error: Exception) -> BrokenModule:
     where = f"{last.filename}, line {last.lineno}"
     if isinstance(error, SyntaxError):  # it has no frame
         where = f"{error.filename}, line {error.lineno}"
-    package = ""
-    if isinstance(error, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
-        package = (error.name or "").partition(".")[0]
+    package, link = "", error
+    while isinstance(link.__context__, ImportError):  # a package may catch the first one, and raise its own advice
+        link = link.__context__
+    if isinstance(link, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
+        package = (link.name or "").partition(".")[0]
     reason = f"{type(error).__name__}: {error} ({where})"
     return BrokenModule(app.name, path, reason, "" if package == app.name.partition(".")[0] else package)

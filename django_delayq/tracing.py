@@ -13,8 +13,8 @@ executions are traced, and what tasks do in them.
 
 Note [A tracer that fails]
 The SDK lets through what a span processor raises. So each touch of the tracer is within TRACER: without a span the work
-goes on. A processor that blocks delays the thread in which a span begins or ends: of an execution, a slot before the
-task is called and after its outcome is recorded; of an enqueueing, its caller.
+goes on. A processor that blocks delays one thread only. For an execution that is the slot's thread, before the call and
+after the record; for an enqueueing it is the caller's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -50,7 +50,7 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Say whether a list may be filtered like this; where it may not, Django answers with 400."""
         column, *others = lookup.split("__")
-        refused = column in self.hidden_columns or not {"regex", "iregex"}.isdisjoint(others)
+        refused = column in self.hidden_columns or not {"regex", "iregex", "range"}.isdisjoint(others)
         return not refused and super().lookup_allowed(lookup, value, request)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:

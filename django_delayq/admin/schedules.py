@@ -9,6 +9,7 @@ from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
+from django.utils import translation
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -267,7 +268,8 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         message = super().construct_change_message(request, form, *args, **kwargs)
         if "tags" in form.changed_data:
             both = form.initial.get("tags", ()), form.cleaned_data["tags"]
-            label = str(form.fields["tags"].label)
+            with translation.override(None):  # as Django makes the message, which is translated when it is shown
+                label = str(form.fields["tags"].label)
             edit = "{} ({} → {})".format(label, *(", ".join(tags) or "–" for tags in both))
             for fields in (each["changed"]["fields"] for each in message if "fields" in each.get("changed", ())):
                 fields[:] = [edit if name == label else name for name in fields]

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from getopt import GetoptError, getopt
@@ -202,15 +202,16 @@ def _read_words(words: Sequence[Word], call: _Call) -> None:
             at += 1
         elif name in _WRAPPERS:
             found, rest = _options(name, texts[at + 1 :])
-            if name == "python" and ("-m", "django") in found:
+            if name == "python" and "-m" in (options := dict(found)):
+                if options["-m"] != "django":
+                    raise Refused(_name_runner(f"python -m {options['-m']}", texts))
                 at = len(texts) - len(rest) - 1
                 break
             if name == "flock" and _lock(found, texts[len(texts) - len(rest) - 1], rest, call):
                 return
             at = len(texts) - len(rest)
         else:
-            is_django = any(PurePath(text).name in ("manage.py", "django-admin") for text in texts)
-            raise Refused(f"{name} runs it" if is_django else "A command is no task")
+            raise Refused(_name_runner(name, texts))
     if at + 1 >= len(texts) or texts[at + 1].startswith("-"):
         raise Refused("It names no management command")
     for place, word in enumerate(words):
@@ -219,6 +220,11 @@ def _read_words(words: Sequence[Word], call: _Call) -> None:
     call.args = tuple(texts[at + 1 :])
     if left_out := [text for text in texts[:at] if not PurePath(text).name.startswith("python") and text != "-m"]:
         call.notes.append(f"left out: {' '.join(left_out)}")
+
+
+def _name_runner(name: str, texts: Iterable[str]) -> str:
+    is_django = any(PurePath(text).name in ("manage.py", "django-admin") for text in texts)
+    return f"{name} runs it" if is_django else "A command is no task"
 
 
 def _options(name: str, words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:

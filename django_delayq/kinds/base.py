@@ -90,7 +90,7 @@ class Held:
         return self._record is not None
 
     def wait_for_record(self, seconds: float) -> bool:
-        """Say whether it was recorded within so long, so that this thread has to call `after`; else the loop does."""
+        """Wait for the record. True: it came in time, and this thread calls `after`. False: the loop will call it."""
         if self._record is None:
             return False
         return self._record.wait(seconds) or not self._is_first()

@@ -18,9 +18,9 @@ def run_output(outcome: Outcome) -> Output:
 
 
 def keep_outputs(outputs: Sequence[Output], using: str) -> None:
-    """Insert rows, within the transaction that writes their outcomes, which are written where these are refused.
+    """Insert outputs in the transaction of their outcomes. If they are refused, the outcomes are still written.
 
-    What an earlier call has written whose COMMIT got no reply is there once.
+    An output that an earlier call has committed without a reply is not inserted again.
 
     Raises:
         DatabaseError: The whole transaction is lost.

@@ -62,8 +62,8 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
 
-    As `record`, but a row that the table refuses is left for a later try, as if it was locked: what cannot be recorded
-    is not executed again. A `running` row alone moves no state.
+    As `record`, but a row that the table refuses is treated as locked and tried later. Its execution begins once the row
+    is written. A `running` row alone moves no state.
     """
     moving = {outcome.schedule.pk for outcome in outcomes if outcome.run.status != Status.RUNNING}
     return _write(outcomes, moving, refused=Won.LOCKED)

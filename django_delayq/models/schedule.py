@@ -227,7 +227,7 @@ class Schedule(Recurring, PrimaryModel):
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete, also while it runs: nothing new starts of it, and Redis follows. See Note [Order of locks]."""
         using = using or router.db_for_write(type(self), instance=self)
-        if keep_parents:  # the schedule stays; only the row of a model that inherits goes
+        if keep_parents and self._meta.concrete_model is not Schedule:  # only the row of the model that inherits goes
             return super().delete(using=using, keep_parents=True)
         with transaction.atomic(using=using):
             lock_to_delete(Schedule._base_manager.using(using).filter(pk=self.pk))

@@ -146,8 +146,8 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequenc
 def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     """Return what schedules, runs and jobs name and the settings of this process do not.
 
-    `used` are the queues of schedules, if they are known. Of jobs and ordered runs the oldest are looked at: what
-    nothing runs is among them.
+    `used` are the queues of schedules, if they are known. Only the oldest jobs and ordered runs are read: those that no
+    worker runs are among them.
 
     Raises:
         DatabaseError: The database does not answer.

@@ -108,7 +108,7 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
-    """Return what waits for ever. A queue that a live worker serves is one of a process with other settings."""
+    """Return what no worker will run. A queue that a live worker serves is left out: that worker has other settings."""
     waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
     for each in waiting:
         if each.kind == "queue" and not any(worker.live and each.name in worker.queues for worker in redis.workers):

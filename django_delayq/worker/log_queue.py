@@ -133,7 +133,7 @@ class LogQueue:
                 if self._dropped and self._waiting.empty():
                     with self._counting:
                         dropped, self._dropped = self._dropped, 0
-                    text = "%d log records were dropped: the log could not be written for a while."
+                    text = "%d log records and printed texts were dropped: the log could not be written for a while."
                     logger.warning(text, dropped)
             except BaseException as error:
                 note_handler_failure(error)

@@ -48,7 +48,7 @@ TIMEOUT_SECONDS = 5.0
 WAITING_SECONDS = 0.25
 #: Threads without work end at once; one that hangs in a task is not waited for.
 SLOTS_SECONDS = 1.0
-#: How long a look takes whether receivers have returned: nothing wakes the loop then.
+#: Seconds between two looks in a drain: nothing wakes the loop when a receiver returns.
 LITTLE_SECONDS = 0.005
 WAKE = "wake"
 

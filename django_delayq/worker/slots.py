@@ -223,7 +223,10 @@ class Slots:
             return True
 
     def _next(self, number: int, ended: Held | None = None, *, tells: bool = False) -> Held | None:
-        """Count what has ended; return the next entry, or None where this thread is to sleep, or `tells` before."""
+        """Count what has ended; return the next entry, None where this thread is to sleep.
+
+        With `tells` this thread first calls receivers, and takes no entry before.
+        """
         with self._lock:
             self.telling += tells
             now = time.monotonic()

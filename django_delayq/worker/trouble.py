@@ -119,7 +119,9 @@ class Trouble:
         if type(error) not in self._told:  # after the end of a connection comes what the next one is told
             self._told.add(type(error))
             text = str(error).strip()
-            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, find_remedy(error))
+            logger.error(
+                "The database cannot be used now: %s. Trying again; nothing is lost.%s", text, find_remedy(error)
+            )
         forget_frames(error)
         connections[ledger.database()].close()
 

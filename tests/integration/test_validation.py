@@ -439,6 +439,11 @@ MISSING = "import os\nimport not_to_be_found.here\n"
 @pytest.mark.parametrize(("source", "folder", "wanted", "parts"), [
     (MISSING, "site-packages", "delayq.W011", ["tasks.py, line 2", "'not_to_be_found'"]),
     (MISSING, "project", "delayq.E003", ["tasks.py, line 2", "'not_to_be_found'"]),
+    (
+        "try:\n  import not_to_be_found\nexcept ImportError:\n  raise ImportError('pip install it')",
+        "site-packages", "delayq.W011", ["tasks.py, line 4", "pip install it"],
+    ),
+    ("raise SystemExit('no config')", "site-packages", "delayq.E003", ["tasks.py, line 1", "SystemExit: no config"]),
     ("from . import nothing", "site-packages", "delayq.E003", ["tasks.py, line 1", "'nothing'"]),
     ("from .nothing import x", "site-packages", "delayq.E003", ["tasks.py, line 1", "nothing'"]),
     ("x = (\n", "site-packages", "delayq.E003", ["SyntaxError", "tasks.py, line 1"]),
@@ -466,6 +471,15 @@ def test_a_task_module_that_cannot_be_imported_stops_no_other_apps_tasks(
     settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": {"*": ["tasks"], name: []}}
     assert checked() == []
     registry.get_task(ADD)
+
+
+def test_a_task_of_an_app_within_an_app_whose_module_is_broken_is_not_blamed_on_that(settings, install, tmp_path):
+    name = install("x = (")
+    (tmp_path / "site-packages" / name / "inner").mkdir()
+    (tmp_path / "site-packages" / name / "inner" / "__init__.py").touch()
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, f"{name}.inner"]
+    with pytest.raises(UnknownTask, match=rf"No installed app has a @task function '{name}\.inner\.tasks\.run'"):
+        registry.get_task(f"{name}.inner.tasks.run")
 
 
 def test_a_task_module_that_failed_at_first_offers_its_tasks_once_other_code_has_imported_it(install):

@@ -141,6 +141,8 @@ def test_a_management_command_is_found(command, args):
         ("nice ssh other python manage.py a", "ssh runs it"),
         ("timeout python manage.py a", "timeout runs it"),
         ("uv add manage.py a", "uv runs it"),
+        ("python3 -W ignore -m flake8 manage.py check", "python -m flake8 runs it"),
+        ("python -m http.server", "A command is no task"),
         ("nice --fast python manage.py a", "nice: option --fast not recognized"),
         ("python manage.py", "names no management command"),
         ("python manage.py --help", "names no management command"),

@@ -100,7 +100,7 @@ def test_a_log_that_stands_still_is_waited_for_by_nobody_for_long_and_what_is_dr
         for number in range(100):
             log.info("line %d", number)
         gate.set()
-        wait_until(lambda: "log records were dropped" in caplog.text)
+        wait_until(lambda: "printed texts were dropped" in caplog.text)
     dropped = int(caplog.messages[-1].split()[0])
     assert dropped >= 90
     assert len(written(log)) == 101 - dropped

@@ -84,7 +84,11 @@ def fail(*args, **kwargs):
 def guarded(request):
     """A logger of ours of which something raises."""
     side_channels.guard_loggers()
-    logger, handler, factory = logging.getLogger("django_delayq.mirror"), logging.Handler(), logging.getLogRecordFactory()
+    logger, handler, factory = (
+        logging.getLogger("django_delayq.mirror"),
+        logging.Handler(),
+        logging.getLogRecordFactory(),
+    )
     handler.emit = fail
     if request.param == "handler":
         logger.addHandler(handler)

@@ -4,7 +4,7 @@ local DUE, POINT, GEN, LEASE, FENCE, ATTEMPTS, JOURNAL, EPOCH =
 -- The largest score: the last millisecond of the year 9999.
 local FARTHEST = 253402300799999
 
--- How many members have a score that none can have. Beside them, those without any are fewer than points: no script
+-- Count members with an impossible score. Members that lost their score show as fewer members than points. No script
 -- leaves either behind.
 local function astray() return redis.call('ZCOUNT', DUE, '(' .. string.format('%.0f', FARTHEST), '+inf') end
 

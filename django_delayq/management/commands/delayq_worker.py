@@ -203,8 +203,9 @@ def _prepare_database(channel: Channel | None) -> None:
     database = connections[ledger.database()]
     lacking = sqlite.prepare(database)
     if lacking and channel is None:
-        text = "Workers set for themselves what the OPTIONS of the SQLite database %r lack: %s. %s"
-        logger.warning(text, database.alias, ", ".join(lacking), UNSET)
+        text = "The OPTIONS of the SQLite database %r do not suit several writers: %s. %s"
+        kept = "Workers keep what is set there." if sqlite.lacking(database) else "Workers set this for themselves."
+        logger.warning(text, database.alias, ", ".join(lacking), f"{kept} {UNSET}")
 
 
 class _Handler(logging.StreamHandler[Any]):
