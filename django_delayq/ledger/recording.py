@@ -62,7 +62,7 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
 
-    As `record`, but a row that the table refuses is treated as locked and tried later. Its execution begins once the row
+    As `record`, but a row that the table refuses is treated as locked and tried later. Its execution begins once it
     is written. A `running` row alone moves no state.
     """
     moving = {outcome.schedule.pk for outcome in outcomes if outcome.run.status != Status.RUNNING}
