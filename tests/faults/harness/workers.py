@@ -42,7 +42,6 @@ class WorkerProcess:
         broken: str = "",
         **options: Any,
     ) -> None:
-        self.broken = broken
         self._streams = ExitStack()  # a pipe that no process reads stays open until its end
         self.log_file = folder / f"worker-{next(_numbers)}.log"
         variables = dict(environment or {})

@@ -28,7 +28,7 @@ def probe_kill(arena: Arena) -> None:
     victim = arena.chance.choice(arena.mortal())
     event = arena.note("kill -9 worker, alone")
     died = victim.kill()
-    event.limit = _limit(arena, arena.lease_seconds + 1)
+    event.limit = arena.lease_seconds + 1
     held = _held(arena, victim) | {item.point for item in arena.trace.running_in(victim.pid)}
     held -= _recorded_by(victim, held)
     _wait_for_recovery(arena, event, victim, held, died)
@@ -41,18 +41,13 @@ def probe_drain(arena: Arena) -> None:
         return
     event = arena.note("SIGTERM worker, alone")
     told = victim.term()
-    event.limit = _limit(arena, HAND_OVER_SECONDS)
+    event.limit = HAND_OVER_SECONDS
     victim.wait()
     begun = {item.point for item in arena.trace.executions() if item.pid == victim.pid}
     _wait_for_recovery(arena, event, victim, held - begun - _recorded_by(victim, held), told)
 
 
 PROBES = (probe_kill, probe_drain)
-
-
-def _limit(arena: Arena, seconds: float) -> float | None:
-    """Return this limit; None where a receiver may block the loop of a worker that has claimed the points."""
-    return None if any(worker.broken == "blocks" for worker in arena.fleet.workers) else seconds
 
 
 def _wait_for_recovery(arena: Arena, event: Event, victim: WorkerProcess, points: set[Point], moment: float) -> None:
