@@ -49,11 +49,8 @@ class Counts(dict[Key, Tally]):
     #: Before this instant the counting worker could do nothing: it had not begun, or a server was away. See
     #: `minutes.py`, Note [Overload].
     since: datetime = datetime.min.replace(tzinfo=UTC)
-
-    def __init__(self, tallies: Mapping[Key, Tally] | None = None) -> None:
-        super().__init__(tallies or {})
-        #: The instant at which this worker last knew a queue or a task as paused, by its name.
-        self.paused_at: dict[str, datetime] = {}
+    #: The instant at which this worker last knew a queue or a task as paused, by its name.
+    paused_at: Mapping[str, datetime] = {}
 
     def able_since(self, queue: str, task: str) -> datetime:
         """Return the instant from which on the counting worker could execute this task of this queue."""

@@ -29,7 +29,7 @@ class _Unredirected(HTTPRedirectHandler):
 
 
 class _Deadline(HTTPConnection):
-    """Its timeout is for the whole request, from the first address of the host, or of a proxy, to the answer's end.
+    """Its timeout is for the whole request: all addresses of the host or the proxy, TLS, and the head of the answer.
 
     A socket's own timeout begins anew with each address and with each byte that a receiver drips. So a timer shuts the
     connection down: by a duplicate of the socket, since TLS takes the first one over.

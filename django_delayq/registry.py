@@ -70,7 +70,8 @@ def broken_modules() -> Sequence[BrokenModule]:
 def find_broken(path: str) -> BrokenModule | None:
     """Return the broken module of the app that a task's path belongs to: the task may be there once it is mended."""
     names = [app.name for app in apps.get_app_configs() if path.startswith(f"{app.name}.")]
-    return next((each for each in broken_modules() if each.app == max(names, key=len, default="")), None)
+    owner = max(names, key=len, default="")  # an app may lie within another one
+    return next((each for each in broken_modules() if each.app == owner), None)
 
 
 def find_task(path: str) -> AnyTask | None:
@@ -224,8 +225,8 @@ def _describe(path: str, app: AppConfig, error: BaseException) -> BrokenModule:
     if isinstance(error, SyntaxError):  # it has no frame
         where = f"{error.filename}, line {error.lineno}"
     package, link = "", error
-    while isinstance(link.__context__, ImportError):  # a package may catch the first one, and raise its own advice
-        link = link.__context__
+    if not isinstance(error, ModuleNotFoundError) and error.__context__ is not None:
+        link = error.__context__  # a package may catch the first error, and raise its own advice
     if isinstance(link, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
         package = (link.name or "").partition(".")[0]
     reason = f"{type(error).__name__}: {error} ({where})"

@@ -118,7 +118,7 @@ def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
     headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
     subject = " ".join(f"{prefix}{word}: {row}".split())
     connection = mail_connection()
-    if getattr(connection, "timeout", 0) is None:  # EMAIL_TIMEOUT is not set: a silent mail server would hold a slot
+    if getattr(connection, "timeout", 0) is None:  # without EMAIL_TIMEOUT a silent mail server would hold a slot
         connection.timeout = TIMEOUT_SECONDS
     connection.send_messages([EmailMessage(subject, "\n".join(lines) + "\n", sender, to, headers=headers)])
 

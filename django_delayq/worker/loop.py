@@ -99,7 +99,8 @@ class Worker:
         self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
-        self.kinds[0].counted.since, self.kinds[0].counted.paused_at = utcnow(), self.controls.paused_at
+        self.kinds[0].counted.since = utcnow()
+        self.kinds[0].counted.paused_at = self.controls.paused_at
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains

@@ -24,7 +24,6 @@ from collections.abc import Hashable, Iterable
 from django.db import DataError, Error, IntegrityError
 
 from ..kinds import Held
-from .trouble import find_remedy
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -100,22 +99,24 @@ class Refusals:
     def refuse(self, held: Held, error: Exception, now: float) -> bool:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
         self._on_trial.discard(held)
-        if is_passing(error):
-            self._closed, held.refused = self._closed or held.refused is None, math.inf
-        elif self._has_evidence(held):
+        passing = is_passing(error)
+        if self._has_evidence(held) and not passing:
             self._told = bool(self._rows or self._on_trial)
             return True
-        elif held.refused is None:
-            self._closed, held.refused = True, self._taken[held.sort]
+        if held.refused is None:
+            held.refused = self._taken[held.sort]
+            self._closed = True
+        if passing:
+            held.refused = math.inf
         if not self._told:
             self._told = True
             self._tries, self._pause, self._again = 0, FIRST_SECONDS, now + FIRST_SECONDS
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
-                "are refused, look for a constraint, a trigger, or a missing column or partition in the database.%s"
+                "are refused, look for a constraint, a trigger, a missing column or partition, or a sequence behind "
+                "its table (manage.py sqlsequencereset django_delayq)."
             )
-            line = str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
-            logger.error(text, held.title, line, find_remedy(error))
+            logger.error(text, held.title, str(error).strip().partition("\n")[0].rstrip(".") or repr(error))
         self._rows[held] = None
         return False
 

@@ -119,9 +119,7 @@ class Trouble:
         if type(error) not in self._told:  # after the end of a connection comes what the next one is told
             self._told.add(type(error))
             text = str(error).strip()
-            logger.error(
-                "The database cannot be used now: %s. Trying again; nothing is lost.%s", text, find_remedy(error)
-            )
+            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, _remedy(error))
         forget_frames(error)
         connections[ledger.database()].close()
 
@@ -137,14 +135,14 @@ def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
     return found
 
 
-def find_remedy(error: Exception) -> str:
+def _remedy(error: Error) -> str:
     """Return what to do where waiting alone does not help. SQLite has one class of errors for all of this."""
     text = str(error)
     if isinstance(error, InternalError) or "readonly" in text:
         return " If it only reads, as a standby does: let it write, or name the primary in DATABASES."
     if isinstance(error, ProgrammingError) or "no such" in text or "no column" in text:
         return " Run `manage.py migrate` with this code, and grant its user the rights on these tables."
-    if "_pkey" in text:
+    if "_pkey" in text.partition("\n")[0]:  # what follows may quote the row
         return " A sequence is behind its table, as after a restore: see `manage.py sqlsequencereset django_delayq`."
     return ""
 
