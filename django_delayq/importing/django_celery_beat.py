@@ -16,7 +16,7 @@ __all__ = ["DIFFERS", "read"]
 def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
     rows = model("django_celery_beat", "PeriodicTask")._default_manager.order_by("pk")
-    for row in rows.select_related("interval", "crontab", "solar", "clocked").iterator(500):
+    for row in rows.select_related("interval", "crontab", "solar", "clocked"):
         yield guarded(row.name, row.task, partial(_entry, row))
 
 

@@ -33,7 +33,7 @@ def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
     rows = model("django_q", "Schedule")._default_manager.order_by("pk")
     conf = import_module("django_q.conf").Conf
-    for row in rows.iterator(500):
+    for row in rows:
         name = row.name or f"{row.func} #{row.pk}"
         yield guarded(name, row.func, partial(_entry, row, name, conf, options))
 

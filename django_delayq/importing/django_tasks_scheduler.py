@@ -20,7 +20,7 @@ DIFFERS = (
 def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
     rows = model("scheduler", "Task")._default_manager.order_by("pk")
-    for row in rows.prefetch_related("callable_args", "callable_kwargs").iterator(500):
+    for row in rows.prefetch_related("callable_args", "callable_kwargs"):
         yield guarded(row.name, row.callable, partial(_entry, row))
 
 

@@ -21,6 +21,8 @@ def exported(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     rows = Schedule._base_manager.using(ledger.database()).order_by("name")
     if names:
         rows = rows.filter(name__in=names)
-    for row in rows.iterator(chunk_size=CHUNK):
-        values = {**values_of(row), "description": without_mark(row.description)}
-        yield {"version": VERSION, **to_json(values)}
+    pks = list(rows.values_list("pk", flat=True))
+    for start in range(0, len(pks), CHUNK):
+        for row in rows.filter(pk__in=pks[start : start + CHUNK]):
+            values = {**values_of(row), "description": without_mark(row.description)}
+            yield {"version": VERSION, **to_json(values)}

@@ -78,7 +78,7 @@ def read_rollups(since: datetime, until: datetime) -> tuple[Counts, set[tuple[st
 def read_rollup_rows(since: datetime, until: datetime) -> Iterator[tuple[datetime, str, str, Tally]]:
     """Yield (begin, kind, queue, counts) of the rows that begin between these instants, in no order."""
     rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
-    yield from rows.values_list("at", "kind", "queue", "counts").iterator(chunk_size=5000)
+    yield from rows.values_list("at", "kind", "queue", "counts")
 
 
 def _rows() -> "QuerySet[Rollup]":
