@@ -51,14 +51,6 @@ class InvalidArguments(DelayQError, ValueError):
     """Arguments that do not fit the signature of a task, or that are not plain JSON."""
 
 
-class ForgedJob(DelayQError):
-    """A job or a result that is not signed for its queue with this project's SECRET_KEY, nor with a fallback."""
-
-
-class UnreadableJob(UnknownTask):
-    """A job that is signed with this project's key, but whose text this version cannot read: that of a later one."""
-
-
 class ResultTooLarge(DelayQError, ValueError):
     """A value that a task returned was too large to be kept; the task has succeeded. The message tells the limit."""
 
@@ -73,6 +65,10 @@ class JobLost(DelayQError):
 
 class JobHeld(DelayQError):
     """A worker has this job already, so that it can be neither cancelled nor moved."""
+
+
+class KeyTaken(DelayQError):
+    """A failed job is not retried, because another job has its unique key; the message names it."""
 
 
 class ResultTimeout(DelayQError, TimeoutError):

@@ -181,6 +181,14 @@ class Prefix:
         else:
             self.ask("set", self._key("swept"), value)
 
+    def missed_mark(self) -> str | None:
+        """Return how far rows were looked through that were not put: see `mirror/missed.py`."""
+        return self._get("missed")
+
+    def note_missed_mark(self, value: str) -> None:
+        """Write it in place of what was noted last."""
+        self.ask("set", self._key("missed"), value)
+
     # -- hints, repair, purge
 
     def hints(self, *, timeout_seconds: float) -> Iterator[tuple[Shard, int] | None]:

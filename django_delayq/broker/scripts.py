@@ -19,17 +19,15 @@ from .exchange import Argument, Exchange, is_plain, pack
 from .types import Settled
 
 NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe", "count", "mend",
-    "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats", "job_watch",
+    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe", "count", "mend",
 )  # fmt: skip
 
 
 @lru_cache(maxsize=len(NAMES))
 def load(name: str) -> tuple[str, str]:
-    """Return a script's text, with its preludes in front, and its SHA1 as EVALSHA wants it."""
+    """Return a script's text, with the prelude in front, and its SHA1 as EVALSHA wants it."""
     folder = files(__package__).joinpath("lua")
-    kind = "_jobs" if name.startswith("job_") else "_points"
-    text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in (kind, "_prelude", name))
+    text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("_prelude", name))
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -2,8 +2,7 @@
 
 from ..context import EXECUTING
 from .base import Claimed, Due, Held, Kind, Verdicts
-from .jobs import Jobs
 from .points import Points
 from .timeouts import Timeouts
 
-__all__ = ["EXECUTING", "Claimed", "Due", "Held", "Jobs", "Kind", "Points", "Timeouts", "Verdicts"]
+__all__ = ["EXECUTING", "Claimed", "Due", "Held", "Kind", "Points", "Timeouts", "Verdicts"]

@@ -46,7 +46,10 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
         return nothing
     with NEWS:
         _count(run, counted)
-        log_run(outcome)
+        if outcome.schedule is not None or run.status in LEVELS:  # Django logs the end of a job
+            log_run(outcome)
+    if outcome.schedule is None:
+        return nothing
     if run.status == Status.SKIPPED:
         return partial(send, run_skipped, "run_skipped", run, outcome.schedule)
     if run.status not in OPEN:
@@ -62,7 +65,7 @@ def nothing() -> None:
 
 def _count(run: RunRow, counted: Counts) -> None:
     """A stretch of unknown length counts as one point."""
-    key = "points", run.queue, run.task
+    key = "jobs" if run.is_job else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
         lag, ran = run.lag if run.attempt == 1 else None, run.duration
         counted.add(
@@ -103,19 +106,21 @@ def log_run(outcome: Outcome) -> None:
     if not logger.isEnabledFor(level):
         return
     event = run_event(run) | (outcome.trace or {})
-    message = f"{event['event']:<9} {event['schedule']}".replace("%", "%%").replace("\n", " ")
+    message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ")
     extra = {"delayq": event, **labels_of(run)}
     log_ended(level, f"{message}  %s", (_line(event),), extra, outcome.error, run.error)
 
 
 def idempotency_key(run: AnyRun) -> str:
-    """Return the text that is the same for every execution of a due point, and for no other point."""
-    return f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
+    """Return the text that is the same for every execution of a due point or a job, and for no other."""
+    return run.result_id or f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
 
 def labels_of(run: RunRow) -> dict[str, str | int]:
     """See `Held.labels`."""
     key = idempotency_key(run)
+    if run.is_job:
+        return {"task": run.task, "queue": run.queue, "job": key, "attempt": run.attempt}
     return {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": key, "attempt": run.attempt}
 
 
@@ -123,7 +128,7 @@ def run_event(run: RunRow) -> dict[str, Any]:
     """Return an outcome as flat JSON values; instants in ISO 8601 UTC, durations in ms."""
     event: dict[str, Any] = {
         "event": str(run.status),
-        "schedule": run.schedule_name,
+        **({"job": run.result_id} if run.is_job else {"schedule": run.schedule_name}),
         "task": run.task,
         "queue": run.queue,
         "origin": str(run.origin),
@@ -155,7 +160,7 @@ def _line(event: dict[str, Any]) -> str:
         parts.append(f"to {event['last_due_at'][:19].replace('T', ' ')}")
     if "points" in event:
         parts.append(f"points {event['points'] or 'not known'}")
-    if event["origin"] != "due":
+    if event["origin"] not in ("due", "job"):
         parts.append(event["origin"])
     if "lag_ms" in event:
         parts.append(f"lag {event['lag_ms']} ms")

@@ -43,8 +43,6 @@ class Held:
     limit: float | None = None
     #: How often an execution of it was begun that did not end, with the one that would begin now; 0 for a first one.
     take_overs: int = 0
-    #: True where its outcome belongs into the database before Redis hears of it.
-    stored: bool = True
     #: True once its task was called, and for how long that went on.
     executed: bool = False
     seconds: float = 0.0
@@ -122,9 +120,9 @@ class Held:
         return (self.kind,)
 
     @property
-    def stop_key(self) -> str:
-        """How people name it who want to stop it, '' where they cannot: see `models/cancellation.py`."""
-        return ""
+    def stop_key(self) -> int:
+        """The primary key of its row, by which people stop it, 0 where it has none: see `models/cancellation.py`."""
+        return 0
 
     @property
     def title(self) -> str:
@@ -169,15 +167,13 @@ class Due(NamedTuple):
 class Claimed(NamedTuple, Generic[H]):
     """The reply to a claim. `head_ms` is the score of the shard's next member after it, None if the shard is empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt. `also` names the other kinds that have something
-    due there. `damaged`: members there lost their scores.
+    `epoch` is None where the shard was flushed and has to be rebuilt. `damaged`: members there lost their scores.
     """
 
     now_ms: int
     head_ms: int | None
     epoch: str | None
     entries: list[H]
-    also: tuple[str, ...] = ()
     damaged: bool = False
 
 

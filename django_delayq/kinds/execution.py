@@ -66,7 +66,7 @@ def perform(
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
-    held.output = capture.new_output() if held.stored else None
+    held.output = capture.new_output()
     token = capture.current.set(held.output)
     limit = math.inf if held.limit is None else held.limit
     value, error = timeouts.run(call, held, limit, interrupt=interrupt, spare_seconds=spare_seconds)
@@ -218,9 +218,9 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
     def shown(make: Callable[[], str], otherwise: str) -> str:
         return _guarded(lambda: _storable(make(), call), otherwise)
 
-    name = _guarded(lambda: clean(type(error).__name__), "an error without a name")
-    path = _guarded(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "builtins.BaseException")
-    title = shown(lambda: _title(error, timeout), name)[:MAX_TITLE_CHARS]
+    path = _guarded(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
+    name = path.removeprefix("builtins.")
+    title = shown(lambda: _title(name, error, timeout), name)[:MAX_TITLE_CHARS]
     text = shown(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
     if not text:
         error_of_ours = DelayQError(f"{path}, which cannot be formatted")
@@ -246,12 +246,12 @@ def log_ended(
     logger.handle(record)
 
 
-def _title(error: BaseException, timeout: float | None) -> str:
+def _title(name: str, error: BaseException, timeout: float | None) -> str:
     if issubclass(type(error), TaskCancelled) and not error.args:
-        return "TaskCancelled: stopped by somebody"
+        return f"{name}: stopped by somebody"
     if issubclass(type(error), TaskTimeout) and not error.args and timeout is not None:
-        return f"TaskTimeout: stopped after its timeout of {timeout:g} s"
-    return f"{type(error).__name__}: {error}"
+        return f"{name}: stopped after its timeout of {timeout:g} s"
+    return f"{name}: {error}"
 
 
 def output_of(held: Held, call: ScheduleRow | Call) -> str:

@@ -19,21 +19,31 @@ from functools import partial
 from typing import Any
 
 from .. import chain, handover, tracing
-from ..broker import Entry, Settlement, read_trace, web
-from ..compat import AnyTask, TaskResult, TaskResultStatus
-from ..context import RunContext
-from ..exceptions import BrokerError, HandoverFailed, HandoverRefused, InvalidArguments, TaskTimeout
+from ..broker import Entry, Settlement
+from ..compat import AnyResult, AnyTask, TaskResult, TaskResultStatus
+from ..context import ExecutionContext, JobContext, RunContext
+from ..exceptions import (
+    HandoverFailed,
+    HandoverRefused,
+    InvalidArguments,
+    ResultTooLarge,
+    TaskCancelled,
+    TaskTimeout,
+)
 from ..handover import REASON as REASON_HANDED_OVER
+from ..history import from_json
+from ..jobs import TOO_LARGE, Call, new_result
 from ..ledger import Outcome, as_schedule, keep_former
-from ..models import Origin, Schedule, Status
-from ..models.cancellation import run_key
+from ..models import Schedule, Status
+from ..models.run import OPEN
 from ..registry import check_call
 from ..rows import RunRow, ScheduleRow
 from ..signals import run_finished, run_started
 from ..timing import Skip, from_ms, to_ms
 from .announcing import idempotency_key, labels_of, nothing, ping, send
 from .base import AGAIN_MS, Held, Verdicts
-from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take_or_note, tell
+from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take, take_or_note, tell
+from .jobs import begin_job, close_job, end_job, vars_of
 from .timeouts import Timeouts
 
 
@@ -73,14 +83,17 @@ class HeldPoint(Held):
         return self.kind, outcome.run.status, outcome.seen is None, bool(outcome.output), bool(self.beside)
 
     @property
-    def stop_key(self) -> str:
-        """See `Held.stop_key`: one without a row is not known to anybody yet."""
-        return run_key(self.outcome.run.pk) if self.outcome and self.outcome.run.pk else ""
+    def stop_key(self) -> int:
+        """See `Held.stop_key`."""
+        return self.outcome.run.pk if self.outcome else 0
 
     @property
     def title(self) -> str:
         """What people call it."""
-        return self.member if not self.outcome else f"{self.outcome.run.schedule_name} due {self.outcome.run.due_at}"
+        if not self.outcome:
+            return self.member
+        run = self.outcome.run
+        return f"job {run.result_id}" if run.is_job else f"{run.schedule_name} due {run.due_at}"
 
     @property
     def labels(self) -> dict[str, str | int]:
@@ -94,25 +107,20 @@ class HeldPoint(Held):
         return run.due_at, None if run.lag is None or run.attempt > 1 else run.lag.total_seconds()
 
     def carried(self) -> tuple[dict[str, str], bool]:
-        """See `Held.carried`; of what Redis does not tell now there is no trace."""
-        run = self.outcome.run
-        ordered = run.origin != Origin.DUE
-        member = chain.run_member_of(run.pk) if ordered else chain.member_of(run.schedule_id)
-        try:
-            return web.ask(partial(read_trace, member=member, queue=self.shard.queue)), ordered
-        except BrokerError:
-            return {}, False
+        """See `Held.carried`: an order and a job belong to the trace that they were made in."""
+        carried = (self.outcome.run.options or {}).get("trace")
+        return (carried, True) if isinstance(carried, dict) else ({}, False)
 
     @property
     def in_chain(self) -> bool:
         """True for a member of a schedule's chain, False for a run apart from it."""
         return self.member.startswith("s")
 
-    def backoff_left_ms(self, run: RunRow, schedule: ScheduleRow) -> int:
+    def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
         """Return for how long a retry has still to wait of which Redis does not know: not settled, or flushed."""
         if run.status != Status.RETRYING or self.entry.attempts >= run.attempt or run.finished_at is None:
             return 0
-        waits_ms = backoff_ms(schedule.backoff, run.attempt)
+        waits_ms = backoff_ms(call.backoff, run.attempt)
         return min(waits_ms, waits_ms - to_ms(self.claimed_at) + to_ms(run.finished_at))
 
     def new_run(self, schedule: ScheduleRow, due_at: datetime, **values: object) -> RunRow:
@@ -133,6 +141,8 @@ class HeldPoint(Held):
         run.status, run.reason, run.fence, run.worker = status, reason, self.fence, self.worker
         run.claimed_at = run.claimed_at or self.claimed_at
         run.finished_at = self.claimed_at
+        if self.outcome and run is self.outcome.run:
+            close_job(self)
 
     def go_to(self, point: datetime | None, schedule: ScheduleRow) -> "HeldPoint":
         """Have it be settled to the next point of this schedule; None drops it."""
@@ -141,6 +151,12 @@ class HeldPoint(Held):
         point_ms = to_ms(point)
         wake_ms = to_ms(chain.wake_of(schedule, point)) if schedule.jitter else point_ms
         self.settlement = Settlement(self.member, self.lease, "next", wake_ms, self.generation, point_ms)
+        return self
+
+    def put_off(self, point: datetime) -> "HeldPoint":
+        """Have it be settled to this point of its own: a row comes due then."""
+        point_ms = to_ms(point)
+        self.settlement = Settlement(self.member, self.lease, "next", point_ms, self.generation, point_ms)
         return self
 
     def drop(self) -> "HeldPoint":
@@ -154,6 +170,11 @@ class HeldPoint(Held):
         return self
 
 
+def holds_until_end(run: RunRow) -> bool:
+    """Say whether a job holds its unique key until it has ended."""
+    return (run.options or {}).get("unique_until") == "end"
+
+
 @dataclass(slots=True)
 class PointVerdicts(Verdicts[HeldPoint]):
     """The batch, sorted by what happens next, with what `Points` writes before that."""
@@ -164,6 +185,8 @@ class PointVerdicts(Verdicts[HeldPoint]):
     orphans: list[RunRow] = field(default_factory=list)
     #: The next point cannot be computed: park.
     park: list[HeldPoint] = field(default_factory=list)
+    #: To be put anew, once their members are dropped.
+    again: list[RunRow] = field(default_factory=list)
 
     def put_back(self, members: Collection[str]) -> None:
         """Have these be handed back, instead of what was found before."""
@@ -179,67 +202,88 @@ REASON_CANCELLED = "cancelled"
 
 
 class PointCalls:
-    """What a slot does with a point, for `Points`."""
+    """What a slot does with an entry, for `Points`."""
 
     timeouts: Timeouts
 
     def execute(self, held: HeldPoint) -> bool:
         """See `Kind.execute`. The row becomes succeeded, failed, or retrying with `held.retry_after_ms`."""
-        run, schedule, task = held.outcome.run, held.outcome.schedule, held.task
+        outcome, run, task = held.outcome, held.outcome.run, held.task
         assert task is not None  # noqa: S101 - it is executed
         run.started_at = datetime.now(UTC)
         run.worker = held.worker
         if held.span is not None:
-            held.outcome.trace = tracing.ids(held.span)
-        send(run_started, "run_started", run, schedule)
-        ping(run, schedule, "/start")
-        run.attempt += 1
+            outcome.trace = tracing.ids(held.span)
+        result = None
+        if outcome.schedule is not None:
+            send(run_started, "run_started", run, outcome.schedule)
+            ping(run, outcome.schedule, "/start")
+            run.attempt += 1
+        else:
+            run.attempt += 1
+            result = begin_job(held, task)
+        call = outcome.call
         try:
-            if schedule.backend:
-                ended = perform(held, self.timeouts, partial(hand_over, task, schedule))
+            if call.backend:
+                ended = perform(held, self.timeouts, partial(hand_over, task, call))
             else:
-                check_call(task, schedule.args, schedule.kwargs)
-                context = [_context(held, task, run, schedule)] if task.takes_context else []
-                ended = perform_task(held, task, self.timeouts, *context, *schedule.args, **schedule.kwargs)
+                check_call(task, call.args, call.kwargs)
+                context = [_context(held, task, result)] if task.takes_context else []
+                ended = perform_task(held, task, self.timeouts, *context, *call.args, **call.kwargs)
         except InvalidArguments as refused:
             ended = perform(held, self.timeouts, partial(_refuse, refused))
         if ended is None:
             return False
         error = ended.error
         if error is None:
-            run.result, error = take_or_note(ended.value)
-        if error is None:
+            run.result, error = (take if run.is_job else take_or_note)(ended.value)
+        if run.is_job and error is not None and issubclass(type(error), ResultTooLarge):
+            run.status, run.reason, run.error = Status.SUCCEEDED, TOO_LARGE, str(error)
+        elif error is None:
             run.status, run.error = Status.SUCCEEDED, ""
-            run.reason = REASON_HANDED_OVER if schedule.backend else ""
+            run.reason = REASON_HANDED_OVER if call.backend else ""
         else:
-            told = held.failure = _told(error, schedule)
+            told = held.failure = _told(error, call)
             run.error, run.reason = told.text, told.title
-            held.outcome.error = told.error
+            outcome.error = told.error
             held.retry_after_ms = _after_failure(held, error)
-        run.finished_at = datetime.now(UTC)
-        held.outcome.output = output_of(held, schedule)
-        if run_finished.has_listeners(Schedule):
+        _end(held)
+        if result is not None:
+            end_job(held, result)
+        elif run_finished.has_listeners(Schedule):
             held.after = nothing  # until it is recorded: see `Points.record`
         return True
 
     def give_up(self, held: HeldPoint, where: str) -> None:
         """See `Kind.give_up`: failed or retrying, without the task."""
-        run, schedule = held.outcome.run, held.outcome.schedule
-        error = TaskTimeout()
-        held.failure = _told(error, schedule, hung(held, where))
-        run.error, run.reason, held.outcome.error = held.failure.text, REASON_HUNG, error
+        outcome, error = held.outcome, TaskTimeout() if held.stopped_by is None else TaskCancelled()
+        held.failure = _told(error, outcome.call, hung(held, where))
+        outcome.run.error, outcome.run.reason, outcome.error = held.failure.text, REASON_HUNG, error
         held.retry_after_ms = _after_failure(held, error)
-        run.finished_at = datetime.now(UTC)
-        held.outcome.output = output_of(held, schedule)
+        _end(held)
+        if outcome.schedule is None and held.task is not None:
+            end_job(held, new_result(held.task, outcome.run, vars_of(outcome.call), from_json(outcome.run.attempts)))
+
+
+def _end(held: HeldPoint) -> None:
+    run = held.outcome.run
+    run.finished_at = datetime.now(UTC)
+    held.outcome.output = output_of(held, held.outcome.call)
+    if run.status not in OPEN:
+        close_job(held)
 
 
 def _refuse(error: InvalidArguments) -> None:
     raise error
 
 
-def _context(held: HeldPoint, task: AnyTask, run: RunRow, schedule: ScheduleRow) -> RunContext:
+def _context(held: HeldPoint, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
+    run, schedule = held.outcome.run, held.outcome.schedule
     key = idempotency_key(run)
-    result: TaskResult[..., Any] = TaskResult(
+    if schedule is None:
+        assert result is not None  # noqa: S101
+        return JobContext(task_result=result, idempotency_key=key, _lease_lost=held.is_lost)
+    result = TaskResult(
         task=task,
         id=key,
         status=TaskResultStatus.RUNNING,
@@ -263,25 +307,25 @@ def _context(held: HeldPoint, task: AnyTask, run: RunRow, schedule: ScheduleRow)
     )
 
 
-def _told(error: BaseException, schedule: ScheduleRow, trace: str = "") -> Told:
-    timeout = None if schedule.timeout is None else schedule.timeout.total_seconds()
-    return tell(error, schedule, timeout=timeout, trace=trace)
+def _told(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> Told:
+    timeout = None if call.timeout is None else call.timeout.total_seconds()
+    return tell(error, call, timeout=timeout, trace=trace)
 
 
 def _after_failure(held: HeldPoint, error: BaseException) -> int | None:
     """Set the status; return the delay in ms where another attempt is due, else None."""
-    run, schedule = held.outcome.run, held.outcome.schedule
+    run, call = held.outcome.run, held.outcome.call
     if held.stopped_by is not None:
         run.reason = f"{REASON_CANCELLED} by {held.stopped_by}"[:200] if held.stopped_by else REASON_CANCELLED
     final = issubclass(type(error), InvalidArguments | HandoverRefused)  # trying again cannot help
-    if final or held.stopped_by is not None or run.attempt >= schedule.max_attempts:
+    if final or held.stopped_by is not None or run.attempt >= call.max_attempts:
         run.status = Status.FAILED
         return None
     run.status = Status.RETRYING
-    return backoff_ms(schedule.backoff, run.attempt)
+    return backoff_ms(call.backoff, run.attempt)
 
 
-def hand_over(task: AnyTask, schedule: ScheduleRow) -> dict[str, Any]:
+def hand_over(task: AnyTask, schedule: Any) -> dict[str, Any]:
     """Enqueue the task where the schedule says; return alias and result id, to be stored. See Note [Accepted].
 
     Raises:

@@ -31,6 +31,10 @@ the first skipped point. So whoever takes it over repeats the last holder's deci
 fence, and so finds the point that may have been begun. From then on that row is the chain's first missing point; Redis
 learns of it when it is settled, or from the next claimer, who finds its own point decided (R2).
 
+Note [Another row]
+A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
+generation tells. The member is dropped and the row put anew, so that it does not start under a lease that was not its own.
+
 Note [Left by an edit]
 Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
 still runs once; where the edit was a pause it is skipped(paused). What else the old definition left undecided, up to
@@ -48,13 +52,15 @@ from django.db import DatabaseError
 from .. import chain, ledger
 from ..broker import Index
 from ..exceptions import InvalidRecurrence, UnknownTask
+from ..jobs import call_of
+from ..jobs.aliases import backend_of
 from ..ledger import Outcome, version_of
 from ..models import Origin, Schedule, Status
 from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
 from .base import MOVING_MS
-from .held_point import HeldPoint, PointVerdicts
+from .held_point import HeldPoint, PointVerdicts, holds_until_end
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -74,7 +80,7 @@ def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
                 verdicts.settle.append(held.drop())
             elif item[0] == "r":
                 run = runs.get(item[1])
-                _judge_run(held, run, schedules.get(run.schedule_id) if run else None, verdicts)
+                _judge_run(held, run, schedules.get(run.schedule_id or 0) if run else None, verdicts)
             else:
                 _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts)
         except InvalidRecurrence:
@@ -108,17 +114,23 @@ def _read(
     own = [pk for kind, pk in items if kind == "s"]
     apart = [pk for kind, pk in items if kind == "r"]
     runs = ledger.load_runs(apart) if apart else {}
-    schedules = ledger.load_schedules({*own, *(run.schedule_id for run in runs.values())})
+    named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
+    schedules = ledger.load_schedules({*own, *named}) if own or named else {}
     return runs, schedules, ledger.load_open_rows(own) if own else {}
 
 
 def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None, verdicts: PointVerdicts) -> None:
-    """Judge a run apart from its schedule's chain."""
+    """Judge a row: an order, a job, or a run apart from its schedule's chain."""
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
-    if run is None or not run.apart or not Status(run.status).is_open:  # a restored database gives a key once more
+    if run is None or not run.apart or not Status(run.status).is_open:
         verdicts.settle.append(held.drop())
+    elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
+        verdicts.again.append(run)  # a restored database gives a key once more: see Note [Another row]
+        verdicts.settle.append(held.drop())
+    elif run.is_job:
+        _judge_job(held, run, verdicts)
     elif schedule is None:
         verdicts.orphans.append(run)
         verdicts.settle.append(held.drop())
@@ -129,6 +141,31 @@ def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None
             verdicts.decided.append(held)
         else:
             _dispatch(held, verdicts.suspects, verdicts)
+
+
+def _judge_job(held: HeldPoint, run: RunRow, verdicts: PointVerdicts) -> None:
+    """Judge a job: not before its time; it starts at once, unless another worker may have begun it."""
+    if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status == Status.QUEUED:
+        verdicts.settle.append(held.put_off(run.due_at))
+        return
+    try:
+        task = get_task(run.task)
+        call = call_of(run, task, backend_of(run.backend))
+    except UnknownTask as error:
+        logger.warning("Job %s is released for other workers: %s", run.result_id, error)
+        verdicts.unknown.append(held)
+        return
+    held.outcome = Outcome(run, None, version_of(run), job=call)
+    if run.status == Status.RETRYING and (delay_ms := held.backoff_left_ms(run, call)) > 0:
+        verdicts.settle.append(held.wait("retry", delay_ms))
+        return
+    run.claimed_at, run.fence = run.claimed_at or held.claimed_at, held.fence
+    begun = held.entry.lapsed or run.status != Status.QUEUED
+    # A key that is held until the start is given up before the start: see `ledger/jobs.py`, Note [Unique keys].
+    first = begun or (run.unique_key is not None and not holds_until_end(run))
+    held.take_overs = run.reclaims + (run.status == Status.RUNNING)
+    held.task, held.limit = task, None if call.timeout is None else call.timeout.total_seconds()
+    (verdicts.suspects if first else verdicts.start).append(held)
 
 
 def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: PointVerdicts) -> None:
@@ -213,7 +250,11 @@ def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, 
 
 
 def _left_by_edit(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts, reason: str = "edited") -> None:
-    """Explain what the definition before an edit left undecided, as one stretch. Note [Left by an edit]."""
+    """Explain what the definition before an edit left undecided, as one stretch. Note [Another row]
+A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
+generation tells. The member is dropped and the row put anew, so that it does not start under a lease that was not its own.
+
+Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
     first = point + timedelta(milliseconds=1) if point <= edited else chain.left_undecided(schedule, schedule.state)
     if first is None or first > edited:

@@ -21,10 +21,9 @@ from typing import Any
 from django.db import DatabaseError
 
 from .. import chain, failpoints, ledger, mirror
-from ..broker import Index, NewJob, Shard
+from ..broker import Index, Shard
 from ..counters import Counts
 from ..exceptions import InvalidRecurrence
-from ..jobs import Callback
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import RunRow
@@ -53,7 +52,7 @@ class Points(PointCalls):
         self.untold: deque[Callable[[], None]] = deque()
         self._lease_ms = int(broker.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
-        self._callbacks: list[Callback] = []  # what follows outcomes, to be put there too
+        self._callbacks: list[RunRow] = []  # what follows outcomes, to be put there too
 
     # -- from Redis
 
@@ -70,8 +69,7 @@ class Points(PointCalls):
             )
             for entry in claim.entries
         ]  # fmt: skip
-        also = ("jobs",) if claim.jobs_due else ()
-        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, also, claim.damaged)
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, claim.damaged)
 
     def renew(self, shard: Shard, batch: Sequence[HeldPoint]) -> set[str]:
         """See `Kind.renew`."""
@@ -87,6 +85,7 @@ class Points(PointCalls):
             decided = [held for held in verdicts.settle if held.entry.lapsed and held.in_chain]
             if decided:
                 self._unqueued += ledger.load_queued([(int(held.member[1:]), held.point) for held in decided])
+            self._callbacks += verdicts.again
             if verdicts.stretches or verdicts.orphans or verdicts.park:
                 self._note(verdicts)
         except DatabaseError as error:
@@ -101,7 +100,7 @@ class Points(PointCalls):
             if won is Won.YES:
                 self.untold.append(announce(outcome, self.counted))
             elif won is Won.LOCKED:
-                locked.add(chain.member_of(outcome.schedule.pk))
+                locked.add(chain.member_of(outcome.run.schedule_id or 0))
         if locked:
             verdicts.put_back(locked)
         for run in verdicts.orphans:
@@ -153,6 +152,8 @@ class Points(PointCalls):
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
                 tell = announce(outcome, self.counted)
+                if outcome.schedule is None:
+                    tell = owner.after if owner is not None and owner.after is not None else tell
                 if owner is not None and owner.is_awaited:
                     owner.after = tell
                 else:
@@ -171,23 +172,25 @@ class Points(PointCalls):
         if result is Won.LOCKED:
             verdicts.locked.append(held)
         elif result is Won.GONE:
-            logger.info("%s was deleted while it ran; its outcome is not recorded.", run.schedule_name)
+            logger.info("%s was deleted while it ran; its outcome is not recorded.", run.title)
             verdicts.settle.append(held.drop())
         elif result is Won.LOST:
             self._lost(held, verdicts)
         elif held.retry_after_ms is not None:
             verdicts.settle.append(held.wait("retry", held.retry_after_ms))
         else:
-            held.generation = max(held.generation, schedule.generation)
             if run.apart and run.status == Status.QUEUED:
                 self._unqueued.append(run)
-            stays = held.in_chain and schedule.queue == held.shard.queue
-            verdicts.settle.append(held.go_to(outcome.next_point if stays else None, schedule))
+            if schedule is None or not held.in_chain or schedule.queue != held.shard.queue:
+                verdicts.settle.append(held.drop())
+            else:
+                held.generation = max(held.generation, schedule.generation)
+                verdicts.settle.append(held.go_to(outcome.next_point, schedule))
 
     def _lost(self, held: HeldPoint, verdicts: Verdicts[HeldPoint]) -> None:
         """Somebody else decided this point. See Note [Ledger first]."""
         run = held.outcome.run
-        logger.warning("%s due %s was decided by another worker.", run.schedule_name, run.due_at)
+        logger.warning("%s was decided by another worker.", held.title)
         try:
             going_on = self._from_ledger(held, run)
         except DatabaseError as error:  # whatever else is in this batch is written: let its lease end
@@ -199,11 +202,13 @@ class Points(PointCalls):
             verdicts.settle.append(going_on)
 
     def _from_ledger(self, held: HeldPoint, run: RunRow) -> HeldPoint | None:
-        row = ledger.find(run)
-        if row is None or Status(row.status).is_open or not held.in_chain:
+        row, pk = ledger.find(run), run.schedule_id
+        if not held.in_chain and (row is None or not Status(row.status).is_open):
+            return held.drop()
+        if row is None or Status(row.status).is_open or pk is None:
             return None
-        schedule = ledger.load_schedules([run.schedule_id]).get(run.schedule_id)
-        rows = ledger.load_open_rows([run.schedule_id]).get(run.schedule_id)
+        schedule = ledger.load_schedules([pk]).get(pk)
+        rows = ledger.load_open_rows([pk]).get(pk)
         if schedule is None or not (schedule.enabled or rows):
             return held.drop()
         held.generation = max(held.generation, schedule.generation)
@@ -228,15 +233,15 @@ class Points(PointCalls):
         dues = []
         if self._unqueued:  # before the schedule goes on: see Note [A run of its own]
             runs = self._unqueued
-            mirror.enqueue_runs(self.broker, runs)
+            mirror.put_runs(self.broker, runs)
             self._unqueued = []
-            shards = [self.broker.shard_of(chain.run_member_of(run.pk), run.queue) for run in runs]
+            shards = [self.broker.shard_of(chain.member_of_run(run), run.queue) for run in runs]
             dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
         settled = self.broker.settle(shard, [held.settlement for held in batch if held.settlement is not None])
         failpoints.reach("after_settle")
         if self._callbacks:  # what is missed here, the next sweep puts there
             callbacks, self._callbacks = self._callbacks, []
-            mirror.put_now([(it.queue, NewJob(it.member, 0, it.call.priority, "", it.payload)) for it in callbacks])
+            mirror.put_runs(self.broker, callbacks)
         return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
 
 

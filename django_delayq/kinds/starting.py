@@ -9,7 +9,7 @@ can write it, and whoever recorded since the reading has changed the row, so tha
 row a stale holder could still record while the next one executes. Only then the task is called.
 
 Note [Shown while it runs]
-A point's row is written with its outcome, and a durable job's row says nothing of its first execution until that ends.
+A point's row is written with its outcome, and a job's row says nothing of its first execution until that ends.
 People want to know what runs now, where and since when, and what a process that died was at. So what has run for
 RUNNING_AFTER_SECONDS is written down as a take-over is, but without being counted: by the same compare-and-set, so that
 the outcome is written over that row and over no other; and together with what is skipped for it (rule R9). Where
@@ -23,7 +23,8 @@ from .. import ledger
 from ..ledger import Outcome, Won, version_of
 from ..models import Status
 from .announcing import announce
-from .held_point import HeldPoint
+from .held_point import HeldPoint, holds_until_end
+from .jobs import close_job
 
 #: What a row gets back where the execution that it tells of did not begin.
 _RESTORED = (
@@ -39,10 +40,15 @@ def take_over(held: HeldPoint, *, poison: bool) -> None:
         held.before |= {"worker": "", "started_at": held.lapsed_at}
     ledger.keep_former(run, held.lapsed_at)
     run.reclaims = held.take_overs
+    if not holds_until_end(run):
+        run.unique_key = None
     run.fence, run.worker = held.fence, held.worker
     run.claimed_at = run.claimed_at or held.claimed_at
     if poison:
         run.status, run.reason, run.finished_at = Status.LOST, "poison", held.claimed_at
+        if run.is_job:
+            run.error = f"The workers that executed it died, {run.reclaims} times in a row."
+            close_job(held)
     else:
         run.status, run.started_at = Status.RUNNING, held.claimed_at
         run.finished_at, run.reason, run.error = None, "", ""
@@ -67,7 +73,7 @@ def write_running(starting: Sequence[tuple[HeldPoint, Outcome]]) -> list[Won]:
 
 def show(batch: Sequence[HeldPoint]) -> list[HeldPoint] | None:
     """See `Kind.show` and Note [Shown while it runs]: what is taken over or tried again has its row already."""
-    fresh = [held for held in batch if held.outcome.seen is None]
+    fresh = [held for held in batch if held.outcome.seen is None or held.outcome.seen[0] == Status.QUEUED]
     if not fresh:
         return None
     shown = [(held, _running(held, held.outcome)) for held in fresh]
@@ -85,5 +91,5 @@ def _running(held: HeldPoint, outcome: Outcome) -> Outcome:
     """Return the row of a point while its task, in another thread, fills in what it will have become."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
-    run.reason, run.error, run.result, run.finished_at = "", "", None, None
-    return Outcome(run, outcome.schedule, owner=outcome.owner)
+    run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None
+    return Outcome(run, outcome.schedule, outcome.seen, owner=outcome.owner, job=outcome.job)

@@ -1,6 +1,6 @@
 """Reads what is decided, what is open and what was recorded of late, always on the primary database."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -14,14 +14,24 @@ from ..models import Origin, Run, Schedule, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
 
-#: Written out as in the partial index of open rows: SQLite does not use it for a condition with parameters, and would
-#: read the whole history of a schedule instead.
-_OPEN_SQL = f"{Run._meta.db_table}.status IN ('queued', 'running', 'retrying')"
-_OPEN = RawSQL(_OPEN_SQL, [], output_field=BooleanField())  # noqa: S611 - no value of anybody's is in it
-_OPEN_OF_CHAIN = f" AND {_OPEN_SQL} AND NOT {Run._meta.db_table}.apart"
+# Written out as in the partial indexes: SQLite does not use these for a condition with parameters, and would read the
+# whole history instead.
+_TABLE = Run._meta.db_table
+#: As in the index of open rows of chains.
+_OPEN_OF_CHAIN = f" AND NOT {_TABLE}.apart AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
+#: As in the index by status.
+_NOT_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
+    f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField()
+)
 DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.init and field.name != "state")
 STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
 RUN = tuple(field.name for field in fields(RunRow))
+OPEN_STATUSES = (Status.QUEUED.value, Status.RUNNING.value, Status.RETRYING.value)
+_WAITING = (
+    "pk", "schedule_id", "schedule_name", "task", "queue", "generation", "due_at", "status", "origin", "created_at",
+    "priority", "token",
+)  # fmt: skip
+OF_JOBS = ("token", "backend", "call", "options", "unique_key", "expires_at")
 
 
 def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
@@ -55,14 +65,37 @@ def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
     return [RunRow(*row) for row in reader(Run, key, RUN, database()).read(keys, where)]
 
 
+def with_status(status: str) -> QuerySet[Run]:
+    """Return the rows with this status, which is not `succeeded`: by primary key they come out of an index."""
+    return Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, status=status)
+
+
 def open_apart() -> QuerySet[Run]:
-    """Return the runs apart from their chains that have no outcome yet, by an index of their own."""
-    return Run._base_manager.using(database()).filter(_OPEN, apart=True)
+    """Return the rows apart from chains that have no outcome yet: orders and jobs."""
+    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=True)
+    return rows.filter(status__in=OPEN_STATUSES)
+
+
+def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
+    """Yield pages of the rows apart from chains that have no outcome: orders and jobs. Each page is one short query."""
+    for status in OPEN_STATUSES:
+        rows, last = with_status(status).filter(apart=True), 0
+        if queues is not None:
+            rows = rows.filter(queue__in=queues)
+        while pks := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+            yield list(load_waiting(pks))
+            last = pks[-1]
+
+
+def load_waiting(pks: Collection[int]) -> list[RunRow]:
+    """Return what Redis is to hold of these open rows: not what they call, and not what became of them."""
+    rows = reader(Run, "id", _WAITING, database()).read(pks)
+    return [RunRow(**dict(zip(_WAITING, row, strict=True))) for row in rows]
 
 
 def open_chains() -> QuerySet[Run]:
-    """Return the rows of chains that have no outcome yet, by an index of their own."""
-    rows = Run._base_manager.using(database()).filter(_OPEN, apart=False)
+    """Return the rows of chains that have no outcome yet: few, by the index by status."""
+    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=False)
     return rows.filter(status__in=[Status.RUNNING, Status.RETRYING])
 
 
@@ -74,16 +107,16 @@ def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
     """Return the oldest due point without an outcome of each of these chains that has one."""
-    where = f"{_OPEN_OF_CHAIN} AND {Run._meta.db_table}.status <> '{Status.QUEUED.value}'"
+    where = f"{_OPEN_OF_CHAIN} AND {_TABLE}.status <> '{Status.QUEUED.value}'"
     rows = reader(Run, "schedule", ("schedule_id", "due_at"), database()).read(pks, where)
     return dict(sorted(((pk, due) for pk, due in rows), key=lambda row: row[1], reverse=True))
 
 
 def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
-    """Return the rows apart from their chains of these points, (schedule, due_at) each, that nobody has begun."""
+    """Return the rows apart from their chains of these points, (schedule, due_at) each, that no worker has begun."""
     pks, dues = zip(*points, strict=True)
-    rows = open_apart().filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE, status=Status.QUEUED)
-    return list(load_runs(rows.values_list("pk", flat=True)).values())
+    rows = Run._base_manager.using(database()).filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE)
+    return list(load_runs(rows.filter(apart=True, status=Status.QUEUED).values_list("pk", flat=True)).values())
 
 
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
@@ -92,7 +125,9 @@ def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
 
 
 def find(run: RunRow) -> RunRow | None:
-    """Return the row of a run's due point as it stands now."""
+    """Return the row of a run as it stands now; of a due point without one, that which has been written since."""
+    if run.pk:
+        return load_runs([run.pk]).get(run.pk)
     rows = Run._base_manager.using(database())
     key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
     pk = rows.filter(**key).values_list("pk", flat=True).first()

@@ -30,10 +30,9 @@ from .. import failpoints, ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
 from .compare import compare
-from .durable import put_back_jobs, put_jobs, waiting_pages
-from .pages import pages, parts
+from .pages import PAGE, pages, parts
 from .read import queues_of, read_settled
-from .runs import put_back
+from .runs import put_back, put_runs
 from .write import write_wanted
 
 logger = logging.getLogger("django_delayq.mirror")
@@ -136,17 +135,15 @@ def rebuild(broker: Broker, shards: Sequence[Shard]) -> bool:
 
 
 def walk(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Compare with Redis each schedule, run and durable job that the database wants there, and mend what differs.
+    """Compare with Redis each schedule and run that the database wants there, and mend what differs.
 
     Yields for each page how many schedules it had, and a line for each change. Leaves other members as they are.
     """
     for page in pages(queues_of()):
         yield len(page), compare(broker, dict(page), dry_run=dry_run)
         failpoints.reach("during_rebuild")
-    for runs in pages(ledger.open_apart()):
+    for runs in ledger.open_pages(PAGE):
         yield 0, put_back(broker, runs, dry_run=dry_run)
-    for jobs in waiting_pages(calls=False):
-        yield 0, put_back_jobs(broker, jobs, dry_run=dry_run)
 
 
 def _cut(broker: Broker, flushed: Sequence[Shard]) -> dict[str, Iterator[int]]:
@@ -167,7 +164,7 @@ def _cut(broker: Broker, flushed: Sequence[Shard]) -> dict[str, Iterator[int]]:
         found["due"] = _fill(broker, flushed, parts(due[:FIRST]))
     for at in starts:
         found[f"{at}-{at + size}"] = _fill(broker, flushed, pages(keys.filter(pk__gte=at, pk__lt=at + size)))
-    return found | {"runs": _fill_runs(broker, names), "jobs": _fill_jobs(broker, flushed, names)}
+    return found | {"runs": _fill_runs(broker, names)}
 
 
 def _fill(broker: Broker, flushed: Sequence[Shard], keys: Iterable[Sequence[int]]) -> Iterator[int]:
@@ -184,13 +181,6 @@ def _fill(broker: Broker, flushed: Sequence[Shard], keys: Iterable[Sequence[int]
 
 
 def _fill_runs(broker: Broker, queues: Sequence[str]) -> Iterator[int]:
-    for runs in pages(ledger.open_apart().filter(queue__in=queues)):
-        put_back(broker, runs)
-        yield 0
-
-
-def _fill_jobs(broker: Broker, flushed: Sequence[Shard], queues: Sequence[str]) -> Iterator[int]:
-    own = set(flushed)
-    for jobs in waiting_pages(queues):
-        put_jobs(broker, [job.as_new() for job in jobs if broker.shard_of(job.member, job.queue) in own])
+    for runs in ledger.open_pages(PAGE, queues):
+        put_runs(broker, runs)
         yield 0

@@ -19,10 +19,10 @@ from typing import Any
 from django.db import connections
 
 from .. import pings, tracing
-from ..broker import Broker, JobBroker, Shard
+from ..broker import Broker, Shard
 from ..exceptions import BrokerError
 from ..fields import utcnow
-from ..kinds import Held, Jobs, Points, Timeouts
+from ..kinds import Held, Points, Timeouts
 from . import spans
 from .claims import Claims
 from .controls import Controls
@@ -73,8 +73,7 @@ class Worker:
         self.timeouts = Timeouts(
             grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put, forget=forget_connections
         )
-        #: What it works on: the first kind's claims tell what is due of the others.
-        self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
+        self.kinds = (Points(self.broker, self.timeouts),)
         contexts = Contexts(traces=self.config.traces)
         self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
         self.trouble = Trouble(self.broker, self.shards)
@@ -96,7 +95,7 @@ class Worker:
             fail=self.fail,
             describe=self.describe,
         )
-        self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
+        self.claims = Claims(self.kinds[0], self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.kinds, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
         self.kinds[0].counted.since = utcnow()
@@ -232,7 +231,7 @@ class Worker:
             for shard in self.timers.turns(now) if self._room() > 0 else ():
                 if self._room() <= 0:
                     break
-                if not self.claims.claim(shard, self._room):
+                if not self.claims.claim(shard, self._room()):
                     return max(0.0, self.trouble.until - time.monotonic())
             empty = self.timers.look(now)
             if empty is not None:

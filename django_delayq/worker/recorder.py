@@ -97,10 +97,7 @@ class Recorder:
     def add(self, entries: Iterable[Held]) -> None:
         """Take what has an outcome, to be written and settled by `flush`."""
         for held in entries:
-            if held.stored:
-                self.waiting[held.kind].unrecorded.append(held)
-            else:
-                self.waiting[held.kind].unsettled.setdefault(held.shard, []).append(held)
+            self.waiting[held.kind].unrecorded.append(held)
 
     def settle(self, entries: Iterable[Held]) -> None:
         """Take what needs no record (any more), to be settled by `flush`."""

@@ -21,7 +21,7 @@ class Stops:
     """Reads requests, and has them followed; see `kinds/timeouts.py`, Note [Soft and hard timeouts]."""
 
     def __init__(
-        self, timeouts: Timeouts, *, read: Callable[[Collection[str]], Mapping[str, str]] = ledger.read_cancellations
+        self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_cancellations
     ) -> None:
         self._timeouts, self._read = timeouts, read
         self._backoff = Backoff()
