@@ -95,16 +95,7 @@ DELAYQ = {
 }
 TASKS = {
     "default": {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": ["default", "mail"]},
-    "durable": {
-        "BACKEND": "django_delayq.backend.DelayQBackend",
-        "QUEUES": ["default", "mail"],
-        "OPTIONS": {"durable": True},
-    },
-    "stored": {
-        "BACKEND": "django_delayq.backend.DelayQBackend",
-        "QUEUES": ["default", "mail"],
-        "OPTIONS": {"results": "database"},
-    },
+    "second": {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": ["default", "mail"]},
 }
 
 # Mail of worker processes becomes files in this folder.

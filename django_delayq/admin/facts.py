@@ -44,7 +44,7 @@ def told(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
         Schedule.objects.paused(), BulkAction.objects.open(), restarted(),
     )  # fmt: skip
-    schedules, jobs = page.address("changelist", model="schedule"), page.address("changelist", model="redisjob")
+    schedules, jobs = page.address("changelist", model="schedule"), f"{page.address('changelist', model='run')}?origin=job"
     found = (
         (often, "bad",
          ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),

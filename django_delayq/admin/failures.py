@@ -1,7 +1,6 @@
 """Failures: what failed of late, grouped by task and error, with what a person can do to all of a group. Asks first.
 
-Whoever may view runs may view it; running again and dismissing need what "Run now" does. What can be done to dead jobs
-is for `job_failures.py` to say.
+Whoever may view runs may view it; running again and dismissing need what "Run now" does.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ from django.utils.translation import gettext_lazy
 from .. import failures
 from ..failures import Failures, RunGroup
 from ..fields import utcnow
-from ..models import Dismissal, RedisJob, Run, Schedule
+from ..models import Dismissal, Run, Schedule
 from ..plain import plain
 from ..validators import read_key
 from . import failure_rows as shown
@@ -29,7 +28,6 @@ from . import paging
 from .actions import NAMES_SHOWN, ScheduleActions
 from .base import BaseAdmin
 from .bulk import ACTIONS, MOST_AT_ONCE
-from .job_failures import JobFailures, read_dead
 
 #: So many groups are on a page, and so many of dead jobs below.
 GROUPS_SHOWN = 25
@@ -116,7 +114,7 @@ class FailuresPage(BaseAdmin):
         ]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the groups, new ones first, then what failed last, and those of dead jobs to whoever may view jobs."""
+        """Show the groups, new ones first, then what failed last."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         asked = Asked.of(request)
@@ -132,7 +130,6 @@ class FailuresPage(BaseAdmin):
             new=sum(group.is_new for group in listed), places=self.places(request, "failures"),
             shows_dismissed=asked.dismissed, other=asked._replace(dismissed=not asked.dismissed).query,
             spans=[(asked._replace(span=name).query, each.label, name == asked.span) for name, each in SPANS.items()],
-            **self._dead(request),
         )  # fmt: skip
 
     def _rows(
@@ -152,20 +149,6 @@ class FailuresPage(BaseAdmin):
                 act = "take-back" if row["dismissed"] else "dismiss"
                 row[act.replace("-", "_")] = f"{self.address(act, group.digest)}{asked.query}"
         return rows
-
-    def _dead(self, request: HttpRequest) -> dict[str, Any]:
-        """Return what a template shows of dead jobs; nothing to whoever may not view jobs."""
-        jobs = self._jobs
-        if not jobs.has_view_permission(request):
-            return {}
-        dead = read_dead()
-        return {
-            "dead": dead,
-            "dead_rows": jobs.group_rows(request, dead.groups[:GROUPS_SHOWN]),
-            "dead_more": len(dead.groups) - GROUPS_SHOWN,
-            "dead_reason": dead.reason if jobs.has_change_permission(request) else "",
-            "dead_list": f"{self.address('changelist', model='redisjob')}?state=dead",
-        }
 
     def again_view(self, request: HttpRequest, digest: str) -> HttpResponse:
         """Ask (GET), or order one run of each schedule that was asked about (POST)."""
@@ -236,12 +219,6 @@ class FailuresPage(BaseAdmin):
     def _schedules(self) -> ScheduleActions:
         found = self.admin_site.get_model_admin(Schedule)
         assert isinstance(found, ScheduleActions)  # noqa: S101 - for mypy
-        return found
-
-    @property
-    def _jobs(self) -> JobFailures:
-        found = self.admin_site.get_model_admin(RedisJob)
-        assert isinstance(found, JobFailures)  # noqa: S101 - for mypy
         return found
 
     def _may_change(self, request: HttpRequest) -> HttpResponseRedirect:

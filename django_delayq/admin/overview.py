@@ -108,9 +108,7 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
         held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
-        dead = ledger.count_dead_each(conf.get_config().queues, facts.MOST_COUNTED + 1)
-        for jobs in redis.jobs if redis else ():
-            dead[jobs.queue] = dead.get(jobs.queue, 0) + jobs.dead
+        dead = ledger.count_failed_jobs(facts.MOST_COUNTED + 1)
         unknown = snapshot is not None and redis is None
         told = list(facts.told(self, request, held, sum(dead.values()), complete=not unknown))
         return self.page(
@@ -225,7 +223,7 @@ def _queues(
     for jobs in redis.jobs:
         shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
         waiting, due, leased = (sum(getattr(shard, name) for shard in shards) for name in ("members", "due", "leased"))
-        oldest = max([shard.oldest_due or 0.0 for shard in shards] + [jobs.oldest_ready or 0.0])
+        oldest = max(shard.oldest_due or 0.0 for shard in shards)
         ended = sum(
             number for kind in KINDS for name, number in outcomes(done.get((jobs.queue, kind), {})).items()
             if not name.startswith("skipped")
@@ -234,8 +232,7 @@ def _queues(
         rows.append((shown(jobs.queue), [
             (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
             (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
-            (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('running')}", jobs.running),
-            (f"{of_jobs}: {_('dead')}", facts.limited(dead[jobs.queue])),
+            (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('failed')}", facts.limited(dead[jobs.queue])),
             (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
             (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
         ]))  # fmt: skip

@@ -22,8 +22,13 @@ from .definitions import definition_of_run
 from .display import Html, instant
 from .failures import ErrorFilter, FailuresPage
 from .filters import RecentFilter, ScheduleFilter
-from .job_orders import STOP_NOTE
 from .origins import job_of
+
+
+STOP_NOTE = gettext_lazy(
+    "TaskCancelled is raised in the task within two seconds. It is recorded as failed and not tried again. Code that "
+    "waits outside of Python is not interrupted: after the grace it is recorded without it, and its process replaced."
+)
 
 
 @admin.register(Run)
@@ -101,7 +106,7 @@ class RunAdmin(FailuresPage):
             fieldsets.pop()  # the definition
         if getattr(obj, "said", None):
             fieldsets.insert(2, (gettext_lazy("Output"), {"fields": ("shown_output",)}))
-        if obj is not None and job_of(obj) and request.user.has_perm("django_delayq.view_redisjob"):
+        if obj is not None and job_of(obj):
             fieldsets.insert(1, (gettext_lazy("Handed over"), {"fields": ("shown_job",)}))
         return fieldsets
 
@@ -196,7 +201,7 @@ class RunAdmin(FailuresPage):
     @admin.display(description=gettext_lazy("job"))
     def shown_job(self, run: Run) -> Html:
         """Return a link to the job that the run was handed over as."""
-        url = self.address("change", job_of(run), model="redisjob")
+        url = self.address("change", job_of(run).partition("-")[0])
         return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, job_of(run))
 
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))

@@ -49,7 +49,7 @@ def look_now() -> Snapshot:
     for kind, subject in rows:
         if kind in BY_THE_DATABASE and subject:
             known.setdefault(kind, []).append(int(subject))
-    found = [*matters.of_problems(judge(snapshot)), *matters.of_dead_jobs(snapshot), *matters.of_schedules(known)]
+    found = [*matters.of_problems(judge(snapshot)), *matters.of_failed_jobs(), *matters.of_schedules(known)]
     is_known = _what_is_known(snapshot)
     now = utcnow()
     seen = {(each.kind, each.subject): each for each in reversed(found) if is_known(each.kind, each.queue)}

@@ -9,7 +9,7 @@ from .closing import close_abandoned, close_orphan
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
 from .horizon import lock_horizon
 from .instances import as_run, as_schedule
-from .jobs import add_jobs, cancel_job, find_job, move_job, retry_job, taken_by
+from .jobs import add_jobs, cancel_job, count_failed_jobs, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
 from .outcome import Outcome, Won, version_of
 from .outputs import prune_expired, prune_outputs
@@ -38,7 +38,7 @@ from .states import settle_state, write_states
 
 __all__ = [
     "BATCH", "LAST_KEY", "Batch", "HeldBack", "OldRun",
-    "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "cancel_job", "move_job", "retry_job", "taken_by", "prune_expired", "add_minute", "as_run", "as_schedule", "attempts_of",
+    "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "cancel_job", "count_failed_jobs", "move_job", "retry_job", "taken_by", "prune_expired", "add_minute", "as_run", "as_schedule", "attempts_of",
     "check_tables", "close_abandoned", "close_orphan", 
     "count_prunable", "count_up_to",
     "database", "find", "find_job", "find_prunable", "find_schedule", "find_values",

@@ -8,6 +8,7 @@ it finds the row locked, and comes back. Keys of one call are taken in their ord
 two keys in opposite order wait for each other, and the database ends one of them with an error.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -21,6 +22,7 @@ from ..models.locks import locked
 from ..rows import RunRow
 from .attempts import keep_former
 from .bulk import database, writer
+from .reading import with_status
 
 #: What `enqueue()` writes of a row; all other columns have their defaults.
 NEW_JOB = (
@@ -136,6 +138,15 @@ def retry_job(job: Run, now: datetime) -> bool:
 def taken_by(key: str) -> Run | None:
     """Return the job that has a unique key now."""
     return _jobs().filter(unique_key=key).first()
+
+
+def count_failed_jobs(most: int) -> Counter[str]:
+    """Count the jobs that have failed and are kept, by queue; of more than `most` the newest."""
+    counts: Counter[str] = Counter()
+    for status in (Status.FAILED, Status.LOST):
+        rows = with_status(status).filter(origin=Origin.JOB).order_by("-pk")
+        counts.update(rows.values_list("queue", flat=True)[:most])
+    return counts
 
 
 def find_expired(limit: int) -> list[int]:

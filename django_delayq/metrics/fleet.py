@@ -46,7 +46,7 @@ def told_of_all() -> bytes:
     if snapshot.comparison is not None and snapshot.comparison.drift is not None:
         said = "How far Redis differs from the database, in entries."
         gauges.put("drift_entries", said, snapshot.comparison.drift.total)
-    _put_dead(gauges, snapshot.redis)
+    _put_failed(gauges)
     if snapshot.load is not None:
         said = "Whether more falls due than the workers can do."
         gauges.put("overloaded", said, snapshot.load.overloaded)
@@ -71,35 +71,29 @@ def _put_queues(gauges: Gauges, redis: RedisView) -> None:
     gauges.put("workers", "Workers whose heartbeat is young enough.", len(live))
     for queue in conf.get_config().queues:
         shards = [shard for shard in redis.shards if shard.queue == queue]
-        jobs = [each for each in redis.jobs if each.queue == queue]
-        _put_kind(gauges, "points", queue, [(each.due, each.oldest_due, each.leased, each.members) for each in shards])
-        _put_kind(gauges, "jobs", queue, [(each.ready, each.oldest_ready, each.running, each.waiting) for each in jobs])
+        _put_waiting(gauges, queue, [(each.due, each.oldest_due, each.leased, each.members) for each in shards])
         serving = sum(queue in worker.queues for worker in live)
         gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
         missing = sum(shard.epoch != "built" for shard in shards)
         gauges.put("shards_not_built", "Shards whose index was flushed and is not rebuilt yet.", missing, queue=queue)
 
 
-def _put_kind(gauges: Gauges, kind: str, queue: str, shards: list[tuple[int, float | None, int, int]]) -> None:
+def _put_waiting(gauges: Gauges, queue: str, shards: list[tuple[int, float | None, int, int]]) -> None:
     """Take of each shard how many are due, for how long the first has been, how many are leased, how many wait."""
     due, oldest, leased, waiting = zip(*shards, strict=True) if shards else ((), (), (), ())
-    gauges.put("queue_depth", "What is due and waits for a worker.", sum(due), kind=kind, queue=queue)
+    gauges.put("queue_depth", "What is due and waits for a worker.", sum(due), queue=queue)
     said = "For how long the first of what is due has waited for a worker."
-    gauges.put("queue_oldest_seconds", said, max((each or 0.0 for each in oldest), default=0.0), kind=kind, queue=queue)
-    gauges.put("queue_leases", "What workers have claimed and not given back.", sum(leased), kind=kind, queue=queue)
+    gauges.put("queue_oldest_seconds", said, max((each or 0.0 for each in oldest), default=0.0), queue=queue)
+    gauges.put("queue_leases", "What workers have claimed and not given back.", sum(leased), queue=queue)
     said = "What waits for its time: the schedules' next points, and jobs."
-    gauges.put("queue_scheduled", said, sum(waiting), kind=kind, queue=queue)
+    gauges.put("queue_scheduled", said, sum(waiting), queue=queue)
 
 
-def _put_dead(gauges: Gauges, redis: RedisView | None) -> None:
-    """Durable jobs are dead in the database, others in Redis."""
-    said = "Jobs whose last attempt failed, kept to be looked at."
+def _put_failed(gauges: Gauges) -> None:
+    counts = _asked(partial(ledger.count_failed_jobs, MOST_COUNTED))
     for queue in conf.get_config().queues:
-        for jobs in redis.jobs if redis is not None else ():
-            if jobs.queue == queue:
-                gauges.put("dead_jobs", said, jobs.dead, queue=queue, store="redis")
-        durable = _asked(partial(ledger.count_dead, (queue,), MOST_COUNTED))
-        gauges.put("dead_jobs", said, durable, queue=queue, store="database")
+        number = None if counts is None else counts[queue]
+        gauges.put("failed_jobs", "Jobs that have failed, kept to be looked at.", number, queue=queue)
 
 
 def _put_hour(gauges: Gauges, counts: Counts) -> None:

@@ -3,6 +3,7 @@
 from .drift import MOST_COMPARED, Drift, drift
 from .fast import follow_after_commit, mirror_after_commit, put_after_commit, put_now, read_entries, sweep_after_commit
 from .layout import check_layout, fingerprint, moving, standing_shards
+from .missed import last_key, put_missed
 from .pages import PAGE
 from .read import note_parked
 from .rebuild import rebuild
@@ -14,7 +15,7 @@ from .write import sync
 
 __all__ = [
     "FULL_SECONDS", "follow_after_commit", "forget_run", "move_run", "MOST_COMPARED", "PAGE", "Drift", "Report", "adopt", "check_layout", "delta_sweep", "drift",
-    "fingerprint", "full_sweep", "mirror_after_commit", "moving", "note_parked",
+    "fingerprint", "last_key", "put_missed", "full_sweep", "mirror_after_commit", "moving", "note_parked",
     "put_after_commit", "put_now", "put_runs", "read_entries", "rebuild", "reshard", "standing_shards",
     "sweep_after_commit", "sweep_in_turn", "sweep_now", "sync", "under_way",
 ]  # fmt: skip

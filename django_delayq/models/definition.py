@@ -13,7 +13,7 @@ from ..annotations import misfits
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
-from ..jobs.aliases import alias_of_rows
+from ..jobs.aliases import first_alias
 from ..jobs.callbacks import NAMES as CALLBACKS
 from ..outgoing import find_refusal
 from ..timing import Recurrence
@@ -234,7 +234,7 @@ def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
         except (UnknownTask, InvalidArguments) as error:
             yield field, str(error)
         else:
-            if not alias_of_rows():
+            if not first_alias():
                 yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."
 
 

@@ -13,7 +13,7 @@ from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Prob
 
 KEYS = (
     "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
-    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
+    "database", "schedules", "load", "last_hour", "open_runs", "failed_jobs", "capped",
     "pruned", "held_back", "unknown_tasks", "late", "unnamed",
 )  # fmt: skip
 
@@ -70,7 +70,7 @@ def _database_values(database: DatabaseView) -> dict[str, Any]:
         "schedules": {name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()},
         "database": {"alias": database.alias, "vendor": database.vendor},
         "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
-        "dead_durable_jobs": _least(database.dead_jobs),
+        "failed_jobs": _least(database.failed_jobs),
     }
 
 
@@ -93,7 +93,7 @@ def _capped(snapshot: Snapshot) -> Iterator[str]:
         counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
         for name in ("parked", "failing", "refused"):
             counts[f"schedules.{name}"] = getattr(getattr(database, name), "count", None)
-        counts["dead_durable_jobs"] = database.dead_jobs
+        counts["failed_jobs"] = database.failed_jobs
     for name, count in counts.items():
         if (count or 0) > MOST_COUNTED:
             yield name

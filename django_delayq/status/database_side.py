@@ -11,7 +11,7 @@ from .. import chain, conf, handover, ledger, mirror, pruning, registry
 from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
-from ..models import Condition, Schedule, ScheduleState, Tombstone
+from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
 from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
@@ -44,7 +44,7 @@ def count_all(view: DatabaseView) -> None:
     view.open_runs = _open_runs()
     view.parked = _enabled(states.filter(condition=Condition.PARKED))
     view.refused = _refused()
-    view.dead_jobs = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
+    view.failed_jobs = sum(ledger.count_failed_jobs(MOST_COUNTED + 1).values())
 
 
 def _enabled(states: QuerySet[Any]) -> Named:
@@ -152,12 +152,14 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     Raises:
         DatabaseError: The database does not answer.
     """
-    open_jobs, apart = ledger.open_jobs(), ledger.open_apart()
+    apart = ledger.open_apart()
+    open_jobs = apart.filter(origin=Origin.JOB)
     schedules, nothing = Schedule.objects.using(ledger.database()), Value("", output_field=CharField())
     if used is None:
         used = schedules.used(MOST_UNKNOWN, "queue")["queue"]
-    old = open_jobs.filter(enqueued_at__lt=utcnow() - STALE).order_by("pk").values_list("queue", "task", "backend")
-    rows = ledger.find_values(MOST_UNKNOWN, old, apart.order_by("pk").values_list("queue", nothing, nothing))
+    old = open_jobs.filter(created_at__lt=utcnow() - STALE).order_by("pk").values_list("queue", "task", "backend")
+    ordered = apart.exclude(origin=Origin.JOB).order_by("pk").values_list("queue", nothing, nothing)
+    rows = ledger.find_values(MOST_UNKNOWN, old, ordered)
     names = {
         "queue": {*used, *(queue for queue, _, _ in rows)} - set(conf.get_config().queues),
         "task": {task for _, task, _ in rows if task and registry.find_task(task) is None},
@@ -167,7 +169,7 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     for kind, name in [(kind, name) for kind, each in names.items() for name in sorted(each)]:
         naming: list[QuerySet[Any]] = [open_jobs.filter(**{kind: name})]
         if kind == "queue":
-            naming += schedules.filter(queue=name, enabled=True), apart.filter(queue=name)
+            naming += schedules.filter(queue=name, enabled=True), apart.filter(queue=name).exclude(origin=Origin.JOB)
         found.append(Unnamed(kind, name, *ledger.count_up_to(MOST_COUNTED, *naming)))
     return found
 

@@ -202,18 +202,6 @@ def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Ite
             members,
         )
         yield Problem("no_worker", text % {"queue": queue, "count": members}, queue=queue)
-    for jobs in redis.jobs:
-        if jobs.queue == queue and (jobs.oldest_ready or 0.0) > max_lag:
-            count = jobs.waiting + jobs.ready + jobs.running
-            text = ngettext(
-                "No live worker serves queue %(queue)s, in which a job has been ready for %(span)s; it has %(count)d "
-                "job in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
-                "No live worker serves queue %(queue)s, in which a job has been ready for %(span)s; it has %(count)d "
-                "jobs in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
-                count,
-            )
-            values = {"queue": queue, "span": format_span(jobs.oldest_ready or 0.0), "count": count}
-            yield Problem("jobs_without_worker", text % values, queue=queue)
 
 
 def _overload(load: Load | None) -> Iterator[Problem]:
@@ -237,15 +225,6 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             compared.stale_edits,
         )
         yield Problem("stale_edits", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
-    if compared.drift is not None and compared.drift.jobs:
-        text = ngettext(
-            "%(count)d durable job is not in Redis, although it is older than 30 s; a worker puts it there within "
-            "seconds. Start one or look at its log, or run: manage.py delayq_sync",
-            "%(count)d durable jobs are not in Redis, although they are older than 30 s; a worker puts them there "
-            "within seconds. Start one or look at its log, or run: manage.py delayq_sync",
-            compared.drift.jobs,
-        )
-        yield Problem("stale_jobs", text % {"count": compared.drift.jobs})
     count = compared.excess(redis)
     if count:
         text = ngettext(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..broker import Broker, JobBroker, JobStats, Shard, Stats
+from ..broker import Broker, Shard, Stats
 from .snapshot import JobsView, RedisView, ServerView, ShardView, WorkerView
 
 
@@ -16,14 +16,13 @@ def read_redis(broker: Broker, *, server: bool) -> RedisView:
     """
     shards = broker.shards()
     stats = broker.stats(shards)
-    jobs = JobBroker(broker).stats(shards)
     now_ms = stats[0].now_ms
     workers = [_worker(name, beat_ms, text, now_ms) for name, (beat_ms, text) in broker.workers().items()]
     return RedisView(
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
         shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
         servers=tuple(map(_server, broker.info("default"))) if server else None,
-        jobs=tuple(_jobs(shards, jobs)),
+        jobs=tuple(_jobs(shards, stats)),
     )
 
 
@@ -61,14 +60,12 @@ def _shard_view(shard: Shard, stats: Stats) -> ShardView:
     return ShardView(shard.queue, shard.number, stats.members, stats.due, stats.leased, waiting, epoch)
 
 
-def _jobs(shards: Sequence[Shard], stats: Sequence[JobStats]) -> Iterator[JobsView]:
-    queues: dict[str, list[JobStats]] = {}
+def _jobs(shards: Sequence[Shard], stats: Sequence[Stats]) -> Iterator[JobsView]:
+    queues: dict[str, list[Stats]] = {}
     for shard, found in zip(shards, stats, strict=True):
         queues.setdefault(shard.queue, []).append(found)
     for queue, each in queues.items():
-        late = [shard.overdue_ms / 1000 for shard in each if shard.overdue_ms is not None]
-        waiting, ready, running, dead = map(sum, zip(*(shard.counts for shard in each), strict=True))
-        yield JobsView(queue, waiting, ready, running, dead, max(late, default=None))
+        yield JobsView(queue, sum(it.jobs - it.jobs_due for it in each), sum(it.jobs_due for it in each))
 
 
 def _server(info: Mapping[str, Any]) -> ServerView:

@@ -42,7 +42,7 @@ def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
     if snapshot.redis is not None:
         lines += _table(["Workers", "queues", "heartbeat", "up", "running", "held"], _workers(snapshot.redis.workers))
         lines += _table(["Shards", "members", "due", "leased", "oldest due", "epoch"], _shards(snapshot.redis.shards))
-        lines += _table(["Jobs", "waiting", "ready", "running", "dead", "oldest ready"], _jobs(snapshot.redis.jobs))
+        lines += _table(["Jobs", "waiting", "ready"], _jobs(snapshot.redis.jobs))
     if snapshot.last_hour:
         lines += _table(["Last hour", "kind", "p50", "p95", "p99", "ended"], _counted(snapshot.last_hour))
         if snapshot.redis is None:
@@ -97,8 +97,8 @@ def _counts(database: DatabaseView, in_redis: str) -> Iterator[tuple[str, str]]:
         "Open runs",
         NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items()),
     )
-    if database.dead_jobs:
-        yield "Dead jobs", f"{_number(database.dead_jobs)} in the database; those in Redis {in_redis}"
+    if database.failed_jobs:
+        yield "Failed jobs", _number(database.failed_jobs)
 
 
 def _server(server: ServerView) -> str:
@@ -124,7 +124,6 @@ def _drift(drift: Drift) -> str:
     parts = {
         "edits not mirrored": drift.unmirrored, "deletions not mirrored": drift.tombstones, "missing": drift.missing,
         "left over": drift.ghosts, "torn": drift.torn, "shards not built": drift.unbuilt,
-        "jobs not mirrored": drift.jobs, "jobs missing": drift.missing_jobs,
     }  # fmt: skip
     shown = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
     text = f"{drift.total} ({shown})" if shown else "0"
@@ -199,10 +198,8 @@ def _worst_first(shard: ShardView) -> tuple[bool, bool, float, str, int]:
 
 def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
     for jobs in queues:
-        counts = (jobs.waiting, jobs.ready, jobs.running, jobs.dead)
-        if any(counts):
-            oldest = "-" if jobs.oldest_ready is None else f"{_span(jobs.oldest_ready)} ago"
-            yield [jobs.queue, *map(str, counts), oldest]
+        if jobs.waiting or jobs.ready:
+            yield [jobs.queue, str(jobs.waiting), str(jobs.ready)]
 
 
 def _counted(counts: Counts) -> Iterator[list[str]]:

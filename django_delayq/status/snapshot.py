@@ -71,18 +71,14 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class JobsView:
-    """The jobs of one queue. `oldest_ready` is how long the next one of those that could run waits for a worker.
+    """The jobs and backfilled points of one queue.
 
-    `waiting` are those that wait for a time or a retry, `ready` those that wait for their turn. Which of the waiting
-    ones have come due is only looked at when a worker claims.
+    `waiting` are those that wait for a time, for another attempt or for the end of a lease, `ready` those that are due.
     """
 
     queue: str
     waiting: int
     ready: int
-    running: int
-    dead: int
-    oldest_ready: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +145,8 @@ class Unnamed(NamedTuple):
 class DatabaseView:
     """What the database knows. A count is None where it was not counted in time.
 
-    `refused` are the schedules whose TASKS backend is unknown or does not take the task. `dead_jobs` are durable ones
-    of the queues of the settings. No count is more than MOST_COUNTED + 1.
+    `refused` are the schedules whose TASKS backend is unknown or does not take the task. `failed_jobs` are those
+    that are kept. No count is more than MOST_COUNTED + 1.
     """
 
     alias: str
@@ -159,7 +155,7 @@ class DatabaseView:
     failing: Named | None = None
     refused: Named | None = None
     open_runs: dict[str, int] | None = None
-    dead_jobs: int | None = None
+    failed_jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +182,7 @@ class Comparison:
         if drift is None or drift.unbuilt:
             return 0
         leased = sum(shard.leased for shard in redis.shards)
-        return max(0, drift.missing + drift.ghosts + drift.torn - leased) + drift.missing_jobs
+        return max(0, drift.missing + drift.ghosts + drift.torn - leased)
 
 
 @dataclass(slots=True)

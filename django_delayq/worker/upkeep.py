@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
 from .. import alerts, bulk_actions, ledger, minutes, mirror, pruning, tracing
-from ..broker import Broker, JobBroker, Shard, probe
+from ..broker import Broker, Shard, probe
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
 from ..redaction import redact_text
 from .trouble import Backoff, forget_frames, repair
@@ -100,7 +100,6 @@ class Upkeep:
         ledger.check_tables()
         mirror.check_layout(self.broker)
         self._build()
-        JobBroker(self.broker).counts(self.shards)  # raises where a key of jobs is damaged
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
             mirror.sweep_in_turn(self.broker)
