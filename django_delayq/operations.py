@@ -106,7 +106,7 @@ def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
         with transaction.atomic(using=using):
             found = list(rows.filter(wanted, pk__gt=last, pk__lte=end).only("task", "call"))
             for row in found:
-                if row.task == old:  # the first is the call's own: what stands before it, of a trace, holds no such text
+                if row.task == old:  # the first is the call's own: a trace, which stands before it, holds no such text
                     row.task, row.call = new, row.call.replace(before, after, 1)
                 head, mark, tail = row.call.rpartition(',"enqueued":')  # behind all that is somebody's own text
                 for was, now in options:

@@ -32,7 +32,7 @@ def job_of(run: Run) -> str:
 def run_of(seen: SeenJob) -> Run | None:
     """Return the run that handed a job over, None where none is found.
 
-    No job says where it comes from, as older workers could not read that. So runs are looked for of the schedules that
+    No job says where it comes from. So runs are looked for of the schedules that
     hand this task over to this backend now, shortly before the job was enqueued: not one that came due long before.
     """
     call, enqueued = seen.call, known_ms(None if seen.call is None else seen.call.enqueued)

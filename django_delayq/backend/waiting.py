@@ -4,11 +4,11 @@ Note [Told, and looked for]
 Whoever waits first says so here (`Listener.join`), then in Redis, in one script that also says whether the job is still
 there (`job_watch.lua`), and reads the result only where it is not, or once its end was told. The listener looks after
 all that wait each time that its subscription is confirmed: so whoever came before that is looked after then, and
-whoever came later is told. Between two looks it waits for messages. A message may be lost all the same: with a
-connection, a failover, a worker of a version that tells nobody. So the same script asks for all of them every
-LOOK_SECONDS, a round trip for any number of waits, which also keeps their names in Redis. The database is asked only
-where Redis says that a job is not there, and each time by the one who waits: for a durable one that is not put there
-yet, or was flushed, that is every LOOK_SECONDS too.
+whoever came later is told. Between two looks it waits for messages. A message may be lost all the same, with a
+connection or a failover. So the same script asks for all of them every LOOK_SECONDS, a round trip for any number of
+waits, which also keeps their names in Redis. The database is asked only where Redis says that a job is not there, and
+each time by the one who waits: for a durable one that is not put there yet, or was flushed, that is every LOOK_SECONDS
+too.
 """
 
 import asyncio

@@ -50,7 +50,7 @@ def attempts_of(state: State) -> list[Attempt]:
 
 
 def _times(state: State, ended: int | None) -> list[Span]:
-    """Return the noted times, and those of attempts without: of the last one, and of others of an older version."""
+    """Return the noted times, and those of attempts without: of the last one, and of others of which none are known."""
     missing = len(state.workers) - sum(not span.lost for span in state.times)
     if missing < 1:
         return list(state.times)

@@ -3,22 +3,17 @@
 The second line never changes, so that it is encoded once. All instants are ms since the epoch.
 
 Note [Traced]
-In which trace a job was enqueued (`tracing.py`) stands in the call's line as first `args`, before the real ones, for
-the reason of Note [Signed for a queue]: workers of any version read the same call, and sign the line anew as it is.
+In which trace a job was enqueued (`tracing.py`) stands in the call's line as its first key, so that it is found without
+reading the rest.
 
 Note [Signed for a queue]
 Whoever can write to Redis shall not choose which workers execute a job. So the text that is signed begins with the
-prefix and the queue that it is for. They stand in the call's line as a first `backend`, before the real one: where JSON
-names a key twice, Python takes the last. So workers of before this rule, which refuse a key that they do not know, read
-the same call, and what they sign anew still begins like this. The shard is no part of it, as a job moves where their
-number changes. A line in the database says nothing of it: there the row has the queue.
-What was signed before the rule does not say its queue. It counts while ACCEPT_JOBS_WITHOUT_QUEUE lets it.
+prefix and the queue that it is for. The shard is no part of it, as a job moves where their number changes. A line in
+the database says nothing of it: there the row has the queue.
 
 Note [Past]
-When its attempts began and ended, and what they were before the job was revived, stands in the state's line as a first
-`value`, before the real one, for the same reason: workers of before it read the same state. They leave it out of what
-they sign anew, so that there may be more errors than times. Most jobs succeed at once and have no past: their lines are
-as they were, and are read as they were.
+When its attempts began and ended, and what they were before the job was revived, stands in the state's line. Most jobs
+succeed at once and have no past.
 """
 
 import json
@@ -40,11 +35,9 @@ IN_DATABASE = "row"
 TOO_LARGE = f"{ResultTooLarge.__module__}.{ResultTooLarge.__qualname__}"
 
 #: How a line begins that says for which queue it is. See Note [Signed for a queue].
-_MARK = '{"backend":"'
+_MARK = '{"for":"'
 #: How a line begins that says in which trace it was enqueued. See Note [Traced].
-_TRACED = '{"args":{'
-#: How a line begins that tells of earlier attempts. See Note [Past].
-_PAST = '{"value":{"times":'
+_TRACED = '{"trace":{'
 #: What stands in every line of a state, in this order.
 _STATE = ("status", "started", "attempted", "finished", "workers", "value")
 _state_values = attrgetter(*_STATE)
@@ -111,7 +104,7 @@ class State:
     def left_out(self) -> str:
         """Why the value of a job that has succeeded is not kept, '' where it is.
 
-        The note is one error more than attempts can have failed. It stands there because all versions read it there.
+        The note is one error more than attempts can have failed.
         """
         if self.status != "SUCCESSFUL" or len(self.errors) < max(1, len(self.workers)):
             return ""
@@ -181,7 +174,7 @@ def bare(line: str) -> str:
 
 def with_trace(line: str, carried: Mapping[str, str]) -> str:
     """Return the line of a call with what is carried of a trace. See Note [Traced]."""
-    return f'{{"args":{_dumps(carried)},{line[1:]}' if carried else line
+    return f'{{"trace":{_dumps(carried)},{line[1:]}' if carried else line
 
 
 def trace_of(line: str) -> dict[str, str]:
@@ -209,17 +202,15 @@ def encode_state(state: State) -> str:
     values = dict(zip(_STATE, _state_values(state), strict=True))
     if state.errors:
         values["errors"] = state.errors
-    text = _dumps(values)
-    if not (state.times or state.earlier):
-        return text
-    times = [span if span.lost else span[:2] for span in state.times]
-    return f'{_PAST}{_dumps(times)},"earlier":{_dumps(history.to_json(state.earlier))}}},{text[1:]}'
+    if state.times or state.earlier:
+        times = [span if span.lost else span[:2] for span in state.times]
+        values["past"] = {"times": times, "earlier": history.to_json(state.earlier)}
+    return _dumps(values)
 
 
-def _read_past(state: State, line: str) -> None:
+def _read_past(state: State, past: Any) -> None:
     """Take the past from the line of a state, as far as it can be read: no job waits for its sake. See Note [Past]."""
-    past, _ = _first_value(line, line.index(":") + 1)
-    times = past["times"]
+    times = past.get("times")
     state.times = [_span(*span[:3]) for span in times if isinstance(span, list)] if isinstance(times, list) else ()
     state.earlier = history.from_json(past.get("earlier"))
 
@@ -233,22 +224,16 @@ def decode(queue: str, member: str, payload: str) -> tuple[str, Call, State]:
 
     Raises:
         ForgedJob: The text is not ours, or of another queue or prefix.
-        UnreadableJob: It is ours, but of a version that this code does not know.
+        UnreadableJob: It is ours, but damaged, or of a later version.
     """
     signature, _, text = payload.partition("\n")
     verify(member, text, signature)
     config = conf.get_config()
-    if text.startswith(_MARK):
-        if not text.startswith(_mark(config.prefix, queue)):
-            signed_for = text[len(_MARK) :].partition('"')[0]
-            raise ForgedJob(
-                f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
-                f"{config.prefix}:{queue}."
-            )
-    elif not config.accept_jobs_without_queue:
+    if not text.startswith(_mark(config.prefix, queue)):
+        signed_for = text.removeprefix(_MARK).partition('"')[0]
         raise ForgedJob(
-            f"The text of the job {member!r} does not say its queue: an older version signed it. Where that is no "
-            "surprise, set DELAYQ['ACCEPT_JOBS_WITHOUT_QUEUE'] to True."
+            f"The text of the job {member!r} is signed for the queue {signed_for!r}, but stands in "
+            f"{config.prefix}:{queue}."
         )
     line, _, rest = text.partition("\n")
     line = bare(line)
@@ -259,11 +244,13 @@ def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:
     """Return the call and the state of a job from their lines, wherever they stood.
 
     Raises:
-        UnreadableJob: They are of a version that this code does not know, or damaged.
+        UnreadableJob: They are damaged, or of a later version.
     """
     try:
-        call = Call(**json.loads(line))
-    except (ValueError, TypeError, RecursionError) as error:
+        values = json.loads(line)
+        values.pop("trace", None)
+        call = Call(**values)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(member, error) from error
     return call, decode_state(member, rest)
 
@@ -271,11 +258,13 @@ def decode_lines(member: str, line: str, rest: str) -> tuple[Call, State]:
 def decode_state(member: str, rest: str) -> State:
     """Return the state of a job from its line alone. Raises what `decode_lines` does."""
     try:
-        state = State(**json.loads(rest)) if rest else State()
+        values = json.loads(rest) if rest else {}
+        past = values.pop("past", None)
+        state = State(**values)
         state.errors = [(str(path), str(trace)) for path, trace in state.errors]
-        if rest.startswith(_PAST):
-            _read_past(state, rest)
-    except (ValueError, TypeError, RecursionError) as error:
+        if past is not None:
+            _read_past(state, past)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(member, error) from error
     return state
 

@@ -1,9 +1,5 @@
 """Makes Redis agree with the database: at once after a commit where it can, by sweeps where it could not."""
 
-import importlib
-import warnings
-from typing import Any
-
 from .drift import MOST_COMPARED, Drift, drift
 from .fast import enqueue_after_commit, mirror_after_commit, put_after_commit, put_now, read_entries, sweep_after_commit
 from .layout import check_layout, fingerprint, moving, standing_shards
@@ -22,11 +18,3 @@ __all__ = [
     "put_after_commit", "put_now", "read_entries", "rebuild", "reshard", "standing_shards",
     "sweep_after_commit", "sweep_in_turn", "sweep_now", "sync", "under_way",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Return what stood here before `orders` was a module of its own."""
-    if name not in ("backfill", "plan_backfill", "run_now"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"django_delayq.mirror.{name} is django_delayq.orders.{name} now.", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module("django_delayq.orders"), name)

@@ -11,8 +11,8 @@ from .run import Run
 class Output(PrimaryModel):
     """The last of what one attempt at a run or a durable job has said, without secrets. Goes with that row.
 
-    Without a constraint in the database: neither workers of a version that knows no outputs nor SQL that deletes runs
-    may be refused for its sake. What that leaves a full sweep deletes.
+    Without a constraint in the database: SQL that deletes runs is not refused for its sake. What that leaves a full
+    sweep deletes.
     """
 
     run = models.ForeignKey(

@@ -179,7 +179,7 @@ def test_it_renames_there_and_back_and_the_sweep_mirrors_it(alias, broker, monke
     controls.pause(task=OLD)
     results = [former.using(backend="durable").enqueue(number, b=5) for number in range(3)]
     row, like = Job.objects.first(), f'{{"task":"{OLD}","args":[1]}}'  # an argument that looks like a call, and a trace
-    Job.objects.filter(pk=row.pk).update(call='{"args":{"t":"x"},' + row.call[1:].replace('"b":5', f'"b":{like}'))
+    Job.objects.filter(pk=row.pk).update(call='{"trace":{"t":"x"},' + row.call[1:].replace('"b":5', f'"b":{like}'))
     before = dict(Schedule.objects.values_list("pk", "generation"))
 
     migrate(RenameTask(OLD, NEW))
