@@ -2,10 +2,9 @@
 
 Note [Renaming in a migration]
 A migration sees the models of its state, which may be those of the first migration: what is touched has been there
-since then. It sends no signal and asks no Redis, which need not be
-there: schedules get a new generation, by which the sweep of any worker mirrors them within seconds, or the next worker
-that starts. Rows are found anew for each batch, so that it can be run again after an interruption; for several
-transactions the migration has `atomic = False`.
+since then. It sends no signal and asks no Redis, which need not be there: schedules get a new generation, by which the
+sweep of any worker mirrors them within seconds, or the next worker that starts. Rows are found anew for each batch, so
+that it can be run again after an interruption; for several transactions the migration has `atomic = False`.
 
 Rows of jobs hold the call unsigned, and it is renamed there, for what is rebuilt or revived from them. What waits in
 Redis is signed, and a migration that could sign it would have to find it while workers take it: it keeps the old name,
