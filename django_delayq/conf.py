@@ -83,7 +83,6 @@ class Config:
     #: By outcome where it is a mapping; None and what it does not name is kept for ever.
     history_days: int | Mapping[str, int | None] | None = _setting(None, rules.HISTORY)
     sync_after_migrate: bool = _setting(False, rules.BOOLEAN)
-    accept_jobs_without_queue: bool = _setting(True, rules.BOOLEAN)
     #: Whoever has it may read the metrics of the web view; empty: nobody.
     metrics_token: str = field(default="", repr=False, metadata={"rule": rules.TOKEN})
     traces: bool = _setting(False, rules.TRACES)

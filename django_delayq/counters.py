@@ -32,7 +32,7 @@ Tally = dict[str, int]
 
 #: What a histogram's buckets are called: with their bounds, so that other bounds can stand beside them one day.
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
-#: And what their sums are called; who has counted before there were sums has none.
+#: And what their sums are called.
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
 #: What became of an outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"

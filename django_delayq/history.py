@@ -80,7 +80,7 @@ def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any) -> list[Attempt]:
-    """Return the attempts of such JSON. What is none, or of a version that writes others, is left out."""
+    """Return the attempts of such JSON. What is none is left out."""
     found = [_read(item) for item in value] if isinstance(value, list) else []
     return [attempt for attempt in found if attempt is not None]
 

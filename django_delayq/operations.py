@@ -1,11 +1,10 @@
 """What a project puts into its own migrations.
 
 Note [Renaming in a migration]
-A migration sees historical models, and maybe tables older than this code; so only columns that were always there are
-touched, and a model that the state does not know is left alone. It sends no signal and asks no Redis, which need not be
-there: schedules get a new generation, by which the sweep of any worker mirrors them within seconds, or the next worker
-that starts. Rows are found anew for each batch, so that it can be run again after an interruption; for several
-transactions the migration has `atomic = False`.
+A migration sees the models of its state, which may be those of the first migration: what is touched has been there
+since then. It sends no signal and asks no Redis, which need not be there: schedules get a new generation, by which the
+sweep of any worker mirrors them within seconds, or the next worker that starts. Rows are found anew for each batch, so
+that it can be run again after an interruption; for several transactions the migration has `atomic = False`.
 
 Rows of jobs hold the call unsigned, and it is renamed there, for what is rebuilt or revived from them. What waits in
 Redis is signed, and a migration that could sign it would have to find it while workers take it: it keeps the old name,
@@ -76,31 +75,24 @@ class RenameTask(Operation):
 
 
 def _rename(using: str, state: ProjectState, old: str, new: str) -> None:
-    models: dict[str, Any] = {
-        name: state.apps.get_model(APP, name)
-        for name in ("schedule", "declaration", "control", "job")
-        if (APP, name) in state.models
-    }
-    if "schedule" not in models:
+    if (APP, "schedule") not in state.models:
         raise ValueError(
-            f'RenameTask needs the tables of django_delayq: add ("{APP}", "0017_output"), or a later one, to the '
+            f'RenameTask needs the tables of django_delayq: add ("{APP}", "0001_initial"), or a later one, to the '
             "dependencies of the migration that has it."
         )
-    if not router.allow_migrate_model(using, models["schedule"]):
+    schedule: Any = state.apps.get_model(APP, "schedule")
+    if not router.allow_migrate_model(using, schedule):
         return
-    while pks := list(_rows(models["schedule"], using).filter(task=old).values_list("pk", flat=True)[:BATCH]):
-        rows = _rows(models["schedule"], using).filter(pk__in=pks, task=old)
+    while pks := list(_rows(schedule, using).filter(task=old).values_list("pk", flat=True)[:BATCH]):
+        rows = _rows(schedule, using).filter(pk__in=pks, task=old)
         rows.update(task=new, generation=next_generation(), updated_at=utcnow())
     for field in CALLBACKS:
-        if any(known.name == field for known in models["schedule"]._meta.fields):
-            _rows(models["schedule"], using).filter(**{field: old}).update(**{field: new})
+        _rows(schedule, using).filter(**{field: old}).update(**{field: new})
     for name, column, lookup in (("declaration", "key", {}), ("control", "name", {"kind": "task"})):
-        if name in models:
-            rows = _rows(models[name], using)
-            if not rows.filter(**lookup, **{column: new}).exists():
-                rows.filter(**lookup, **{column: old}).update(**{column: new})
-    if "job" in models:
-        _rename_jobs(models["job"], using, old, new)
+        rows = _rows(state.apps.get_model(APP, name), using)
+        if not rows.filter(**lookup, **{column: new}).exists():
+            rows.filter(**lookup, **{column: old}).update(**{column: new})
+    _rename_jobs(state.apps.get_model(APP, "job"), using, old, new)
 
 
 def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
@@ -113,9 +105,7 @@ def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
         with transaction.atomic(using=using):
             found = list(rows.filter(wanted, pk__gt=last, pk__lte=end).only("task", "call"))
             for row in found:
-                if (
-                    row.task == old
-                ):  # the first is the call's own: what stands before it, of a trace, holds no such text
+                if row.task == old:  # the first is the call's own: a trace, which stands before it, holds no such text
                     row.task, row.call = new, row.call.replace(before, after, 1)
                 head, mark, tail = row.call.rpartition(',"enqueued":')  # behind all that is somebody's own text
                 for was, now in options:

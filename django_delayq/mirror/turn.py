@@ -31,7 +31,7 @@ TTL_MS = 30_000
 class LastSweep:
     """A full sweep that came to its end: `at_ms` by the server's clock. `run_id` is the server's at its start.
 
-    `seconds` is how long it took; 0 where an older version noted it.
+    `seconds` is how long it took.
     """
 
     at_ms: int
@@ -39,7 +39,7 @@ class LastSweep:
     database: str
     checked: int
     mended: int
-    seconds: float = 0.0
+    seconds: float
 
     @property
     def at(self) -> datetime:
@@ -60,7 +60,7 @@ def read_last(broker: Broker) -> LastSweep | None:
     try:
         value = json.loads(broker.last_sweep() or "")
         at_ms, checked, mended = (int(value[name]) for name in ("at_ms", "checked", "mended"))
-        took = timedelta(seconds=float(value.get("seconds", 0.0)))
+        took = timedelta(seconds=float(value["seconds"]))
         from_ms(at_ms)  # or it is garbage
         return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended, took.total_seconds())
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):

@@ -109,13 +109,13 @@ class Schedule(Recurring, PrimaryModel):
     max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
     backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
 
-    keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="", db_default="")
+    keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="")
     keep_last = models.PositiveIntegerField(_("so many of the newest"), null=True, blank=True)
-    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="", db_default="")
-    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="", db_default="")
+    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="")
+    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="")
 
     expected_within = models.DurationField(_("expected to succeed within"), null=True, blank=True)
-    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="", db_default="")
+    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="")
 
     created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
     updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)

@@ -75,7 +75,7 @@ def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
     from django_delayq.mirror import turn
     from django_delayq.pruning import LastPass
 
-    swept = turn.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0)
+    swept = turn.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0, 0.0)
     broker.note_sweep(json.dumps(asdict(swept)))
     pruned = LastPass(mirror.fingerprint(), broker.now_ms(), after=None if pruning else 0)
     PruningNotes(broker).note(json.dumps(asdict(pruned)))

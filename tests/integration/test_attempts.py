@@ -71,7 +71,7 @@ def test_a_point_that_succeeds_at_once_keeps_nothing_beside_its_row(broker):
     run_burst()
     run = Run.objects.get()
     assert (run.attempts, len(attempts_of(run))) == (None, 1)
-    assert list(Run.objects.filter(attempts__isnull=True)) == [run], "no value at all, so that old versions see none"
+    assert list(Run.objects.filter(attempts__isnull=True)) == [run], "no value at all"
 
 
 def test_each_attempt_of_a_point_is_kept_with_its_times_its_worker_and_its_traceback(broker, tmp_path):

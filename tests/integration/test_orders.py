@@ -284,9 +284,3 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     assert problems == []
     assert sorted(results[0] + results[1]) == days(*range(9))
     assert [run.due_at for run in Run.objects.order_by("due_at")] == days(*range(9))
-
-
-@pytest.mark.parametrize("name", ["run_now", "backfill", "plan_backfill"])
-def test_the_former_names_are_the_same_and_say_that_they_are_deprecated(name):
-    with pytest.warns(DeprecationWarning, match=rf"django_delayq\.orders\.{name}"):
-        assert getattr(mirror, name) is getattr(orders, name)

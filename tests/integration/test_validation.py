@@ -63,6 +63,8 @@ BAD = [
     ("interval and cron", {"kind": "every", "every": HOUR}, "cron", ["'every'", "exactly one"]),
     ("kind without its value", {"kind": "every", "cron": ""}, "every", ["'every'"]),
     ("unknown kind", {"kind": "solar"}, "kind", ["'solar'", "cron, every and once"]),
+    ("unknown every_from", {"kind": "every", "cron": "", "every": HOUR, "every_from": "start"}, "every_from",
+     ["due or finish, not 'start'"]),
     ("end before start", {"start_at": LATER, "end_at": LATER - HOUR}, "end_at", ["before the start"]),
     ("no point in the window", {"cron": "0 0 1 1 *", "start_at": LATER + HOUR, "end_at": LATER + 2 * HOUR}, "end_at",
      ["no due point"]),
@@ -144,7 +146,7 @@ def test_what_annotations_do_not_understand_is_saved():
 def test_arguments_that_are_stored_are_not_judged_again_but_their_changes_are():
     row = definition(task=ADD, args=[1])
     row.save()
-    Schedule._base_manager.filter(pk=row.pk).update(args=["1"])  # as an earlier release let it in
+    Schedule._base_manager.filter(pk=row.pk).update(args=["1"])  # as SQL can
     row.refresh_from_db()
     row.cron = "0 8 * * *"
     row.full_clean()

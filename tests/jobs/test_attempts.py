@@ -1,9 +1,7 @@
 """The attempts of a job are kept: its retries, what its workers did not end, and those of before it was revived."""
 
 import json
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -35,19 +33,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 MEMBER = f"j{'A' * 22}"
 ALIASES = pytest.mark.parametrize("alias", ["default", "durable", "stored"])
-
-
-@dataclass
-class StateBefore:
-    """The state as the version before reads it: what it does not know it refuses."""
-
-    status: str = ""
-    started: int | None = None
-    attempted: int | None = None
-    finished: int | None = None
-    errors: list = field(default_factory=list)
-    workers: list = field(default_factory=list)
-    value: Any = None
 
 
 def state_of(attempts=1, *, status="FAILED", first=1, **values):
@@ -82,9 +67,9 @@ def read(state):
 # -- the line of a state
 
 
-def test_what_has_no_past_is_written_as_before():
+def test_what_has_no_past_says_nothing_of_it():
     for state in (State(), state_of(), State("SUCCESSFUL", 1, 1, 2, [], ["w"], {"value": {"times": []}})):
-        assert encode_state(state).startswith('{"status":')
+        assert "past" not in json.loads(encode_state(state))
         assert (tuple(read(state).times), tuple(read(state).earlier)) == ((), ())
 
 
@@ -94,29 +79,6 @@ def test_each_attempt_has_its_times_its_worker_and_its_error(attempts, status):
     again = read(state_of(attempts, status=status))
     assert briefly(attempts_of(again)) == [failed(number) for number in range(1, attempts + 1)]
     assert all("no luck" in each.trace for each in attempts_of(again))
-
-
-def test_the_version_before_reads_the_same_state_and_what_it_writes_is_read_here():
-    state = state_of(3, value={"value": [{"value": 1}]})
-    state.earlier = attempts_of(state_of(2))
-    line = encode_state(state)
-    before = StateBefore(**json.loads(line))
-    again = decode_state(MEMBER, line)
-    before.errors = [(path, trace) for path, trace in before.errors]  # as it does
-    for name in vars(before):
-        assert getattr(before, name) == getattr(again, name) == getattr(state, name), name
-    written = json.dumps(vars(before), separators=(",", ":"))
-    assert briefly(attempts_of(decode_state(MEMBER, written)))[-1] == failed(3)
-
-
-def test_what_the_version_before_tried_in_between_has_no_times():
-    state = read(state_of(1, status=""))
-    state.times, state.attempted = (), 20
-    state.workers.append("w-2")
-    state.errors.append(("builtins.RuntimeError", "RuntimeError: no luck 2"))
-    note_failed(state, 25)
-    found = briefly(attempts_of(read(state)))
-    assert found == [(1, None, None, "w-1", "RuntimeError: no luck 1"), failed(2)]
 
 
 def test_an_execution_that_did_not_end_stands_where_it_was():
@@ -175,8 +137,8 @@ def test_a_job_that_is_revived_again_and_again_does_not_grow_for_ever():
         ('[[1,2,"w",4]]', [(1, 2, "w")]),
     ],
 )  # fmt: skip
-def test_a_past_of_a_later_version_keeps_no_job_from_being_executed(times, read_as):
-    line = f'{{"value":{{"times":{times}}},"status":"","workers":["w"],"value":7}}'
+def test_a_past_that_cannot_be_read_keeps_no_job_from_being_executed(times, read_as):
+    line = f'{{"past":{{"times":{times}}},"status":"","workers":["w"],"value":7}}'
     state = decode_state(MEMBER, line)
     assert ([*state.times], [*state.earlier], state.workers, state.value) == (read_as, [], ["w"], 7)
     assert attempts_of(state)[-1].worker == "w"
@@ -184,7 +146,7 @@ def test_a_past_of_a_later_version_keeps_no_job_from_being_executed(times, read_
 
 def test_a_past_that_is_no_json_is_a_text_that_cannot_be_read():
     with pytest.raises(UnreadableJob):
-        decode_state(MEMBER, '{"value":{"times":')
+        decode_state(MEMBER, '{"past":{"times":')
 
 
 def test_a_past_is_signed_with_the_text():
@@ -288,7 +250,7 @@ def test_who_took_a_durable_job_over_knows_whose_execution_did_not_end(broker):
 def test_a_durable_job_whose_state_cannot_be_read_is_revived_without_its_past(broker):
     result = tasks.fail.using(backend="durable").enqueue()
     run_burst()
-    Job.objects.update(state='{"value":{"times":5},"status":"FAILED","later":1}')
+    Job.objects.update(state='{"past":{"times":5},"status":"FAILED","later":1}')
     assert operating.revive(broker, result.id) == Outcome.DONE
     assert Job.objects.get().state == ""
 

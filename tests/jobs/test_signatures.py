@@ -1,22 +1,18 @@
 """Integrity: whoever may write to Redis chooses neither tasks nor arguments nor what a result makes us import."""
 
 import json
-from dataclasses import asdict, dataclass
-from types import SimpleNamespace
 
 import pytest
 from django.db import InterfaceError
 from django.test import override_settings
 
-from django_delayq import mirror
 from django_delayq.backend import operating
 from django_delayq.backend.listing import Flaw, JobState, find_job
-from django_delayq.broker import Broker, keys
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import ForgedJob
 from django_delayq.fields import utcnow
-from django_delayq.jobs import State, decode, encode, encode_state
-from django_delayq.jobs.signing import sign, verify
+from django_delayq.jobs import bare, decode, encode
+from django_delayq.jobs.signing import sign
 from django_delayq.kinds import unverified
 from django_delayq.timing import to_ms
 from tests.acceptance.support import wait_until
@@ -133,7 +129,7 @@ def test_a_result_does_not_count_under_another_jobs_id():
 def test_what_the_former_key_signed_counts_while_it_is_a_fallback(settings):
     ended, dead = run(tasks.aecho.enqueue(2)), run(app_tasks.fail.enqueue())
     waiting = tasks.echo.enqueue(1)
-    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "a new one", ["an older one", "only for tests"]
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "a new one", ["an old one", "only for tests"]
     ended.refresh()
     dead.refresh()
     assert (ended.status, dead.status) == (SUCCESSFUL, TaskResultStatus.FAILED)
@@ -207,119 +203,20 @@ def test_while_the_database_cannot_be_asked_it_is_handed_back(monkeypatch):
     assert stored.wakes_ms >= before + 20_000
 
 
-# -- signed by the version before, which did not say the queue
+# -- signed with our key
 
 
-#: As it signed them with the key of these tests.
-BEFORE = (
-    "XZkyYF9yrOWRgPTIWtCbL8G8OiI12S6n\n"
-    '{"task":"tests.app.tasks.add","args":[5],"kwargs":{},"enqueued":1700000000000,"backend":"default"}'
-)
-TRIED_BEFORE = (
-    "3fWh9daoHEN7N10NVPSn7x+zvQ1Yb0Ar\n"
-    '{"task":"tests.app.tasks.add","args":[5],"kwargs":{},"enqueued":1700000000000,"backend":"default"}\n'
-    '{"status":"","started":1,"attempted":1,"finished":null,"workers":["w-1"],"value":null,'
-    '"errors":[["builtins.RuntimeError","no luck"]]}'
-)
-OLD_MEMBER = f"j{'A' * 22}"
-
-
-@dataclass
-class CallBefore:
-    """The call as that version reads it: what it does not know it refuses."""
-
-    task: str
-    args: list
-    kwargs: dict
-    backend: str
-    enqueued: int
-    priority: int = 0
-    run_after: int | None = None
-    unique: str = ""
-    max_attempts: int | None = None
-    backoff: float | None = None
-    timeout: float | None = None
-    durable: bool = False
-
-
-def put_old(part, text):
-    """Have a job of the version before where it belongs; return it."""
-    stored = Stored(SimpleNamespace(id=f"default.{OLD_MEMBER[1:]}"))
-    stored.payload = text
-    stored.client.zadd(stored.names[part], {stored.member: to_ms(utcnow())})
-    stored.client.zadd(stored.names["due"], {keys.POINTER: 1})
-    return stored
-
-
-@pytest.mark.parametrize("text", [BEFORE, TRIED_BEFORE])
-def test_a_job_of_the_version_before_is_executed_and_its_result_says_its_queue(text):
-    stored = put_old("ready", text)
-    run_burst()
-    assert app_tasks.CALLS == [(5, 1)]
-    _, line, _ = stored.result.split("\n")
-    assert line.startswith(f'{{"backend":"{stored.jobs.broker.config.prefix}:default","task":')
-
-
-@pytest.mark.parametrize("text", [BEFORE, TRIED_BEFORE])
-def test_a_dead_job_of_the_version_before_is_revived_and_then_says_its_queue(text, settings):
-    stored = put_old("dead", text)
-    assert operating.revive(stored.jobs.broker, f"default.{OLD_MEMBER[1:]}") == operating.Outcome.DONE
-    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
-    run_burst()
-    assert app_tasks.CALLS == [(5, 1)]
-
-
-@pytest.mark.parametrize("part", ["jobs", "ready", "dead"])
-def test_a_job_of_the_version_before_says_its_queue_once_it_is_in_another_shard(part, settings):
-    run_burst()  # takes the prefix
-    put_old(part, TRIED_BEFORE)
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 3}
-    mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None)
-    text = Stored(SimpleNamespace(id=f"default.{OLD_MEMBER[1:]}")).payload
-    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
-    _, call, state = decode("default", OLD_MEMBER, text)
-    assert (call.args, state.workers) == ([5], ["w-1"])
-
-
-def test_once_the_settings_say_so_it_is_handed_back_then_dead_and_can_be_retried_where_they_do_not(settings):
-    stored = put_old("ready", BEFORE)
-    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
-    wanted = f"default.{OLD_MEMBER[1:]}"
-    with live_worker():
-        wait_until(lambda: find_job(stored.jobs.broker, wanted).state == JobState.WAITING, what="to be handed back")
-        assert operating.run_now(stored.jobs.broker, wanted) == operating.Outcome.DONE
-        wait_until(lambda: stored.dead, what="its end")
-    assert operating.revive(stored.jobs.broker, wanted) == operating.Outcome.UNREADABLE
-    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": True}
-    assert operating.revive(stored.jobs.broker, wanted) == operating.Outcome.DONE
-    run_burst()
-    assert app_tasks.CALLS == [(5, 1)]
-
-
-def test_the_version_before_reads_what_this_one_signs():
+def test_what_is_signed_for_one_queue_counts_in_no_other():
     result = app_tasks.add.using(priority=3, max_attempts=2, unique_key="k").enqueue(1, b=2)
     stored = Stored(result)
-    signature, _, text = stored.payload.partition("\n")
-    verify(stored.member, text, signature)
-    _, call, _ = decode("default", stored.member, stored.payload)
-    before = asdict(CallBefore(**json.loads(text.partition("\n")[0])))
-    assert {**before, "on_success": "", "on_failure": ""} == asdict(call)
-
-
-def test_what_the_version_before_signs_anew_still_says_its_queue(settings):
-    """It keeps the line as it found it, and puts another state behind it; also into rows."""
-    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
-    stored = Stored(app_tasks.add.enqueue(1))
-    line = stored.payload.split("\n")[1]
-    text = f"{line}\n{encode_state(State(workers=['w-1']))}"
-    again = f"{sign(stored.member, text)}\n{text}"
-    assert decode("default", stored.member, again)[2].workers == ["w-1"]
+    _, line, *_ = stored.payload.split("\n")
+    assert line.startswith(f'{{"for":"{stored.jobs.broker.config.prefix}:default","task":')
     assert encode("default", stored.member, line) == stored.payload, "it is not said twice"
     with pytest.raises(ForgedJob, match=r":default', but stands in .*:mail\."):
-        decode("mail", stored.member, again)
-
-
-# -- signed with our key, by a later version
+        decode("mail", stored.member, stored.payload)
+    unmarked = bare(line)
+    with pytest.raises(ForgedJob, match="is signed for the queue"):
+        decode("default", stored.member, f"{sign(stored.member, unmarked)}\n{unmarked}")
 
 
 @pytest.fixture

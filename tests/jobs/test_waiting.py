@@ -178,7 +178,7 @@ def test_an_end_that_nobody_told_is_found_when_the_time_is_over(echo, told_only,
 
 
 def forget_watched(result):
-    """Take the names of waits out of Redis, as if an older worker had settled."""
+    """Take the names of waits out of Redis, as if they had expired."""
     stored = Stored(result)
     stored.client.delete(stored.names["waited"])
 
@@ -187,7 +187,7 @@ def test_an_end_that_nobody_told_is_looked_for(echo, looked_for):
     result = echo.using(run_after=timedelta(hours=1)).enqueue()
     with waiting_for(result):
         watch, JobBroker.watch = JobBroker.watch, lambda self, groups, for_ms: set()
-        try:  # as an older worker, and one that has ended it since
+        try:  # as where the names are lost, and it has ended since
             forget_watched(result)
             task_backends[echo.backend].reschedule(result.id, timedelta(0))
             run_burst()

@@ -38,13 +38,13 @@ OTHER_PREFIX = "the other"
 
 
 class Move(NamedTuple):
-    """Puts a member somewhere else, due at once. `part`: where a job is put; `before`: signed by an older version."""
+    """Puts a member somewhere else, due at once. `part`: where a job is put; `bare`: signed for no queue."""
 
     kind: str
     target: str = "mail:0"
     part: str = "ready"
     copy: bool = True
-    before: bool = False
+    bare: bool = False
     lapsed: bool = False
 
 
@@ -54,7 +54,7 @@ moves = st.builds(
     target=st.sampled_from(["mail:0", "mail:1", "default:0", "default:1", f"mail:0 {OTHER_PREFIX}"]),
     part=st.sampled_from(["jobs", "ready", "dead"]),
     copy=st.booleans(),
-    before=st.booleans(),
+    bare=st.booleans(),
     lapsed=st.booleans(),
 )
 
@@ -88,8 +88,8 @@ class Members:
         """Return the keys of the shard that a member belongs to."""
         return keys.all_keys(self.prefix, self.broker.shard_of(self.names[kind], "default"))
 
-    def sign_as_before(self, kind):
-        """Let a job's text be one of a version whose texts did not say their queue."""
+    def sign_for_no_queue(self, kind):
+        """Let a job's text be one that does not say its queue."""
         payloads, member = self.parts_of(kind)["payload"], self.names[kind]
         line = bare(self.broker.client.hget(payloads, member).decode().partition("\n")[2])
         self.broker.client.hset(payloads, member, f"{sign(member, line)}\n{line}")
@@ -100,8 +100,8 @@ class Members:
         place, _, other = move.target.partition(" ")
         queue, _, shard = place.partition(":")
         target = keys.all_keys(other or self.prefix, Shard(queue, int(shard)))
-        if move.before and move.kind in JOBS and client.hexists(source["payload"], member):
-            self.sign_as_before(move.kind)
+        if move.bare and move.kind in JOBS and client.hexists(source["payload"], member):
+            self.sign_for_no_queue(move.kind)
         values = {part: client.hget(source[part], member) for part in HASHES}
         if not move.copy:
             for part in (*HASHES, *ZSETS):
@@ -172,22 +172,20 @@ def test_f37_what_was_put_into_another_queue_is_not_executed_there(kind, how):
 @examples(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=(
     Phase.explicit, Phase.reuse, Phase.generate,
 ))  # fmt: skip
-@example(damage=[Move("durable", before=True), Move("durable", f"mail:0 {OTHER_PREFIX}")], accept=True)
-@example(damage=[Move("plain", before=True)], accept=False)
-@example(damage=[Move("run", "mail:1", copy=False), Move("run", "default:0"), Move("run", "default:1")], accept=True)
-@given(damage=st.lists(moves, min_size=1, max_size=6), accept=st.booleans())
-def test_f37_nothing_is_executed_in_another_queue_or_prefix_and_all_that_has_a_row_is_executed_once(damage, accept):
+@example(damage=[Move("durable", bare=True), Move("durable", f"mail:0 {OTHER_PREFIX}")])
+@example(damage=[Move("plain", bare=True)])
+@example(damage=[Move("run", "mail:1", copy=False), Move("run", "default:0"), Move("run", "default:1")])
+@given(damage=st.lists(moves, min_size=1, max_size=6))
+def test_f37_nothing_is_executed_in_another_queue_or_prefix_and_all_that_has_a_row_is_executed_once(damage):
     healed = []
-    with configured(ACCEPT_JOBS_WITHOUT_QUEUE=accept):
-        members, ran = played(damage)
-        for _ in range(2):  # a durable job that is not signed is dropped at first
-            mirror.sweep_now(members.broker)
-            healed += members.play("default", "mail")
-    assert set(ran) <= ({"plain"} if accept and any(move.before for move in damage) else set())
+    members, ran = played(damage)
+    for _ in range(2):  # a durable job that is not signed is dropped at first
+        mirror.sweep_now(members.broker)
+        healed += members.play("default", "mail")
+    assert ran == []
     for kind in ("schedule", "run", "durable"):
         assert healed.count(kind) == 1, kind
-    known = accept or not any(move.before for move in damage)
-    if known and "plain" not in ran and all(move.copy and move.target.startswith("mail") for move in damage):
+    if all(move.copy and not move.bare and move.target.startswith("mail") for move in damage):
         assert healed.count("plain") == 1
 
 
