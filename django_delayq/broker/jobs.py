@@ -1,17 +1,14 @@
 """One typed method per script on jobs, and their plain reads. Knows no payload's meaning, and takes no decision."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import methodcaller
 from typing import Any
 
 from . import keys
 from .broker import SCRIPT_PART, Broker, claim_arguments
-from .connection import translated
 from .exchange import Argument
 from .keys import Shard, member_shard
-from .prefix import SCAN_PAGE
 from .scripts import Call, head_ms, listed, number, settled, text, wire
 from .types import Claim, JobCounts, JobEntry, JobSettlement, JobStats, JobView, NewJob, Settled
 
@@ -115,14 +112,6 @@ class JobBroker:
         scores = self.broker.ask_all([methodcaller("zmscore", names[part], wired) for part in ("jobs", "ready")])
         return [waits is not None or turn is not None for waits, turn in zip(*scores, strict=True)]
 
-    def labels(self, shard: Shard, member: str) -> tuple[int, str]:
-        """Return the priority and the hash of the unique key of a job, as they stand beside its text."""
-        names = self._names(shard)
-        commands = [methodcaller("hget", names[part], wire(member)) for part in ("priority", "unique")]
-        rank, unique = (text(value or "") for value in self.broker.ask_all(commands))
-        known = rank.removeprefix("-").isdecimal() and len(rank) <= 4 and -100 <= int(rank) <= 100
-        return int(rank) if known else 0, unique.removeprefix("k")
-
     def counts(self, shards: Sequence[Shard]) -> list[JobCounts]:
         """Count the jobs of each shard, in one round trip."""
         return [stats.counts for stats in self.stats(shards)]
@@ -136,53 +125,6 @@ class JobBroker:
             late = None if since is None else max(0, int(now) - since)
             found.append(JobStats(JobCounts(*(max(0, int(value)) for value in counts)), late))
         return found
-
-    # -- while the number of shards changes
-
-    def waiting(self, shard: Shard) -> Iterator[list[tuple[str, int]]]:
-        """Yield the jobs of a shard in pages, as (member, ms at which it comes due, 0 where it is ready).
-
-        One that changes meanwhile may come twice, or with an old time; none is left out that is there all the time.
-        """
-        names = self._names(shard)
-        for part in ("jobs", "ready"):
-            for page in self._pages(names[part]):
-                yield [(member, int(score) if part == "jobs" else 0) for member, score in page]
-
-    def dead(self, shard: Shard) -> Iterator[list[tuple[str, int]]]:
-        """Yield the dead jobs of a shard in pages, as (member, ms of its death)."""
-        yield from self._pages(self._names(shard)["dead"])
-
-    def _pages(self, key: str) -> Iterator[list[tuple[str, int]]]:
-        cursor = None
-        while cursor != 0:
-            cursor, page = self.broker.ask("zscan", key, cursor or 0, count=SCAN_PAGE)
-            yield [(text(name), number(max(0.0, score)) or 0) for name, score in page]
-
-    def entomb(self, shard: Shard, member: str, died_ms: int, payload: str) -> None:
-        """Put a dead job of another shard among those of this one."""
-        names = self._names(shard)
-        self.broker.ask("hset", names["payload"], wire(member), wire(payload))
-        self.broker.ask("zadd", names["dead"], {wire(member): died_ms})
-
-    def results(self, queue: str) -> Iterator[tuple[int, str]]:
-        """Yield (shard, member) of the results of a queue that stand in Redis."""
-        pattern = re.compile(rf"\{{{re.escape(self.broker.config.prefix)}:{re.escape(queue)}:(\d+)\}}:result:(.+)")
-        match = keys.result_key(self.broker.config.prefix, Shard(queue, 0), "*").replace(":0}", ":*}")
-        with translated():
-            names = list(self.broker.client.scan_iter(match=match, count=SCAN_PAGE))
-        for name in names:
-            found = pattern.fullmatch(text(name))
-            if found:
-                yield int(found[1]), found[2]
-
-    def move_result(self, member: str, old: Shard, new: Shard) -> None:
-        """Give a result another shard, for as long as it would have been kept."""
-        source, target = self._result(old, member), self._result(new, member)
-        value, left = self.broker.ask("get", source), self.broker.ask("pttl", source)
-        if value is not None and left > 0:
-            self.broker.ask("set", target, value, px=left, nx=True)
-            self.broker.ask("unlink", source)
 
     # -- what a worker does
 

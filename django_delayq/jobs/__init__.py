@@ -16,7 +16,6 @@ from .record import (
     decode_state,
     encode,
     encode_state,
-    sign_anew,
     trace_of,
     with_trace,
 )
@@ -27,6 +26,6 @@ __all__ = [
     "IN_DATABASE", "MAX_QUEUE", "Call", "CallLine", "Callback", "DelayQTask", "JobContext", "JobResult", "Options",
     "Retries", "State", "after_job", "after_run", "as_called", "as_result", "attempts_of", "bare", "callbacks_of",
     "decode", "decode_lines", "decode_state", "encode", "encode_state", "is_member", "key_hash", "new_members",
-    "note_cancelled", "note_failed", "note_lost", "note_running", "parse_id", "result_id", "revived", "sign_anew",
-    "trace_of", "with_trace",
+    "note_cancelled", "note_failed", "note_lost", "note_running", "parse_id", "result_id", "revived", "trace_of",
+    "with_trace",
 ]  # fmt: skip

@@ -156,22 +156,9 @@ def encode(queue: str, member: str, line: str, state: State | None = None) -> st
     Raises:
         ValueError, TypeError: The state's value is no plain JSON.
     """
-    return _signed(queue, member, line, "" if state is None else f"\n{encode_state(state)}")
-
-
-def _signed(queue: str, member: str, line: str, rest: str) -> str:
+    rest = "" if state is None else f"\n{encode_state(state)}"
     text = f"{_mark(conf.get_config().prefix, queue)}{bare(line)[1:]}{rest}"
     return f"{sign(member, text)}\n{text}"
-
-
-def sign_anew(queue: str, member: str, payload: str) -> str:
-    """Return a job's text as it would be signed today; as it is, where it cannot be read here."""
-    try:
-        line, _, _ = decode(queue, member, payload)
-    except (ForgedJob, UnreadableJob):
-        return payload
-    _, newline, rest = payload.partition("\n")[2].partition("\n")
-    return _signed(queue, member, line, f"{newline}{rest}")
 
 
 def bare(line: str) -> str:

@@ -6,21 +6,21 @@ from typing import Any
 
 from .drift import MOST_COMPARED, Drift, drift
 from .fast import enqueue_after_commit, mirror_after_commit, put_after_commit, put_now, read_entries, sweep_after_commit
-from .layout import check_layout, fingerprint, moving, standing_shards
+from .layout import check_layout, check_release, fingerprint, own_layout, standing_shards
 from .pages import PAGE
 from .read import note_parked
 from .rebuild import rebuild
-from .reshard import reshard, under_way
 from .runs import enqueue_runs
 from .sweep import Report, delta_sweep, full_sweep
+from .switch import LIVE_SECONDS, take_layout
 from .turn import FULL_SECONDS, adopt, sweep_in_turn, sweep_now
 from .write import sync
 
 __all__ = [
-    "FULL_SECONDS", "MOST_COMPARED", "PAGE", "Drift", "Report", "adopt", "check_layout", "delta_sweep", "drift",
-    "enqueue_after_commit", "enqueue_runs", "fingerprint", "full_sweep", "mirror_after_commit", "moving", "note_parked",
-    "put_after_commit", "put_now", "read_entries", "rebuild", "reshard", "standing_shards",
-    "sweep_after_commit", "sweep_in_turn", "sweep_now", "sync", "under_way",
+    "FULL_SECONDS", "LIVE_SECONDS", "MOST_COMPARED", "PAGE", "Drift", "Report", "adopt", "check_layout",
+    "check_release", "delta_sweep", "drift", "enqueue_after_commit", "enqueue_runs", "fingerprint", "full_sweep",
+    "mirror_after_commit", "note_parked", "own_layout", "put_after_commit", "put_now", "read_entries", "rebuild",
+    "standing_shards", "sweep_after_commit", "sweep_in_turn", "sweep_now", "sync", "take_layout",
 ]  # fmt: skip
 
 

@@ -50,11 +50,11 @@ def put_jobs(broker: Broker, jobs: Sequence[tuple[str, NewJob]]) -> int:
     """
     own = JobBroker(broker)
     groups = grouped(jobs, lambda item: own.shard_of(item[1].member, item[0]))
-    standing = put_in_shards(own, {shard: [job for _, job in group] for shard, group in groups.items()}, again=False)
+    standing = put_in_shards(own, {shard: [job for _, job in group] for shard, group in groups.items()})
     return list(standing.values()).count("")
 
 
-def put_in_shards(own: JobBroker, groups: Mapping[Shard, Sequence[NewJob]], *, again: bool) -> dict[str, str]:
+def put_in_shards(own: JobBroker, groups: Mapping[Shard, Sequence[NewJob]]) -> dict[str, str]:
     """Add jobs, whatever the epochs of their shards are; return what `JobBroker.enqueue_each` says of each member.
 
     Raises:
@@ -65,7 +65,7 @@ def put_in_shards(own: JobBroker, groups: Mapping[Shard, Sequence[NewJob]], *, a
     for _ in range(MOST_ROUNDS):
         shards = list({shard: None for shard, _ in parts})
         epochs = [(epoch or "").removeprefix("building:") for epoch in own.broker.epochs(shards)]
-        replies = own.enqueue_each(parts, dict(zip(shards, epochs, strict=True)), again=again)
+        replies = own.enqueue_each(parts, dict(zip(shards, epochs, strict=True)), again=False)
         left = []
         for (shard, group), (_, found) in zip(parts, replies, strict=True):
             if found is None:

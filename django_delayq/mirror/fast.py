@@ -8,7 +8,7 @@ from django.db import DatabaseError, transaction
 
 from .. import chain, conf, failpoints, ledger, tracing
 from ..broker import Broker, EntryView, NewJob, note_trace, web
-from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
+from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
 from ..models import Run, Schedule
 from .durable import put_jobs
 from .layout import check_layout
@@ -103,6 +103,8 @@ def _attempt(what: str, write: Callable[[Broker], object]) -> None:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)
+    except OtherLayout as error:  # while workers are restarted, see `switch.py`, Note [Web processes]
+        logger.info("%s is left to the sweep of the workers. %s", what, error)
     except (BrokerError, ForeignLayout) as error:
         web.open_breaker()
         logger.error("%s is not mirrored. %s", what, error)

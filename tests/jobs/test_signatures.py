@@ -8,10 +8,9 @@ import pytest
 from django.db import InterfaceError
 from django.test import override_settings
 
-from django_delayq import mirror
 from django_delayq.backend import operating
 from django_delayq.backend.listing import Flaw, JobState, find_job
-from django_delayq.broker import Broker, keys
+from django_delayq.broker import keys
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import ForgedJob
 from django_delayq.fields import utcnow
@@ -267,18 +266,6 @@ def test_a_dead_job_of_the_version_before_is_revived_and_then_says_its_queue(tex
     settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
     run_burst()
     assert app_tasks.CALLS == [(5, 1)]
-
-
-@pytest.mark.parametrize("part", ["jobs", "ready", "dead"])
-def test_a_job_of_the_version_before_says_its_queue_once_it_is_in_another_shard(part, settings):
-    run_burst()  # takes the prefix
-    put_old(part, TRIED_BEFORE)
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 3}
-    mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None)
-    text = Stored(SimpleNamespace(id=f"default.{OLD_MEMBER[1:]}")).payload
-    settings.DELAYQ = {**settings.DELAYQ, "ACCEPT_JOBS_WITHOUT_QUEUE": False}
-    _, call, state = decode("default", OLD_MEMBER, text)
-    assert (call.args, state.workers) == ([5], ["w-1"])
 
 
 def test_once_the_settings_say_so_it_is_handed_back_then_dead_and_can_be_retried_where_they_do_not(settings):
