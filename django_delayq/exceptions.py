@@ -39,8 +39,20 @@ class MissingTables(DelayQError):
     """The database does not have our tables yet: `manage.py migrate` makes them."""
 
 
+class PendingMigrations(DelayQError):
+    """`manage.py migrate` was not run for this release. A worker waits for it."""
+
+
+class OutdatedRelease(DelayQError):
+    """The database was migrated to the layout of a later release: this one must not go on, nor be started again."""
+
+
 class ForeignLayout(DelayQError):
-    """The prefix in Redis belongs to another database, or to another number of shards."""
+    """The prefix in Redis belongs to another database."""
+
+
+class OtherLayout(ForeignLayout):
+    """The index in Redis was built by a release of another layout, or for another number of shards."""
 
 
 class UnknownTask(DelayQError, LookupError):

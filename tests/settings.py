@@ -79,6 +79,12 @@ else:
 if "DELAYQ_TEST_DATABASE" in os.environ:
     DATABASES["default"]["NAME"] = os.environ["DELAYQ_TEST_DATABASE"]
 
+# Worker processes of another release: see tests/acceptance/test_layouts.py.
+if "DELAYQ_TEST_LAYOUT" in os.environ:
+    from django_delayq import conf
+
+    conf.LAYOUT = int(os.environ["DELAYQ_TEST_LAYOUT"])
+
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",

@@ -22,6 +22,8 @@ JOURNAL_GRACE_MS = 60_000
 SCORED = ("due", "ready", "jobs", "jobs-ready")
 #: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
 EXACT = 2**53 - 1
+#: The parts with the holders of leases, and those with the ends of these leases: of points, of jobs.
+LEASES = (("lease", "due"), ("held", "jobs"))
 
 
 class Broker(Prefix):
@@ -131,18 +133,13 @@ class Broker(Prefix):
         return [None if value is None else text(value) for value in self.ask_all(asked)]
 
     def take_over(self, shards: Sequence[Shard]) -> None:
-        """Do as `renew_epochs`, and void all leases, so that no holder of before moves a member."""
-        self.renew_epochs(shards)
-        for shard in shards:
-            self.ask("delete", self._keys(shard)["lease"])
-
-    def renew_epochs(self, shards: Sequence[Shard]) -> None:
-        """Give each shard that has one another epoch, so that every worker looks again whose index this is.
-
-        What is leased stays leased.
+        """Give each shard that has one another epoch, so that every worker looks again whose index this is; then void
+        all leases, so that no holder of before moves a member.
         """
         for shard in shards:
             self.ask("set", self._keys(shard)["epoch"], secrets.token_hex(4), xx=True)
+        for shard in shards:
+            self.ask("delete", self._keys(shard)["lease"])
 
     def drop(self, shards: Sequence[Shard]) -> None:
         """Delete all keys of these shards, but for what expires: the journals of workers."""
@@ -158,6 +155,18 @@ class Broker(Prefix):
         head = [self._channel, str(shard), int(self.config.lease_seconds * 1000)]
         pages = self.scan(shard)
         return sum(sum(self._run_in_parts("mend", shard, head, [(name,) for name in page])) for page in pages)
+
+    def count_leases(self, shards: Sequence[Shard]) -> int:
+        """Count the leases that have not ended, whether their holders live or not."""
+        now_ms = self.now_ms()
+        places = [(names[held], names[due]) for names in map(self._keys, shards) for held, due in LEASES]
+        holders = self.ask_all([methodcaller("hgetall", held) for held, _ in places])
+        leased = [
+            (due, [member for member, holder in found.items() if b" " in holder])  # else it was handed back
+            for (_, due), found in zip(places, holders, strict=True)
+        ]
+        scores = self.ask_all([methodcaller("zmscore", due, members) for due, members in leased if members])
+        return sum(score is not None and score > now_ms for page in scores for score in page)
 
     # -- before anything else
 

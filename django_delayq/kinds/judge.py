@@ -68,7 +68,7 @@ logger = logging.getLogger("django_delayq.worker")
 def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = PointVerdicts(asked=True)
-    here = _parsed(entries, broker, verdicts)
+    here = [(held, _parse(held, broker)) for held in entries]
     runs, schedules, open_rows = _read([item for _, item in here if item])
     for held, item in here:
         held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
@@ -76,7 +76,7 @@ def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
             if held.lapsed():  # asked after the reading: see Note [Read under the lease]
                 verdicts.gone.append(held)
             elif item is None:
-                logger.warning("Dropped %r from %s: it is no member of ours.", held.member, held.shard)
+                logger.warning("Dropped %r from %s: it does not belong there.", held.member, held.shard)
                 verdicts.settle.append(held.drop())
             elif item[0] == "r":
                 run = runs.get(item[1])
@@ -93,18 +93,10 @@ def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
     return verdicts
 
 
-def _parsed(
-    entries: Sequence[HeldPoint], broker: Index, verdicts: PointVerdicts
-) -> list[tuple[HeldPoint, tuple[str, int] | None]]:
-    """Return each entry with its kind letter and primary key, but for those that are about to move."""
-    here = []
-    for held in entries:
-        item = chain.parse_member(held.member)
-        if item is not None and broker.shard_of(held.member, held.shard.queue) != held.shard:
-            verdicts.back.append((held, MOVING_MS))
-        else:
-            here.append((held, item))
-    return here
+def _parse(held: HeldPoint, broker: Index) -> tuple[str, int] | None:
+    """Return the kind letter and the primary key of an entry; None where its shard is not that of its member."""
+    here = broker.shard_of(held.member, held.shard.queue) == held.shard
+    return chain.parse_member(held.member) if here else None
 
 
 def _read(

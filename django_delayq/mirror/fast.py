@@ -9,7 +9,7 @@ from django.db import connections, transaction
 
 from .. import chain, conf, failpoints
 from ..broker import Broker, EntryView, web
-from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
+from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
 from ..models import Schedule
 from ..rows import AnyRun
 from .layout import check_layout
@@ -125,6 +125,8 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)
+    except OtherLayout as error:  # while workers are restarted, see `switch.py`, Note [Web processes]
+        logger.info("%s is left to the sweep of the workers. %s", what, error)
     except (BrokerError, ForeignLayout) as error:
         web.open_breaker()
         logger.error("%s is not mirrored. %s", what, error)

@@ -15,7 +15,6 @@ what is due first, ranges of primary keys, runs, jobs. A part has a key of its o
 long as a page may take; so the part of who died is free again. The key's name says of which rebuild and which shards it
 is: who sees others shares nothing with them. All parts ended and the mark of each shard still there means that each
 page was written after the shards were flushed for the last time, by whomever: so whoever sees that may call them built.
-Where entries are moved to other shards nobody takes part: what is leased in its old shard must not enter the new one.
 """
 
 import hashlib
@@ -37,11 +36,8 @@ from .write import write_wanted
 
 logger = logging.getLogger("django_delayq.mirror")
 
-#: How the epoch of a shard begins that is being built; of one that is being built by one process only.
-BUILDING, ALONE = "building:", "building:alone."
-#: How the mark begins that keeps sweeps away while entries are moved to other shards (`reshard.py`); it ends with who
-#: does that. An older version does not say that it builds the shards alone.
-RESHARD = "reshard:"
+#: How the epoch of a shard begins that is being built.
+BUILDING = "building:"
 #: How long a rebuild may take between two pages before another worker may begin anew.
 TTL_MS = 15_000
 #: So often a rebuild that lasts tells how far it is.
@@ -56,20 +52,19 @@ DONE, DONE_MS = "done", 3_600_000
 
 class Build:
     """A rebuild of the shards whose epoch is absent. They are called built only if its mark stood there from the first
-    page to the last: a flush in between takes the mark away. `alone`: nobody else may take part.
+    page to the last: a flush in between takes the mark away.
     """
 
-    def __init__(self, broker: Broker, shards: Sequence[Shard], *, alone: bool = False) -> None:
+    def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
         self.broker = broker
-        self._mark = f"{ALONE if alone else BUILDING}{secrets.token_hex(4)}"
+        self._mark = f"{BUILDING}{secrets.token_hex(4)}"
         taken = broker.swap_epochs(shards, None, self._mark, ttl_ms=TTL_MS)
         self.shards = [shard for shard, mine in zip(shards, taken, strict=True) if mine]
 
     def join(self, shards: Sequence[Shard]) -> None:
         """Take part in what another worker has begun of these shards, if there is any. See Note [Shared]."""
-        marks = [mark for mark in self.broker.epochs(shards) if mark is not None and mark.startswith(BUILDING)]
-        begun = [mark for mark in marks if not mark.startswith(ALONE)]
-        if begun and not (self.broker.sweep_mark() or "").startswith(RESHARD):
+        begun = [mark for mark in self.broker.epochs(shards) if mark is not None and mark.startswith(BUILDING)]
+        if begun:
             self._mark, every = begun[0], self.broker.shards()
             self.shards = [s for s, mark in zip(every, self.broker.epochs(every), strict=True) if mark == self._mark]
 

@@ -93,6 +93,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
 def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
     yield from walk(broker, dry_run=dry_run)
     for shard in broker.shards():
+        check_layout(broker, claim=False)  # with another number of shards what is right here is taken for a ghost
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
             yield 0, lines
     yield 0, close_abandoned(broker, dry_run=dry_run)

@@ -12,7 +12,7 @@ from .judge import exit_status
 from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Problem, Snapshot
 
 KEYS = (
-    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
+    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
     "database", "schedules", "load", "last_hour", "open_runs", "failed_jobs", "capped",
     "pruned", "held_back", "unknown_tasks", "late", "unnamed",
 )  # fmt: skip
@@ -57,7 +57,6 @@ def _compared_values(compared: Comparison) -> dict[str, Any]:
         "drift": compared.drift and _drift_values(compared.drift),
     }
     if not compared.foreign:
-        values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
         values["unnamed"] = [each._asdict() for each in compared.unnamed]
         values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     return values

@@ -131,13 +131,10 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequenc
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
     drift = mirror.drift(broker, most=most, without=[each.name for each in unnamed if each.kind == "queue"])
-    moving = tuple(queue for queue in mirror.moving(layout) if queue in broker.config.queues)
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
         stale_edits=_stale_edits(broker, drift),
-        moving=moving,
-        under_way=bool(moving) and mirror.under_way(broker),
         pruned=pruning.read_last(broker),
         unnamed=tuple(unnamed),
     )

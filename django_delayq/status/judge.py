@@ -210,12 +210,6 @@ def _overload(load: Load | None) -> Iterator[Problem]:
 
 
 def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
-    for queue in () if compared.under_way else compared.moving:
-        text = _(
-            "Queue %(queue)s was being moved to another number of shards, and that was interrupted. Run it again: "
-            "manage.py delayq_sync --reshard"
-        )
-        yield Problem("unfinished_reshard", text % {"queue": queue}, queue=queue)
     if compared.stale_edits:
         text = ngettext(
             "%(count)d edit is not mirrored, although it is older than 30 s; a worker does that within seconds. Start "

@@ -78,8 +78,6 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
-    if compared is not None and compared.moving:
-        yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
     if compared is None or compared.drift is None:
         yield "Drift", "not known"
     else:

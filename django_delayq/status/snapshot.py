@@ -6,12 +6,9 @@ from typing import Final, NamedTuple
 
 from ..counters import Counts
 from ..minutes import Load
-from ..mirror import Drift
+from ..mirror import LIVE_SECONDS, Drift
 from ..models import Control
 from ..pruning import LastPass
-
-#: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
-LIVE_SECONDS = 90.0
 
 #: Nobody looks at more, and a count takes longer the more there are. A count that is one more means: more than that.
 MOST_COUNTED = 100_000
@@ -163,16 +160,13 @@ class Comparison:
     """Redis against the database. `layout` is `ours`, `foreign` or `none` (nobody has taken the prefix yet).
 
     `foreign` says what to do; the numbers are None there. `stale_edits` are edits, deletions and moves that Redis has
-    not followed for long. `moving` are the queues whose move to another number of shards has not come to its end, and
-    `under_way` says whether somebody is at it. `pruned` is the last pass of pruning, `unnamed` what no setting names.
+    not followed for long. `pruned` is the last pass of pruning, `unnamed` what no setting names.
     """
 
     layout: str
     foreign: str = ""
     drift: Drift | None = None
     stale_edits: int | None = None
-    moving: tuple[str, ...] = ()
-    under_way: bool = False
     pruned: LastPass | None = None
     unnamed: tuple[Unnamed, ...] = ()
 

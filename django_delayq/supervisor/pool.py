@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..worker.exit_codes import OK, RECYCLE
+from ..worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
 from ..worker.trouble import Backoff
 from .child import Child
 from .process import MARGIN_SECONDS
@@ -26,6 +26,7 @@ class Pool:
     missing tables, is then said once. Later on, a child that ends by itself before it works, while no other works, ends
     the whole command: starting it for ever would hide from the service manager that nothing runs. While others work it
     is tried again, less and less often. So a broken deploy does not stop the processes that still run the one before.
+    A child that is too old for the database ends the command in any case: the others are, too.
     """
 
     def __init__(self, processes: int, command: Sequence[str], *, drain_seconds: float, burst: bool) -> None:
@@ -40,6 +41,8 @@ class Pool:
         self.stopping = False
         self.clean = True
         self.failure = ""
+        #: The exit status that goes with it.
+        self.failed_with: int = UNFINISHED
 
     @property
     def done(self) -> bool:
@@ -162,6 +165,10 @@ class Pool:
         elif child.status == OK and self._burst:
             self._over.add(child.number)
             self._log_end(child)
+        elif child.status == OUTDATED:
+            self.failed_with = OUTDATED
+            self.failure = f"Process {child.number} {child.how_it_ended()}: this release is too old for the database."
+            self.stop()
         else:
             wait = self._failed(child.number, child.lived_seconds)
             others_work = any(other.working and not other.stopping for other in self.children)

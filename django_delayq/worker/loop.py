@@ -56,7 +56,8 @@ WAKE = "wake"
 class Worker:
     """One process' worth of work on some queues. `run()` returns one of `exit_codes.py`.
 
-    It raises `ForeignLayout` where the prefix is, or becomes, another database's.
+    It raises `ForeignLayout` where the prefix is, or becomes, another database's, and `OutdatedRelease` where the
+    database is, or becomes, that of a later release.
 
     Guarantees: an entry that this worker cannot finish (killed, cut off) comes due again when its lease ends. Does not
     guarantee that a task runs only once; its outcome is recorded once.
@@ -120,6 +121,7 @@ class Worker:
 
     def fail(self, error: Exception) -> None:
         """End this worker: it must not go on. `run` raises the error after the drain."""
+        logger.error("%s This worker drains and ends.", error)
         self.failure = error
         self.stopping = True
         self.wake()
@@ -135,7 +137,9 @@ class Worker:
     def run(self) -> int:
         """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""
         try:
-            self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
+            self.upkeep.begin(
+                burst=self.options.burst, stopping=lambda: self.stopping, standing_by=partial(self._tell, WORKING)
+            )
             self.keeper.start()
             self.timeouts.start()
             self.slots.start()

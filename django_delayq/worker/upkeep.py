@@ -14,7 +14,16 @@ from django.db import DatabaseError, Error, connections
 
 from .. import alerts, bulk_actions, ledger, minutes, mirror, pruning, tracing
 from ..broker import Broker, Shard, probe
-from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
+from ..exceptions import (
+    BrokerError,
+    BrokerUnavailable,
+    DamagedKeys,
+    ForeignLayout,
+    OtherLayout,
+    OutdatedRelease,
+    PendingMigrations,
+    UnfitServer,
+)
 from ..redaction import redact_text
 from .trouble import Backoff, forget_frames, repair
 
@@ -28,6 +37,8 @@ FULL_SECONDS = mirror.FULL_SECONDS
 #: Each worker says so often that it lives, and looks whether a full sweep is due: also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
 HINT_TIMEOUT_SECONDS = 1.0
+#: So often a worker looks whether what it waits for at its start has come.
+WAIT_SECONDS = 1.0
 #: A worker in burst mode prunes for so long before it begins; others do beside their work.
 BURST_PRUNE_SECONDS = 2.0
 
@@ -62,13 +73,17 @@ class Upkeep:
 
     # -- life
 
-    def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
+    def begin(
+        self, *, burst: bool, stopping: Callable[[], bool], standing_by: Callable[[], object] = lambda: None
+    ) -> None:
         """Make sure of the prefix and the server, rebuild where needed, and start the threads.
 
-        Waits for a Redis that does not answer, saying so; in burst mode that is an error.
+        Waits for a Redis that does not answer, for `migrate`, and for workers that must end first, saying so; in burst
+        mode that is an error. `standing_by` is called where nothing but other workers is waited for.
 
         Raises:
             ForeignLayout: The prefix is somebody else's.
+            OutdatedRelease: See `mirror.check_release`.
             UnfitServer: See `probe.py`.
             BrokerError: The login is refused; or, in burst mode, Redis does not answer.
         """
@@ -81,6 +96,17 @@ class Upkeep:
                 self._repair(error)
                 if not backoff.failed(time.monotonic()):
                     time.sleep(1)
+            except (OtherLayout, PendingMigrations) as error:
+                self.farewell()
+                if burst:
+                    raise
+                if isinstance(error, OtherLayout):
+                    standing_by()
+                if str(error) not in self._said:
+                    self._said.add(str(error))
+                    logger.warning("%s", error)
+                connections.close_all()
+                time.sleep(WAIT_SECONDS)
             except (BrokerUnavailable, DatabaseError) as error:
                 if burst:
                     raise
@@ -98,7 +124,7 @@ class Upkeep:
     def _prepare(self, burst: bool) -> None:
         self._examined = probe.examine(self.broker, self._said)
         ledger.check_tables()
-        mirror.check_layout(self.broker)
+        mirror.take_layout(self.broker)
         self._build()
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
@@ -109,10 +135,13 @@ class Upkeep:
                 pass
             self._look()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
+        mirror.check_layout(self.broker)  # once more: see `mirror/switch.py`, Note [Said before it is looked]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
-        return json.dumps({"queues": queues, "started": self._started, **self._describe()})
+        own = mirror.own_layout(self.broker)
+        told = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
+        return json.dumps({**told, **self._describe()})
 
     def end(self) -> None:
         """Stop the threads."""
@@ -170,7 +199,7 @@ class Upkeep:
         except DamagedKeys as error:
             self._repair(error)
             self._backoff.failed(time.monotonic())
-        except (ForeignLayout, UnfitServer) as error:
+        except (ForeignLayout, OutdatedRelease, PendingMigrations, UnfitServer) as error:
             self.fail(error)
             return False
         except Exception as error:
@@ -276,6 +305,7 @@ class Upkeep:
         """Say that this worker lives, and mirror what the fast path missed, where it is time."""
         now = time.monotonic()
         if now >= self._due["beat"]:
+            mirror.check_release()
             self._beat_ms = self.broker.now_ms()
             self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)

@@ -21,7 +21,7 @@ from tests.support import DAILY_CRON, count_keys, make_due
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["own_server"]
 
-FOREIGN = json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}})
+FOREIGN = json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}})
 
 
 def noop(name="s", **values):

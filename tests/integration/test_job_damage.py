@@ -3,10 +3,8 @@
 import pytest
 from django.utils.crypto import get_random_string
 
-from django_delayq import mirror
 from django_delayq.backend.sending import shared
-from django_delayq.broker import Broker, JobSettlement, keys
-from django_delayq.broker.scripts import wire
+from django_delayq.broker import JobSettlement, keys
 from django_delayq.exceptions import DamagedKeys
 from tests.app import tasks
 from tests.integration.job_shard import JobShard, names_of, new
@@ -171,24 +169,6 @@ def test_what_is_no_job_is_dropped_by_a_worker_and_the_others_run(fresh, broker,
     assert sorted(tasks.CALLS) == [(n, 1) for n in range(8)]
     for place in broker.shards(["default"]):
         assert JobShard(broker, epoch=None, shard=place).state() == {}
-
-
-@pytest.mark.django_db(transaction=True)
-def test_what_is_no_job_keeps_no_reshard_from_its_end(fresh, broker, settings):
-    run_burst()
-    shard = JobShard(broker, epoch=None)
-    for garbage in (b"\xff\xfe", "a b", "", "x", "y", "z", get_random_string(5000)):
-        shard.client.zadd(shard.names["ready"], {garbage: 1})
-        shard.client.zadd(shard.names["dead"], {garbage: 1})
-        shard.client.set(keys.result_key(broker.config.prefix, PLACE, "").encode() + wire(str(garbage)), b"\xff")
-    shard.client.hset(shard.names["payload"], b"\xff\xfe", b"\xff{}")
-    result = tasks.add.enqueue(1)
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 4}
-    rounds = iter(range(5))
-    mirror.reshard(Broker(timeout_seconds=5), say=lambda text: None, pause=lambda seconds: next(rounds))
-    run_burst()
-    result.refresh()
-    assert result.status == SUCCESSFUL
 
 
 def test_purge_takes_jobs_and_results_with_it(shard):

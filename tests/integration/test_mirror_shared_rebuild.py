@@ -114,14 +114,3 @@ def test_sparse_primary_keys_are_cut_into_a_bounded_number_of_parts(built, range
     assert mirror.rebuild(built, built.shards())
     assert mirrored(built, row)
     assert mirrored(built, far)
-
-
-@pytest.mark.parametrize("older", [False, True])
-def test_nobody_takes_part_while_entries_are_moved_to_other_shards(built, ranges, older):
-    rows = hourly(3)
-    built.purge()
-    rebuilding.Build(built, built.shards(), alone=not older)
-    if older:  # an older version's marks look like those of a rebuild, but its sweeps are kept away
-        built.begin_sweep("reshard:1", ttl_ms=60_000)
-    assert not mirror.rebuild(ranges, ranges.shards())
-    assert not any(mirrored(built, row) for row in rows)

@@ -42,7 +42,7 @@ def test_the_json_has_exactly_the_documented_keys(well):
     found = ask()[1]
     assert list(found) == [
         "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
-        "reshard", "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped", "pruned",
+        "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped", "pruned",
         "held_back", "unknown_tasks", "late", "unnamed",
     ]  # fmt: skip
     server = found["redis"][0]

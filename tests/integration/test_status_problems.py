@@ -55,7 +55,7 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
-    broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
+    broker.write_layout(json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
     broker.enqueue(broker.shards()[0], [("s777", 1, 1)])
     code, found = ask()
     assert (code, found["layout"], found["drift"]) == (1, "foreign", None)

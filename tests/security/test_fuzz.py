@@ -53,7 +53,8 @@ TEXTS = [
     "é\u2028\u202e".encode(), "²".encode(), "１".encode(), b"../../etc/passwd", TRAP.encode(),
     *(name.encode() for name in OTHERS), b"{", b"null", b"[" * 50_000, b"{}", b'{"database": "x"}',
     b'{"database": 5, "shards": {}}', b'{"shards": {"default": "1"}}',
-    b'{"database": "x", "shards": {"default": -1}}', b'{"queues": 5}', b'{"queues": [{}], "started": "x"}',
+    b'{"database": "x", "version": 1, "shards": {"default": -1}}', b'{"queues": 5}',
+    b'{"queues": [{}], "started": "x"}',
     b'{"queues": ["default"], "started": 1e400}', b"building:", b"building:\n", b"building:x", b"e1",
     json.dumps({"task": f"{TRAP}.spring", "args": ["x"], "kwargs": {"b": 5}}).encode(), pickle.dumps(Pickled()),
     b"return redis.call('FLUSHALL')", b"'); redis.call('FLUSHALL') --", b"%s %d {} {0.__class__}", b"*" * 5000,
@@ -322,7 +323,7 @@ def test_a_well_made_forged_layout_makes_a_worker_refuse_and_change_nothing(brok
     """The one thing that who may write to Redis can end: it looks like another database's prefix."""
     prefix = Prefix(broker)
     prefix.fill()
-    broker.write_layout(json.dumps({"database": "x", "shards": {"default": 1, "mail": 1}}))
+    broker.write_layout(json.dumps({"database": "x", "version": 1, "shards": {"default": 1, "mail": 1}}))
     before = broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk])
     with pytest.raises(ForeignLayout, match="adopt"):
         run_burst(name=WORKER)

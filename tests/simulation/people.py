@@ -271,7 +271,7 @@ class People:
         client, now = self.stage.client, self.clock.server_ms()
         client.set(
             keys.prefix_key(self.config.prefix, "layout"),
-            '{"database": "another", "shards": {"default": 2, "mail": 1}}',
+            '{"database": "another", "version": 1, "shards": {"default": 2, "mail": 1}}',
         )
         client.set(f"{tag}:epoch", "another")
         client.zadd(f"{tag}:due", {"s999": now})

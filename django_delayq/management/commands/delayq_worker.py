@@ -17,7 +17,7 @@ from django.utils import autoreload
 from django_delayq import conf, ledger, metrics, registry
 from django_delayq.capture import listening
 from django_delayq.compat import task
-from django_delayq.exceptions import DelayQError
+from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.kinds import isolated
 from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
@@ -35,7 +35,7 @@ from django_delayq.supervisor.process import (
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
 from django_delayq.worker import Worker, WorkerOptions
-from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
+from django_delayq.worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
 from django_delayq.worker.log_queue import LogQueue
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter
 from django_delayq.worker.recycling import resident_mb
@@ -120,7 +120,7 @@ class Command(BaseCommand):
             supervisor = Supervisor(processes, burst=worker_options.burst, moved=moved)
             exit_status = supervisor.run()
         if supervisor.pool.failure:
-            raise CommandError(supervisor.pool.failure)
+            raise CommandError(supervisor.pool.failure, returncode=supervisor.pool.failed_with)
         end_within(END_SECONDS, exit_status)
         return exit_status
 
@@ -181,7 +181,8 @@ class Command(BaseCommand):
             with telling, listening(conf.get_config().max_output_bytes), isolated.opened():
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
-            raise CommandError(str(error)) from error
+            outdated = isinstance(error, OutdatedRelease)
+            raise CommandError(str(error), returncode=OUTDATED if outdated else UNFINISHED) from error
 
     def _log(self, options: dict[str, Any], channel: Channel | None) -> None:
         """Log to standard output, unless the project has configured our loggers itself."""
