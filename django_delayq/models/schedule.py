@@ -13,7 +13,7 @@ from ..indexes import PrefixIndex
 from ..outgoing import LONGEST
 from ..preview import PreviewPoint, preview
 from ..recurring import Recurring
-from .definition import clean_definition
+from .definition import clean_definition, find_doubt
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel
@@ -128,6 +128,8 @@ class Schedule(Recurring, PrimaryModel):
 
     #: Who makes the next edit: noted by the `save()` that keeps what it replaces, and forgotten then.
     changed_by = ""
+    #: Where croniter has other points than the expression that `save()` wrote last, in words.
+    doubt = ""
 
     if TYPE_CHECKING:
         from .declaration import Declaration
@@ -201,6 +203,7 @@ class Schedule(Recurring, PrimaryModel):
             if old is None:
                 self.begin_version()
                 self.clean()
+                self.doubt = find_doubt(self)
                 super().save(*args, **kwargs)
                 return
             names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
@@ -212,6 +215,7 @@ class Schedule(Recurring, PrimaryModel):
                 return
             if changed & CHECKED_FIELDS:
                 self.clean()
+            self.doubt = find_doubt(self) if "cron" in changed else ""
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = next_version(old, changed)
