@@ -9,7 +9,6 @@ from .jobs import JobBroker as JobBroker
 from .jobs import in_parts as in_parts
 from .keys import Shard as Shard
 from .keys import member_shard as member_shard
-from .pruning import PruningNotes as PruningNotes
 from .scripts import claimed_ms as claimed_ms
 from .scripts import held_by as held_by
 from .traces import note_trace as note_trace

@@ -9,18 +9,18 @@ from .fast import enqueue_after_commit, mirror_after_commit, put_after_commit, p
 from .layout import check_layout, fingerprint, moving, standing_shards
 from .pages import PAGE
 from .read import note_parked
-from .rebuild import rebuild
+from .rebuild import rebuild, unbuilt
 from .reshard import reshard, under_way
 from .runs import enqueue_runs
 from .sweep import Report, delta_sweep, full_sweep
-from .turn import FULL_SECONDS, adopt, sweep_in_turn, sweep_now
+from .swept import FULL_SECONDS, adopt, sweep_if_due, sweep_now
 from .write import sync
 
 __all__ = [
     "FULL_SECONDS", "MOST_COMPARED", "PAGE", "Drift", "Report", "adopt", "check_layout", "delta_sweep", "drift",
     "enqueue_after_commit", "enqueue_runs", "fingerprint", "full_sweep", "mirror_after_commit", "moving", "note_parked",
     "put_after_commit", "put_now", "read_entries", "rebuild", "reshard", "standing_shards",
-    "sweep_after_commit", "sweep_in_turn", "sweep_now", "sync", "under_way",
+    "sweep_after_commit", "sweep_if_due", "sweep_now", "sync", "unbuilt", "under_way",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ..fields import utcnow
 from ..models import Condition, Job, Schedule, ScheduleState, Tombstone
 from ..timing.point import EPOCH
 from .durable import find_missing, load_waiting
-from .turn import read_last
+from .swept import read_last
 
 #: A job that no sweep has seen to for so long counts: the sweeps come every 2 s.
 STALE = timedelta(seconds=30)

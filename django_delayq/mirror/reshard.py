@@ -35,13 +35,15 @@ from .compare import compare
 from .durable import put_in_shards
 from .layout import other_shards, store_layout
 from .read import queues_of
-from .rebuild import RESHARD, Build
+from .rebuild import Build
 from .runs import put_back
-from .turn import TTL_MS, sweep_now
+from .swept import sweep_now
 from .write import remove_whole
 
 logger = logging.getLogger("django_delayq.mirror")
 
+#: How the holder of the upkeep lease begins while entries are moved to other shards.
+RESHARD = "reshard:"
 #: Between two looks at what is still leased.
 PAUSE_SECONDS = 0.5
 
@@ -66,10 +68,10 @@ def reshard(
     if not former:
         return {}
     shards = [Shard(queue, number) for queue, count in former.items() for number in range(count)]
-    build = Build(broker, broker.shards(former), alone=True)  # first: a new worker must not find these shards flushed
+    build = Build(broker, broker.shards(former))  # first: a new worker must not find these shards flushed
     token = RESHARD + secrets.token_hex(8)
     broker.note_sweep(None)
-    broker.begin_sweep(token, ttl_ms=TTL_MS)
+    broker.seize_upkeep(token)
     store_layout(broker, former=former)
     broker.renew_epochs(shards)
 
@@ -84,8 +86,7 @@ def reshard(
         looked += page
         tell(0)
         build.go_on()
-        if not broker.keep_sweep(token, ttl_ms=TTL_MS):  # flushed, or a worker was faster at the beginning
-            broker.begin_sweep(token, ttl_ms=TTL_MS)
+        broker.seize_upkeep(token)
 
     moved = dict.fromkeys(former, 0)
     try:
@@ -100,17 +101,17 @@ def reshard(
         store_layout(broker)
         sweep_now(broker, go_on=tell)
     finally:
-        broker.end_sweep(token)
+        broker.end_upkeep(token)
     return moved
 
 
 def under_way(broker: Broker) -> bool:
-    """Say whether a move is being made; one that was killed counts for half a minute more.
+    """Say whether a move is being made; one that was killed counts until its lease ends.
 
     Raises:
         BrokerError: Redis does not answer.
     """
-    return (broker.sweep_mark() or "").startswith(RESHARD)
+    return (broker.upkeep_holder() or "").startswith(RESHARD)
 
 
 def _count(broker: Broker, shards: Sequence[Shard]) -> int:

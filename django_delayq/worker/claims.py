@@ -125,9 +125,7 @@ class Claims:
         if not epoch:
             self.upkeep.rebuild_soon()
             self.timers.flushed(shard)
-        elif told != epoch:
-            self.upkeep.help_soon()
-        elif new and not self._is_ours(shard, epoch):
+        elif told == epoch and new and not self._is_ours(shard, epoch):
             return None
         return new
 

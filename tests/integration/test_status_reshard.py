@@ -79,7 +79,7 @@ def test_a_move_that_is_under_way_is_told_and_not_wrong(held):
 @pytest.mark.parametrize(("mark", "wrong"), [("reshard:of somebody", []), ("of a sweep", ["unfinished_reshard"])])
 def test_the_mark_of_a_sweep_is_none_of_a_move(held, mark, wrong):
     interrupt(held)
-    held.begin_sweep(mark, ttl_ms=60_000)
+    held.seize_upkeep(mark)
     assert codes()[1] == wrong
 
 
