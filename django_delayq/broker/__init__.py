@@ -8,7 +8,6 @@ from .counts import MinuteCounts as MinuteCounts
 from .index import Index as Index
 from .keys import Shard as Shard
 from .keys import member_shard as member_shard
-from .pruning import PruningNotes as PruningNotes
 from .scripts import claimed_ms as claimed_ms
 from .scripts import held_by as held_by
 from .types import Claim as Claim

@@ -122,16 +122,6 @@ class Broker(Prefix):
         values = self.ask_all([methodcaller("get", self._keys(shard)["epoch"]) for shard in shards])
         return [text(value) or None if value is not None else None for value in values]
 
-    def mark_part(self, shard: Shard, name: str, value: str, *, ttl_ms: int, absent: bool = False) -> bool:
-        """Mark a part of a rebuild, `absent`: unless it is marked; say whether it was. `shard` has the key."""
-        key = keys.build_key(self.config.prefix, shard, name)
-        return bool(self.ask("set", key, value, px=ttl_ms, nx=absent))
-
-    def part_marks(self, parts: Sequence[tuple[Shard, str]]) -> list[str | None]:
-        """Return how these parts of a rebuild, (shard, name) each, are marked, in one round trip."""
-        asked = [methodcaller("get", keys.build_key(self.config.prefix, *part)) for part in parts]
-        return [None if value is None else text(value) for value in self.ask_all(asked)]
-
     def take_over(self, shards: Sequence[Shard]) -> None:
         """Give each shard that has one another epoch, so that every worker looks again whose index this is; then void
         all leases, so that no holder of before moves a member.

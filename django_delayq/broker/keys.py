@@ -18,7 +18,11 @@ TYPES = {
 #: The part that ends with the name of the calling process.
 OF_A_WORKER = "journal"
 #: The keys that belong to no shard, see DECISIONS.md.
-OF_THE_PREFIX = {"layout": "string", "workers": "zset", "worker-details": "hash", "sweep": "string", "swept": "string", "missed": "string"}
+OF_THE_PREFIX = {
+    "layout": "string", "workers": "zset", "worker-details": "hash",
+    "upkeep": "string", "swept": "string", "pruned": "string", "missed": "string",
+}  # fmt: skip
+
 
 class Shard(NamedTuple):
     """Where a member lives."""
@@ -42,32 +46,14 @@ def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
 
 
 def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
-    """Return every key of a shard by its part, but for counts and parts of rebuilds."""
+    """Return every key of a shard by its part, but for counts."""
     tag = f"{{{prefix}:{shard}}}"
     return {part: f"{tag}:{part}:{worker}" if part == OF_A_WORKER else f"{tag}:{part}" for part in PARTS}
 
 
-def build_key(prefix: str, shard: Shard, name: str) -> str:
-    """STRING, expires: who is at a part of a rebuild, or that it is done."""
-    return f"{{{prefix}:{shard}}}:build:{name}"
-
-
 def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
-    """HASH, expires: what was counted in a minute; ZSET `minutes`: which minutes; STRING `turn`: who moves them."""
+    """HASH, expires: what was counted in a minute; ZSET `minutes`: which minutes."""
     return f"{{{prefix}:{shard}}}:counts:{what}"
-
-
-def pruning_key(prefix: str, shard: Shard, what: str) -> str:
-    """STRING, expires `turn`: who prunes the ledger; STRING `last`: how far the last pass came.
-
-    Among the keys of a shard, which a user of Redis by SECURITY.md may touch whatever their names are.
-    """
-    return f"{{{prefix}:{shard}}}:pruning:{what}"
-
-
-def alerts_key(prefix: str, shard: Shard) -> str:
-    """STRING, expires: who looked last for what is wrong and to be told."""
-    return f"{{{prefix}:{shard}}}:alerts:turn"
 
 
 def wake_channel(prefix: str) -> str:
@@ -92,6 +78,6 @@ def prefix_keys(prefix: str) -> dict[str, str]:
 def is_own(prefix: str, key: str) -> bool:
     """Say whether a key belongs to this prefix and not to one that begins like it."""
     parts = "|".join(part for part in PARTS if part != OF_A_WORKER)
-    named = "|".join((OF_A_WORKER, "counts", "pruning", "alerts", "build"))
+    named = "|".join((OF_A_WORKER, "counts"))
     named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
     return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None

@@ -12,7 +12,7 @@ from ..broker import Broker
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..timing.point import EPOCH
-from .turn import read_last
+from .swept import read_last
 
 #: Counting that much takes a second or so.
 MOST_COMPARED = 2_000_000

@@ -99,8 +99,6 @@ class Claims:
         if not epoch:
             self.upkeep.rebuild_soon()
             self.timers.flushed(shard)
-        elif told != epoch:
-            self.upkeep.help_soon()
         if not epoch or told != epoch or epoch == self._known.get(shard):
             return True
         try:

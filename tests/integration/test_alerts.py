@@ -223,25 +223,18 @@ def test_a_change_and_its_jobs_are_written_together_or_not_at_all(told, monkeypa
     assert len(jobs()) == 2
 
 
-def test_one_worker_looks_at_a_time_and_burst_workers_look_too(told, broker):
+def test_a_burst_worker_looks_too(told):
     failing()
-    assert looking.look_in_turn(broker) == 7.5
-    since = Alert.objects.get().since
-    Alert.objects.update(since=since - HOUR)
-    assert looking.look_in_turn(broker) == 7.5
-    assert kinds() == [], "it was not its turn"
-    change(told, EVERY=1)
-    for name in broker.client.scan_iter(match="*:alerts:turn"):
-        assert broker.client.pttl(name) <= 15_000
-        broker.client.delete(name)
+    run_burst()
+    Alert.objects.update(since=Alert.objects.get().since - HOUR)
     run_burst()
     assert len(kinds()) == 1
 
 
-def test_without_the_setting_nobody_looks(well, settings, broker):
+def test_without_the_setting_there_is_nobody_to_be_told(well, settings):
     failing()
-    assert looking.look_in_turn(broker) == float("inf")
-    assert not list(broker.client.scan_iter(match="*:alerts:turn"))
+    run_burst()
+    assert not Alert.objects.exists()
     with pytest.raises(CommandError, match="nobody is to be told"):
         call_command("delayq_status", "--alert")
 

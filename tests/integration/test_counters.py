@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import counters, ledger, minutes
-from django_delayq.broker import Broker, MinuteCounts, keys
+from django_delayq.broker import MinuteCounts, keys
 from django_delayq.counters import LAG, RAN, Counts, by_queue, outcomes
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.ledger import rollups
@@ -39,8 +39,7 @@ def put(broker, at, tally, key=KEY):
 
 
 def roll_up(broker, now=NOW):
-    """Move what is old enough, whoever had the last turn."""
-    broker.client.delete(name(broker, "turn"))
+    """Move what is old enough."""
     return minutes.roll_up(broker, to_ms(now))
 
 
@@ -177,7 +176,6 @@ def test_garbage_in_a_field_is_counted_over(broker, garbage):
 
 def test_purging_takes_the_counts_too(broker):
     put(broker, NOW, {"failed": 1})
-    MinuteCounts(broker).take_turn(10_000)
     broker.purge()
     assert (count_keys(broker), broker.client.exists(name(broker, number(NOW)), name(broker, "minutes"))) == (0, 0)
 
@@ -223,20 +221,6 @@ def test_a_crash_between_insert_and_deletion_counts_nothing_twice(broker, monkey
     assert roll_up(broker) == 1
     assert rows() == [(60, at, "points", "app.one", {"succeeded": 5})]
     assert counted(broker, at) == {KEY: {"succeeded": 5}}
-
-
-def test_one_worker_at_a_time_moves_them(broker):
-    put(broker, NOW - 9 * MINUTE, {"succeeded": 5})
-    other = Broker(timeout_seconds=5, worker="other")
-    try:
-        assert MinuteCounts(other).take_turn(50_000)
-        assert minutes.roll_up(broker, to_ms(NOW)) is None
-        assert rows() == []
-        broker.client.persist(name(broker, "turn"))  # damaged: a mark without an end is nobody's
-        assert minutes.roll_up(broker, to_ms(NOW)) == 1
-        assert minutes.roll_up(other, to_ms(NOW)) is None
-    finally:
-        other.close()
 
 
 def test_the_table_is_read_alone_where_redis_is_away(dead_redis):

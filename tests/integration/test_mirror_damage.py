@@ -143,7 +143,7 @@ LOSSES = [
 @pytest.mark.parametrize("how", ["a claim", "a look at what is empty", "once a minute"])
 @pytest.mark.parametrize("lose", [row[1] for row in LOSSES], ids=[row[0] for row in LOSSES])
 def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose, how):
-    monkeypatch.setattr(mirror, "sweep_in_turn", lambda *args, **kwargs: None)
+    monkeypatch.setattr(mirror, "sweep_if_due", lambda *args, **kwargs: None)
     rows = [schedule("a"), schedule("b")]
     before = [view(built, row) for row in rows]
     names = [f"s{row.pk}" for row in rows]
@@ -154,7 +154,7 @@ def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose,
     if how == "a claim":
         worker.claims.claim(built.shards()[0], lambda: 1)
     elif how == "once a minute":
-        worker.upkeep._due["beat"] = 0.0
+        worker.upkeep._due["minutes"] = 0.0
     else:
         built.client.delete(due)
         worker.timers._turn = dict.fromkeys(worker.timers._turn, float("inf"))

@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import BrokerUnavailable
-from django_delayq.mirror import turn
+from django_delayq.mirror import swept
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import Worker, WorkerOptions, timers
@@ -304,7 +304,7 @@ def test_one_head_wakes_one_worker(sixteen, broker):
     """Before, each worker claimed at each head."""
     Schedule.objects.create(name="far", task="tests.app.tasks.noop", kind="cron", cron=YEARLY_CRON)
     with Fleet(5) as fleet:
-        wait_until(lambda: turn.read_last(broker), what="the sweep at the start, which tells of heads")
+        wait_until(lambda: swept.read_last(broker), what="the sweep at the start, which tells of heads")
         wait_until(lambda: still(fleet.claims, 2 * ALL_SECONDS / 5), what="the end of the claims at the start")
         before = fleet.claims()
         Schedule.objects.bulk_create([once(f"s{n}", 0.6 + n * 0.3) for n in range(5)])

@@ -234,14 +234,6 @@ def another_rebuilds_meanwhile(world):
     world.sweep(0, "rebuild", fault=Fault("during_rebuild", "pause", steps=others))
 
 
-def killed_in_its_part_of_a_rebuild(world):
-    """A worker dies at a part of a rebuild; another one takes part, and finds all others free."""
-    world.create("a", every=3600)
-    world.flush_redis()
-    world.sweep(0, "rebuild", fault=Fault("send:upsert", "kill"))
-    world.sweep(1, "rebuild")
-
-
 def restored(world):
     """The database is restored from before an edit and before a point was recorded."""
     due(world, every=25)

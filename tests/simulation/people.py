@@ -167,14 +167,14 @@ class People:
         self.false_clock = self.false_clock or who == "web"
 
     def advance_clock(self, ms):
-        """Move the clocks on and let marks of rebuilds expire."""
+        """Move the clocks on and let marks of rebuilds and the upkeep lease expire."""
         self.clock.elapsed_ms += ms
         client = self.stage.client
         client.set(self.stage.clock_key, self.clock.server_ms())
         for key, end in list(self.marks.items()):
             if end <= self.clock.elapsed_ms:
                 del self.marks[key]
-                if (client.get(key) or b"").startswith(b"building:"):
+                if key.endswith(b":upkeep") or (client.get(key) or b"").startswith(b"building:"):
                     client.delete(key)
 
     # -- requests that come late

@@ -109,6 +109,23 @@ class Wire:
         now = self._world.clock.server_ms()
         return now // 1000, now % 1000 * 1000
 
+    def set(self, name: str, value: str, *, px: int | None = None, **options: Any) -> Any:
+        """Set a key; what expires does so by the clock of the history."""
+        found = self._client.set(name, value, px=px, **options)
+        if px is not None and found:
+            self._world.marks[name.encode()] = self._world.clock.elapsed_ms + px
+        return found
+
+    def getex(self, name: str, *, px: int) -> Any:
+        """Read a key and renew it."""
+        self._world.marks[name.encode()] = self._world.clock.elapsed_ms + px
+        return self._client.getex(name, px=px)
+
+    def pttl(self, name: str) -> int:
+        """Return for how many ms of the history's clock a key stands."""
+        left = self._world.marks.get(name.encode(), 0) - self._world.clock.elapsed_ms
+        return max(-1, left) if self._client.exists(name) else -2
+
     def pipeline(self, transaction: bool = True) -> "Pipeline":
         """Return a pipeline whose scripts go one by one: the connection can break in its middle."""
         return Pipeline(self, self._client.pipeline(transaction=transaction))

@@ -256,11 +256,6 @@ RULES = (
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
     ),
     mutant(
-        "halfbuilt", "a shard is called built when all parts of its rebuild are done", "mirror.rebuild:Build.is_done",
-        "return all(", "return True or all(",
-        hl.killed_in_its_part_of_a_rebuild, "I1 an enabled schedule is absent",
-    ),
-    mutant(
         "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",
         "own = {queue:", "return\n    own = {queue:",
         hl.another_database, "F31 ",

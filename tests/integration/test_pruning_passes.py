@@ -1,17 +1,14 @@
-"""Pruning by the workers: when it is due, who does it, how it stops and continues, and what is told of it."""
+"""Pruning by the workers: when it is due, how it stops and continues, and what is told of it."""
 
 import io
 import json
-import threading
-import time
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
 from django_delayq import ledger, pruning, status
-from django_delayq.broker import Broker, PruningNotes, keys
-from django_delayq.broker.mark import Mark
+from django_delayq.broker import Broker
 from django_delayq.ledger import pruning as batches
 from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState
@@ -41,122 +38,71 @@ def old(monkeypatch):
 
 
 def change_note(broker, **values):
-    notes = PruningNotes(broker)
-    notes.note(json.dumps({**json.loads(notes.last()), **values}))
+    broker.note_pruning(json.dumps({**json.loads(broker.last_pruning()), **values}))
 
 
-# -- turns
+# -- passes
 
 
 def test_a_pass_is_noted_and_none_is_due_for_an_hour(broker, old):
     began = broker.now_ms()
-    done = pruning.prune_in_turn(broker)
+    done = pruning.prune_if_due(broker)
     assert (done.rows, done.left, done.finished) == (50, 0, True)
     assert done.behind_seconds // DAY.total_seconds() == 18  # 49 days old, less a minute
     assert done.seconds > 0
     assert pruning.read_last(broker) == done
     assert began <= done.at_ms <= broker.now_ms()
     run(old[0], 60)
-    assert pruning.prune_in_turn(broker) is None
+    assert pruning.prune_if_due(broker) is None
     assert left(old[0]) == [60, 1]
     change_note(broker, at_ms=broker.now_ms() - 3_600_000)
-    again = pruning.prune_in_turn(broker)
+    again = pruning.prune_if_due(broker)
     assert (again.rows, again.finished) == (1, True), "each pass counts for itself"
 
 
 DUE = [
-    ("flushed", lambda b: b.ask("delete", PruningNotes(b)._name("last"))),
+    ("flushed", lambda b: b.ask("delete", f"{b.config.prefix}:pruned")),
     ("an hour ago", lambda b: change_note(b, at_ms=b.now_ms() - 3_600_000)),
     ("the server's clock stepped back", lambda b: change_note(b, at_ms=b.now_ms() + 60_000)),
     ("unfinished", lambda b: change_note(b, after=0)),
     ("another database", lambda b: change_note(b, database="another")),
     ("a garbage time", lambda b: change_note(b, at_ms=10**30)),
     ("a list where it is a number", lambda b: change_note(b, rows=[])),
-    *((f"garbage {value!r}", lambda b, value=value: PruningNotes(b).note(value)) for value in ("", "x", "[]", "null")),
-    ("deep", lambda b: PruningNotes(b).note("[" * 50_000)),
+    *((f"garbage {value!r}", lambda b, value=value: b.note_pruning(value)) for value in ("", "x", "[]", "null")),
+    ("deep", lambda b: b.note_pruning("[" * 50_000)),
 ]
 
 
 @pytest.mark.parametrize("change", [row[1] for row in DUE], ids=[row[0] for row in DUE])
 def test_a_pass_is_due(broker, old, change):
-    pruning.prune_in_turn(broker)
+    pruning.prune_if_due(broker)
     run(old[0], 60)
     change(broker)
-    assert pruning.prune_in_turn(broker).rows >= 1
+    assert pruning.prune_if_due(broker).rows >= 1
     assert left(old[0]) == [1]
-    assert pruning.prune_in_turn(broker) is None
-
-
-def test_keys_of_a_foreign_type_are_taken_away(broker, old):
-    for what in ("turn", "last"):
-        broker.ask("rpush", PruningNotes(broker)._name(what), "x")
-    assert pruning.prune_in_turn(broker).finished
-
-
-def test_the_keys_are_among_those_that_a_locked_user_may_touch(broker):
-    prefix = broker.config.prefix
-    assert PruningNotes(broker)._name("turn").startswith(f"{{{prefix}:")
-    assert keys.is_own(prefix, PruningNotes(broker)._name("last"))
+    assert pruning.prune_if_due(broker) is None
 
 
 def test_a_pass_that_is_stopped_is_continued_where_it_stopped_by_whoever_is_next(broker, old, settings):
-    done = pruning.prune_in_turn(broker, go_on=lambda: False)
+    done = pruning.prune_if_due(broker, go_on=lambda: False)
     assert (done.rows, done.finished) == (10, False)
     assert Run.objects.count() == 45
     run(old[0], 60)
     other = Broker(timeout_seconds=5, worker="other")
-    assert pruning.prune_in_turn(other, go_on=lambda: False).rows == 20
-    last = pruning.prune_in_turn(other)
+    assert pruning.prune_if_due(other, go_on=lambda: False).rows == 20
+    last = pruning.prune_if_due(other)
     assert (last.rows, last.finished) == (50, True), "it counts all of the pass"
     assert left(old[0]) == [60, 1], "which was behind it, and comes with the next"
     other.close()
 
 
-def test_a_turn_ends_after_its_time_and_another_one_goes_on_at_once(broker, old):
-    assert pruning.prune_in_turn(broker, seconds=0).rows == 10
+def test_a_pass_stops_after_its_time_and_goes_on_at_once(broker, old):
+    assert pruning.prune_if_due(broker, seconds=0).rows == 10
     rounds = 1
-    while not pruning.prune_in_turn(broker, seconds=0).finished:
+    while not pruning.prune_if_due(broker, seconds=0).finished:
         rounds += 1
     assert rounds == 4
     assert Run.objects.count() == 5
-
-
-def test_while_one_is_at_it_another_one_does_nothing(broker, old):
-    other, asked = Broker(timeout_seconds=5, worker="other"), []
-
-    def meanwhile():
-        asked.append(pruning.prune_in_turn(other))
-        return True
-
-    assert pruning.prune_in_turn(broker, go_on=meanwhile).finished
-    assert len(asked) >= 5
-    assert set(asked) == {None}
-    other.close()
-
-
-def test_a_turn_that_others_have_taken_over_ends(broker, old):
-    def lose():
-        broker.ask("set", PruningNotes(broker)._name("turn"), "somebody", px=60_000)
-        return True
-
-    done = pruning.prune_in_turn(broker, go_on=lose)
-    assert (done.rows, done.finished) == (10, False)
-    assert PruningNotes(broker).turn.read() == "somebody"
-
-
-def test_the_mark_of_one_that_died_ends_by_itself(broker, old, monkeypatch):
-    def die():
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(pruning, "TTL_MS", 100)
-        patched.setattr(Mark, "end", lambda self, token: None)
-        pruning.prune_in_turn(broker, go_on=die)
-    began = time.monotonic()
-    while (done := pruning.prune_in_turn(broker)) is None:
-        assert time.monotonic() - began < PATIENCE_SECONDS
-        time.sleep(0.01)
-    assert (done.rows, done.finished) == (40, True)
 
 
 # -- the worker
@@ -177,7 +123,6 @@ def look(worker):
 
 def test_a_worker_prunes_with_its_looks_and_looks_again_at_once_where_there_is_more(worker, old, monkeypatch):
     worker.upkeep._prepare(burst=False)
-    monkeypatch.setattr(upkeep.pruning, "TURN_SECONDS", 0)
     monkeypatch.setattr(upkeep.Upkeep._prune, "__defaults__", (0,))
     for number in range(4):
         look(worker) if number == 0 else worker.upkeep.round()
@@ -225,36 +170,16 @@ def test_a_database_that_refuses_is_told_and_holds_up_nothing(worker, old, monke
     assert Run.objects.count() == 5
 
 
-def test_two_workers_at_once_prune_each_row_once(old):
-    both, rows = threading.Barrier(2), []
-
-    def work(name):
-        broker = Broker(timeout_seconds=5, worker=name)
-        both.wait(PATIENCE_SECONDS)
-        done = pruning.prune_in_turn(broker)
-        rows.append(0 if done is None else done.rows)
-        broker.close()
-        connections.close_all()
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(rows) == 50
-    assert Run.objects.count() == 5
-
-
 # -- what is told
 
 
 def test_the_status_tells_of_the_last_pass(well, old):
     assert ask()[1]["pruned"] is None
     assert "Pruned" not in text()
-    pruning.prune_in_turn(well, go_on=lambda: False)
+    pruning.prune_if_due(well, go_on=lambda: False)
     assert ask()[1]["pruned"]["finished"] is False
     assert ", more to do" in text()
-    pruning.prune_in_turn(well)
+    pruning.prune_if_due(well)
     found = ask()[1]["pruned"]
     assert set(found) == {"at", "rows", "left", "seconds", "behind_seconds", "finished"}
     assert (found["rows"], found["left"], found["finished"]) == (50, 0, True)

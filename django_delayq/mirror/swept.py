@@ -1,16 +1,14 @@
-"""Full sweeps by one worker at a time: whose turn it is, and when the next one is due.
+"""When a full sweep is due, and what is noted of the last one.
 
-Note [Turns]
-Any worker may sweep, and sweeps do no harm to each other; together they would only do the work several times. So the
-one that sweeps sets a mark that lasts for some seconds and is renewed after each page: where the sweeper dies, the mark
-goes, and the next worker that looks begins anew. A finished sweep is noted with its time and with the run id that the
-server had when it began. A sweep is due when the note is older than FULL_SECONDS, or missing (flushed, or another
-database took the prefix over), or of another run id: the server was restarted or replaced, perhaps with older data.
-That holds at a worker's start too: what was missed while no worker ran is found because the note is old by then.
+Note [When a full sweep is due]
+A finished sweep is noted with its time and with the run id that the server had when it began. The next one is due when
+the note is older than FULL_SECONDS, or missing (flushed, or another database took the prefix over), or of another run
+id: the server was restarted or replaced, perhaps with older data. That holds at a worker's start too: what was missed
+while no worker ran is found because the note is old by then. The worker that does the upkeep makes the sweep
+(`worker/upkeep.py`, Note [One lease]).
 """
 
 import json
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,8 +21,6 @@ from .sweep import Report, full_sweep
 
 #: A definition that SQL edited, or damage, waits for so long at most.
 FULL_SECONDS = 600.0
-#: How long the sweeper may take for a page before another worker may begin anew.
-TTL_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,9 @@ def read_last(broker: Broker) -> LastSweep | None:
 def is_due(
     broker: Broker, *, every_seconds: float = FULL_SECONDS, now_ms: int | None = None, run_ids: str | None = None
 ) -> bool:
-    """Say whether a full sweep is due. See Note [Turns] and, for what is asked for if not given, `sweep_in_turn`.
+    """Say whether a full sweep is due. See Note [When a full sweep is due].
+
+    `now_ms` is the server's clock, and `run_ids` what names the servers, where the caller has just asked for them.
 
     Raises:
         BrokerError: Redis does not answer.
@@ -83,7 +81,7 @@ def is_due(
     return not 0 <= age_ms < every_seconds * 1000
 
 
-def sweep_in_turn(
+def sweep_if_due(
     broker: Broker,
     *,
     every_seconds: float = FULL_SECONDS,
@@ -91,31 +89,22 @@ def sweep_in_turn(
     now_ms: int | None = None,
     run_ids: str | None = None,
 ) -> Report | None:
-    """Make a full sweep if one is due and nobody is at it; None where not. See Note [Turns].
+    """Make a full sweep if one is due; None where not. `now_ms` and `run_ids` are those of `is_due`.
 
-    `go_on` is asked as by `full_sweep`; where it says no, the sweep ends, and another worker begins anew. `now_ms` is
-    the server's clock, and `run_ids` what names the servers, of whoever has just asked for them.
+    `go_on` is asked as by `full_sweep`; where it says no, the sweep ends, and the next one begins anew.
 
     Raises:
         ForeignLayout: The prefix is another database's.
-        BrokerError: Redis failed on the way; another worker, or the next call, begins anew.
+        BrokerError: Redis failed on the way; the next call begins anew.
     """
     if not is_due(broker, every_seconds=every_seconds, now_ms=now_ms, run_ids=run_ids):
         return None
     check_layout(broker)
-    token = secrets.token_hex(8)
-    if not broker.begin_sweep(token, ttl_ms=TTL_MS):
-        return None
-    try:
-        if not is_due(broker, every_seconds=every_seconds):  # another one has just finished
-            return None
-        return sweep_now(broker, go_on=lambda checked: go_on(checked) and broker.keep_sweep(token, ttl_ms=TTL_MS))
-    finally:
-        broker.end_sweep(token)
+    return sweep_now(broker, go_on=go_on)
 
 
 def sweep_now(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
-    """Make a full sweep, whoever else is at it, and note it.
+    """Make a full sweep, whether a worker is at one or not, and note it.
 
     Raises:
         BrokerError: Redis failed on the way; nothing is noted.
@@ -132,8 +121,8 @@ def sweep_now(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: 
 def adopt(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
     """Take the prefix over for this database, whatever it was before: restored, copied, or moved elsewhere.
 
-    The layout is written first, then every shard gets another epoch and loses its leases, and the sweep that is under
-    way loses its mark: so workers of the other database find at their next claim or sweep, within 30 s in any case,
+    The layout is written first, then every shard gets another epoch and loses its leases, and the worker that does the
+    upkeep loses that too: so workers of the other database find at their next claim or sweep, within 30 s in any case,
     that the prefix is not theirs, and end; what they still execute they cannot settle. Then everything is compared:
     newer generations are forced down, points ahead of the ledger rewound, other members removed. Workers of this
     database may go on, but what they execute at this moment may be executed a second time.
