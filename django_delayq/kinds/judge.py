@@ -59,7 +59,6 @@ from ..models import Origin, Schedule, Status
 from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from .base import MOVING_MS
 from .held_point import HeldPoint, PointVerdicts, holds_until_end
 
 logger = logging.getLogger("django_delayq.worker")

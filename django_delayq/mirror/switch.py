@@ -20,14 +20,12 @@ a switch was committed before the rebuild reads it, so that the rebuild has it t
 
 import json
 import logging
-import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
 from ..broker import Broker, Shard
 from ..exceptions import OtherLayout
 from .layout import Layout, check_layout, check_others, check_release, checked, own_layout, store_layout
-from .turn import TTL_MS
 
 logger = logging.getLogger("django_delayq.mirror")
 
@@ -53,13 +51,12 @@ def take_layout(broker: Broker) -> None:
         return
     except OtherLayout:
         _check_unused(broker, checked(broker, broker.layout()))
-    token = secrets.token_hex(8)
-    if not broker.begin_sweep(token, ttl_ms=TTL_MS):
-        raise OtherLayout("Waiting until another process has ended its sweep, or its switch to another layout.")
+    if broker.take_upkeep():
+        raise OtherLayout("Waiting until another process has ended its upkeep, or its switch to another layout.")
     try:
         _switch(broker)
     finally:
-        broker.end_sweep(token)
+        broker.end_upkeep()
 
 
 def _switch(broker: Broker) -> None:

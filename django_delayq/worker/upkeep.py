@@ -23,7 +23,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import alerts, bulk_actions, ledger, minutes, mirror, pruning, tracing
+from .. import alerts, bulk_actions, conf, ledger, minutes, mirror, pruning, tracing
 from ..broker import Broker, Shard, probe
 from ..exceptions import (
     BrokerError,
