@@ -18,7 +18,7 @@ from ..exceptions import JobHeld, UnknownTask
 from ..isolation import validate_isolation
 from ..jobs.callbacks import NAMES as CALLBACKS
 from ..jobs.callbacks import path_of
-from ..jobs.options import parse
+from ..jobs.options import Retries, parse
 from ..jobs.results import as_called, new_result
 from ..jobs.task import DelayQTask, retries_of, unique_key_of
 from .preparing import Preparer, absolute, moment
@@ -48,6 +48,8 @@ class DelayQBackend(BaseTaskBackend):
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
         others = type(self).validate_task is not DelayQBackend.validate_task
+        #: Of tasks by their paths, for jobs that say nothing themselves: see `jobs/calls.py`.
+        self.known_retries: dict[str, Retries] = {}
         self._preparer = Preparer(alias, self.validate_task, each_time=others)
 
     # -- Django's interface

@@ -46,9 +46,8 @@ class Wait:
         Raises:
             WaitRefused, TaskResultDoesNotExist, DatabaseError: See `JobResult.wait`.
         """
-        if self.result.is_finished:
-            return True
-        self.result.refresh()
+        if not self.result.is_finished:
+            self.result.refresh()
         if self.result.is_finished:
             return True
         if not conf.get_config().mirror:

@@ -33,7 +33,11 @@ class Call:
 def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
     """Return the call of a row of the ledger. Where it says nothing of retries, the task does, else the options."""
     call, options = row.call or {}, row.options or {}
-    retries = _said(options).over(retries_of(task)).over(owner.settings.retries_of(row.task))
+    retries = owner.known_retries.get(row.task)
+    if retries is None:
+        retries = owner.known_retries[row.task] = retries_of(task).over(owner.settings.retries_of(row.task))
+    if options:
+        retries = _said(options).over(retries)
     return Call(
         row.task,
         call.get("args") or [],

@@ -51,6 +51,7 @@ from django.db import DatabaseError
 
 from .. import chain, ledger
 from ..broker import Index
+from ..compat import AnyTask
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..jobs import call_of
 from ..jobs.aliases import backend_of
@@ -154,8 +155,7 @@ def _judge_job(held: HeldPoint, run: RunRow, verdicts: PointVerdicts) -> None:
     begun = held.entry.lapsed or run.status != Status.QUEUED
     # A key that is held until the start is given up before the start: see `ledger/jobs.py`, Note [Unique keys].
     first = begun or (run.unique_key is not None and not holds_until_end(run))
-    held.take_overs = run.reclaims + (run.status == Status.RUNNING)
-    held.task, held.limit = task, None if call.timeout is None else call.timeout.total_seconds()
+    _prepare(held, task)
     (verdicts.suspects if first else verdicts.start).append(held)
 
 
@@ -309,6 +309,7 @@ def _decide_at(now: datetime, held: HeldPoint, schedule: ScheduleRow) -> tuple[l
 def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
+    assert schedule is not None  # noqa: S101 - it is no job
     if too_old(run.due_at, held.claimed_at, schedule.policies):
         held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.decided.append(held)
@@ -319,14 +320,17 @@ def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
 
 
 def _dispatch(held: HeldPoint, target: list[HeldPoint], verdicts: PointVerdicts) -> None:
-    outcome = held.outcome
-    # With the one that would begin now: a `running` row was never concluded.
-    held.take_overs = outcome.run.reclaims + (outcome.run.status == Status.RUNNING)
-    timeout = outcome.schedule.timeout
-    held.limit = None if timeout is None else max(0.0, timeout.total_seconds())
     try:
-        held.task = get_task(outcome.schedule.task)
+        _prepare(held, get_task(held.outcome.call.task))
         target.append(held)
     except UnknownTask as error:
-        logger.warning("%s is released for other workers: %s", outcome.schedule, error)
+        logger.warning("%s is released for other workers: %s", held.outcome.schedule, error)
         verdicts.unknown.append(held)
+
+
+def _prepare(held: HeldPoint, task: AnyTask) -> None:
+    """Note what is executed, for how long it may run, and how often an execution of it did not end."""
+    run, timeout = held.outcome.run, held.outcome.call.timeout
+    held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())
+    # With the one that would begin now: a `running` row was never concluded.
+    held.take_overs = run.reclaims + (run.status == Status.RUNNING)

@@ -241,29 +241,30 @@ def _advance(
             won[index] = Won.GONE
         elif outcome.run.status != Status.RUNNING:
             state = moved[pk] = states.setdefault(pk, StateRow(pk))
-            _move_on(outcome, row, state, using, explain=pk not in begun)
+            claimed, outcome.schedule = outcome.schedule, row
+            _move_on(outcome, claimed, row, state, using, explain=pk not in begun)
     if moved:
         write_states([moved[pk] for pk in sorted(moved)])
 
 
-def _move_on(outcome: Outcome, schedule: ScheduleRow, state: StateRow, using: str, *, explain: bool) -> None:
-    """Move a state on by an outcome that was won; `explain` what an edit has left meanwhile."""
-    claimed, outcome.schedule = outcome.schedule, schedule
+def _move_on(
+    outcome: Outcome, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str, *, explain: bool
+) -> None:
+    """Move a state on by an outcome that was won; `explain` what an edit has left since the point was `claimed`."""
     if outcome.repeated:
         outcome.next_point = state.next_due_at
         return
     advance(state, outcome.run)
     if decides(outcome.run):
         if explain and claimed.effective_from < schedule.effective_from:
-            _record_left(outcome, claimed, state, using)
+            _record_left(outcome.run, claimed, schedule, state, using)
         outcome.next_point = settle_state(schedule, state)
         if outcome.owner is not None:
             outcome.owner.next_point = outcome.next_point
 
 
-def _record_left(outcome: Outcome, claimed: ScheduleRow, state: StateRow, using: str) -> None:
+def _record_left(run: RunRow, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str) -> None:
     """Record what the definition before an edit left, and move the state on. See Note [Edited while it was held]."""
-    run, schedule = outcome.run, outcome.schedule
     if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
         return
     others = schedule.replaced_from is not None and schedule.replaced_from > claimed.effective_from

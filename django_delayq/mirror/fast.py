@@ -50,7 +50,7 @@ def put_after_commit(
 
     All that one transaction, or savepoint, puts goes in one script for each shard.
     """
-    connection = connections[using]
+    connection: Any = connections[using]
     hook = _hook_of(connection) if connection.in_atomic_block and conf.get_config().mirror else None
     if hook is None:
         hook = _Put()

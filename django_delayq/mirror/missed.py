@@ -61,7 +61,7 @@ class Mark:
         """Return what was noted; None where nothing was, or nothing that can be read."""
         try:
             seen, gaps = json.loads(text or "")
-            return cls(int(seen), [Gap(*map(int, gap[:3]), gap[3]) for gap in gaps])
+            return cls(int(seen), [Gap(int(a), int(b), int(since), before) for a, b, since, before in gaps])
         except (ValueError, TypeError, LookupError):
             return None
 

@@ -105,7 +105,7 @@ class Bench:
             self._call(self.hand.submitted.popleft())
 
     def _begin(self, shard: Shard) -> None:
-        entries = self.kind.claim(shard, 1, 0, FOREVER).entries
+        entries: list[Held] = [*self.kind.claim(shard, 1, 0, FOREVER).entries]
         self.dispatcher.keeper.add(entries)
         self.dispatcher.dispatch(self.kind, entries)
         if not self.hand.submitted:
