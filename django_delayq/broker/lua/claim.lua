@@ -6,11 +6,11 @@
 --          then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
 --          or '1' or '-' where it is not known any more)
--- COST     O((limit + 1000) · log N), with a limit of leases also O(leases)
+-- COST     O((limit + 500) · log N), with a limit of leases also O(leases)
 -- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must tell exactly what was leased.
 
--- So many members at most move on to their turn in one claim: some 2 ms of Redis.
-local MOST_MOVED = 1000
+-- So many members at most move on to their turn in one claim: about 1 ms of Redis.
+local MOST_MOVED = 500
 local now, request, worker = server_ms(), tonumber(ARGV[3]), ARGV[5]
 
 -- Where this request was made before, return its fence, what is still leased under it, and the flags of the journal.
