@@ -75,43 +75,41 @@ local function scores_of(members)
   return found
 end
 
+-- The priorities of members, 0 for most.
+local function steps_of(members)
+  local steps = #members > 0 and call('EXISTS', PRIORITY) == 1 and call('HMGET', PRIORITY, unpack(members)) or {}
+  for i = 1, #members do steps[i] = tonumber(steps[i] or '') or 0 end
+  return steps
+end
+
 -- Turns and members in a row, as ZADD takes them.
 local function turns_of(members, now)
-  local list, points, steps = {}, call('HMGET', POINT, unpack(members)), nil
-  if call('EXISTS', PRIORITY) == 1 then steps = call('HMGET', PRIORITY, unpack(members)) end
-  for i, member in ipairs(members) do
-    local step = steps and tonumber(steps[i] or '') or 0
-    append(list, int((whole(points[i]) or now) - step * STEP_MS), member)
-  end
+  local list, points, steps = {}, call('HMGET', POINT, unpack(members)), steps_of(members)
+  for i, member in ipairs(members) do append(list, int((whole(points[i]) or now) - steps[i] * STEP_MS), member) end
   return list
 end
 
--- Give members these scores: scores and members in a row, as ZADD takes them. Their points are written before.
+-- Give members these scores: scores and members in a row, as ZADD takes them. Their points and priorities are written
+-- before. What is due and urgent gets its turn at once, or it would wait behind all that nothing has claimed yet.
 local function place(scores, now)
   local own = {{}, {}}
   for i = 1, #scores, 2 do append(own[lane_of(scores[i + 1])], scores[i], scores[i + 1]) end
   for lane, list in ipairs(own) do
-    local waiting, ready = unpack(LANES[lane])
-    if #list > 0 and call('EXISTS', ready) == 0 then
-      call('ZADD', waiting, unpack(list))
-    elseif #list > 0 then
-      local due, later, names = {}, {}, {}
-      for i = 1, #list, 2 do
-        if tonumber(list[i]) <= now then
-          due[#due + 1] = list[i + 1]
-        else
-          append(later, list[i], list[i + 1])
-          names[#names + 1] = list[i + 1]
-        end
+    local waiting, ready, names, due, later = LANES[lane][1], LANES[lane][2], {}, {}, {}
+    for i = 2, #list, 2 do names[#names + 1] = list[i] end
+    local by_turn, steps = #names > 0 and call('EXISTS', ready) == 1, steps_of(names)
+    for i, member in ipairs(names) do
+      if tonumber(list[2 * i - 1]) <= now and (by_turn or steps[i] > 0) then
+        due[#due + 1] = member
+      else
+        append(later, list[2 * i - 1], member)
       end
-      if #due > 0 then
-        call('ZREM', waiting, unpack(due))
-        call('ZADD', ready, unpack(turns_of(due, now)))
-      end
-      if #names > 0 then
-        call('ZREM', ready, unpack(names))
-        call('ZADD', waiting, unpack(later))
-      end
+    end
+    if #names > 0 and by_turn then call('ZREM', ready, unpack(names)) end
+    if #later > 0 then call('ZADD', waiting, unpack(later)) end
+    if #due > 0 then
+      call('ZREM', waiting, unpack(due))
+      call('ZADD', ready, unpack(turns_of(due, now)))
     end
   end
 end
