@@ -26,7 +26,6 @@ class Pool:
     missing tables, is then said once. Later on, a child that ends by itself before it works, while no other works, ends
     the whole command: starting it for ever would hide from the service manager that nothing runs. While others work it
     is tried again, less and less often. So a broken deploy does not stop the processes that still run the one before.
-    A child that is too old for the database ends the command in any case: the others are, too.
     """
 
     def __init__(self, processes: int, command: Sequence[str], *, drain_seconds: float, burst: bool) -> None:
@@ -165,14 +164,11 @@ class Pool:
         elif child.status == OK and self._burst:
             self._over.add(child.number)
             self._log_end(child)
-        elif child.status == OUTDATED:
-            self.failed_with = OUTDATED
-            self.failure = f"Process {child.number} {child.how_it_ended()}: this release is too old for the database."
-            self.stop()
         else:
             wait = self._failed(child.number, child.lived_seconds)
             others_work = any(other.working and not other.stopping for other in self.children)
             if not child.working and (child.status or 0) > 0 and not others_work:
+                self.failed_with = OUTDATED if child.status == OUTDATED else UNFINISHED
                 self.failure = (
                     f"Process {child.number} {child.how_it_ended()} before it could work, and no other works. "
                     "What it said stands above; correct that and start the command again."

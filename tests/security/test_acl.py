@@ -162,11 +162,11 @@ def steps(broker, admin):
     yield lambda: counts.add("default", 1, [(("points", "default", "t"), {"succeeded": 1})])
     yield lambda: [counts.read("default", minute) for minute in counts.minutes("default", 0, 2)]
     yield lambda: counts.forget("default", 1)
+    yield lambda: broker.count_leases([place])
     yield lambda: broker.take_over([place])
     yield lambda: broker.farewell()
     yield lambda: admin.set(key(broker, "due"), "foreign")
     yield lambda: broker.repair(place)
-    yield lambda: broker.count_leases([place])
     yield lambda: broker.drop([place])
     yield lambda: broker.purge()
     hints.close()

@@ -257,7 +257,7 @@ RULES = (
     ),
     mutant(
         "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",
-        "own = {queue:", "return\n    own = {queue:",
+        "own, text = own_layout", "return\n    own, text = own_layout",
         hl.another_database, "F31 ",
     ),
     mutant(
