@@ -136,13 +136,13 @@ class DelayQBackend(BaseTaskBackend):
         """Wait until a job has ended, and refresh its result: see `JobResult.wait`."""
         from .waiting import wait  # see Note [Before the apps are loaded]
 
-        wait(result, timeout, on_commit=self.enqueue_on_commit)
+        wait(result, timeout)
 
     async def await_(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
         """Do as `wait` does, without blocking the event loop."""
         from .waiting import await_
 
-        await await_(result, timeout, on_commit=self.enqueue_on_commit)
+        await await_(result, timeout)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves, or whose names are too long."""

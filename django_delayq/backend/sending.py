@@ -11,7 +11,7 @@ this process knows: after a flush, or where the number of shards changes.
 """
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from django.core.signals import setting_changed
 
@@ -96,24 +96,6 @@ class Sender:
             if (standing := jobs.shard_of(member, queue, self._counts)) != shard:
                 return standing, jobs.view(standing, member)
         return shard, view
-
-    def watch(self, items: Collection[tuple[str, str]], *, for_ms: int) -> set[str]:
-        """Have the ends of jobs, (queue, member) each, be told for so long; return the members that have not ended.
-
-        Raises:
-            BrokerError: Redis does not answer, or with an error.
-        """
-        found = self._watch(items, for_ms)
-        left = [item for item in items if item[1] not in found]
-        if left and (counts := mirror.standing_shards(self.jobs.broker)) != self._counts:
-            self._counts = counts  # see Note [The shards that stand]
-            found |= self._watch(left, for_ms)
-        return found
-
-    def _watch(self, items: Iterable[tuple[str, str]], for_ms: int) -> set[str]:
-        groups = grouped(items, lambda item: self.jobs.shard_of(item[1], item[0], self._counts))
-        members = {shard: [member for _, member in group] for shard, group in groups.items()}
-        return self.jobs.watch(members, for_ms=for_ms)
 
 
 _shared = Sender()

@@ -67,23 +67,7 @@ class JobBroker:
     def change(self, shard: Shard, member: str, what: str, ms: int = 0, value: str = "", *, unique: str = "") -> str:
         """Cancel, move, revive, bury... one job; return what became of it, in the words of job_change.lua."""
         args = [self.broker._channel, str(shard), member, what, ms, value, unique]
-        return text(self._run("job_change", shard, args, self._results(shard, [member]), parts=keys.JOB_END_PARTS))
-
-    def watch(self, groups: Mapping[Shard, Sequence[str]], *, for_ms: int) -> set[str]:
-        """Have the ends of these jobs be told for so long; return those that have not ended. See `Prefix.ends`."""
-        parts = [
-            (shard, members[at : at + SCRIPT_PART])
-            for shard, members in groups.items()
-            for at in range(0, len(members), SCRIPT_PART)
-        ]
-        calls = [Call(self._keys(shard, keys.JOB_END_PARTS), [for_ms, *members]) for shard, members in parts]
-        replies = self.broker.scripts.run_each("job_watch", calls)
-        return {
-            member
-            for (_, members), reply in zip(parts, replies, strict=True)
-            for member, there in zip(members, reply, strict=True)
-            if there
-        }
+        return text(self._run("job_change", shard, args, self._results(shard, [member])))
 
     def view(self, shard: Shard, member: str) -> JobView:
         """Read one job. A job that ends meanwhile is seen before or after its end."""

@@ -14,14 +14,13 @@ JOB_PARTS = (
 )  # fmt: skip
 #: What the claims receive: behind their own, where the leases of the other kind stand.
 CLAIM_PARTS, JOB_CLAIM_PARTS = (*PARTS, "held", "jobs"), (*JOB_PARTS, "lease")
-#: What ends jobs receives: also for whose end somebody waits; settling them also the list of those that have succeeded.
-JOB_END_PARTS = (*JOB_PARTS, "waited")
-JOB_SETTLE_PARTS = (*JOB_END_PARTS, "done")
+#: What settles jobs receives: also the list of those that have succeeded.
+JOB_SETTLE_PARTS = (*JOB_PARTS, "done")
 #: The parts that end with the name of the calling process.
 OF_A_WORKER = ("journal", "taken")
 #: The Redis type of each part; another type under our name was written by somebody else.
 TYPES = {
-    **dict.fromkeys(("due", "jobs", "ready", "dead", "done", "waited"), "zset"),
+    **dict.fromkeys(("due", "jobs", "ready", "dead", "done"), "zset"),
     **dict.fromkeys(("point", "gen", "lease", "attempts"), "hash"),
     **dict.fromkeys(("payload", "held", "priority", "unique", "reclaims"), "hash"),
     **dict.fromkeys(("fence", "epoch", "journal", "taken"), "string"),
@@ -97,7 +96,7 @@ def trace_key(prefix: str, shard: Shard, member: str) -> str:
 
 
 def wake_channel(prefix: str) -> str:
-    """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared; 'ended <jobs>', somebody waits for their end."""
+    """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared."""
     return f"{prefix}:wake"
 
 

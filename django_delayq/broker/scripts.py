@@ -20,7 +20,7 @@ from .types import Settled
 
 NAMES = (
     "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe", "count", "mend",
-    "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats", "job_watch",
+    "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats",
 )  # fmt: skip
 
 

@@ -37,13 +37,13 @@ class JobResult(AnyResult):
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the job has ended, and return this result, refreshed: successful or failed, but finished.
 
-        `timeout` is in seconds, 0 to look once, None for ever. Redis tells of the end: no database is polled. Where
-        that was not heard, as Redis was away, it is found within seconds. A Redis that does not answer is waited for.
+        `timeout` is in seconds, 0 to look once, None for ever. The result is read every 20 ms at first, later every
+        second. A Redis that does not answer is waited for.
 
         Raises:
             ResultTimeout: The time is over; a TimeoutError. The job goes on.
-            WaitRefused: It cannot end before this returns: it is sent after the commit of the open transaction, or
-                nothing is sent to Redis here.
+            WaitRefused: It may not end before this returns: a transaction is open, and what is enqueued in it is sent
+                after its commit, or nothing is sent to Redis here.
             TaskResultDoesNotExist: No job has this id, its result has expired, or Redis was flushed.
         """
         backend: Any = self.task.get_backend()

@@ -98,24 +98,6 @@ local function forget(members, dead)
   for _, key in ipairs({PRIORITY, RECLAIMS, HELD, not dead and PAYLOAD or nil}) do redis.call('HDEL', key, unpack(members)) end
 end
 
--- Note [Told of an end]
--- Whoever waits for the end of a job has named it in WAITED, with the ms until which that counts. Whoever ends it looks
--- there and publishes 'ended', where it is named. So nobody is told of jobs for which nobody waits, the channel is that
--- of the hints, whose readers pass over such a message, and in one script no end lies between the name and the look.
-local WAITED = KEYS[COMMON + 1]
-
-local function tell_ended(members, channel)
-  if #members == 0 or redis.call('EXISTS', WAITED) == 0 then return end
-  local told = {}
-  for i, score in ipairs(redis.call('ZMSCORE', WAITED, unpack(members))) do
-    if score then told[#told + 1] = members[i] end
-  end
-  if #told > 0 then
-    redis.call('ZREM', WAITED, unpack(told))
-    redis.call('PUBLISH', channel, 'ended ' .. table.concat(told, ' '))
-  end
-end
-
 -- Forget the oldest dead jobs: those that are too old or too many, up to `limit` of them.
 local function forget_dead(now, ms, most, limit)
   local old = redis.call('ZRANGE', DEAD, '-inf', string.format('%.0f', now - ms), 'BYSCORE', 'LIMIT', 0, limit)

@@ -1,5 +1,5 @@
 -- PURPOSE  What people do to one job: cancel it, put it off or forward, revive it, delete it.
--- KEYS     the constant list of jobs, WAITED, then the job's result
+-- KEYS     the constant list of jobs, then the job's result
 -- ARGV     channel, shard, member, what, ms, text, unique | '', where `what` is
 --          'cancel'  a waiting one: forget it; text is its result, for ms
 --          'move'    a waiting one: let it wait until ms
@@ -24,21 +24,19 @@ local function answer()
     elseif what == 'bury' then
       call('ZREM', DEAD, member)
       call('HDEL', PAYLOAD, member)
-      call('DEL', KEYS[COMMON + 2])
+      call('DEL', KEYS[COMMON + 1])
     else
       return 'DEAD'
     end
   elseif what == 'revive' or what == 'bury' then
     return 'WAITING'
   elseif what == 'leave' and (tonumber(call('ZSCORE', JOBS, member) or '') or 0) <= now then
-    tell_ended({member}, ARGV[1]) -- so that whoever waits looks where it is now
     forget({member})
   elseif (call('HGET', HELD, member) or '-') ~= '-' then -- '-': handed back, and nobody's
     return 'HELD'
   elseif what == 'cancel' or what == 'leave' then
-    tell_ended({member}, ARGV[1])
     forget({member})
-    if what == 'cancel' and ARGV[6] ~= '' then call('SET', KEYS[COMMON + 2], ARGV[6], 'PX', ARGV[5]) end
+    if what == 'cancel' and ARGV[6] ~= '' then call('SET', KEYS[COMMON + 1], ARGV[6], 'PX', ARGV[5]) end
   else
     await({member}, {tonumber(ARGV[5])}, us)
   end

@@ -1,5 +1,5 @@
 -- PURPOSE  Give jobs back: done, dead, to be tried again, or unstarted.
--- KEYS     the constant list of jobs, WAITED, the list of those that have succeeded, then each job's result
+-- KEYS     the constant list of jobs, the list of those that have succeeded, then each job's result
 -- ARGV     channel, shard, dead_ms (how long dead jobs are kept), dead_most (how many of them), done_most (how many of
 --          those that have succeeded are listed),
 --          then per job: member, holder (fence, space, worker), what, ms, text, callback ('' | 'member priority payload'
@@ -26,7 +26,7 @@ for i, member in ipairs(members) do
   elseif what == 'done' then
     gone[#gone + 1] = member
     if text ~= '' then
-      call('SET', KEYS[COMMON + 2 + i], text, 'PX', ms)
+      call('SET', KEYS[COMMON + 1 + i], text, 'PX', ms)
       if string.find(text, '\n', 1, true) then append(listed, int(now), member) end
     end
   elseif what == 'dead' then
@@ -54,13 +54,11 @@ for i, member in ipairs(members) do
 end
 -- The lease is given up last: where a key is damaged, the caller can settle once more after its repair.
 if #listed > 0 then
-  local done = KEYS[COMMON + 2]
+  local done = KEYS[COMMON + 1]
   call('ZADD', done, unpack(listed))
   local surplus = call('ZCARD', done) - tonumber(ARGV[5])
   if surplus > 0 then call('ZREM', done, unpack(call('ZRANGE', done, 0, surplus - 1))) end
 end
-tell_ended(gone, ARGV[1])
-tell_ended(dead, ARGV[1])
 if #gone > 0 then forget(gone) end
 if #dead > 0 then
   call('ZADD', DEAD, unpack(died))
