@@ -14,7 +14,7 @@ from ..context import EXECUTING
 from ..exceptions import ResultTimeout, WaitRefused
 
 #: Seconds from one look to the next: growing from the first to the last, by this factor.
-FIRST_SECONDS, LAST_SECONDS, FACTOR = 0.02, 1.0, 1.5
+FIRST_SECONDS, LAST_SECONDS, FACTOR = 0.02, 1.0, 1.25
 
 
 class Wait:
@@ -32,6 +32,7 @@ class Wait:
             raise ValueError(f"A timeout is 0 or more seconds, or None for none, not {timeout!r}.")
         self.result, self.timeout, self._pause = result, seconds, FIRST_SECONDS
         self._end = None if seconds is None else time.monotonic() + seconds
+        self._pause = FIRST_SECONDS
         if not result.is_finished and EXECUTING.get() is not None:
             warnings.warn(
                 f"A task waits for the job {result.id}, and its slot waits with it: where all slots do, none is left "

@@ -208,32 +208,18 @@ class Prefix:
     # -- hints, repair, purge
 
     def hints(self, *, timeout_seconds: float) -> Iterator[tuple[Shard, int] | None]:
-        """Subscribe and yield (shard, head_ms) hints; None after every `timeout_seconds` without one."""
-        for message in self._messages(timeout_seconds):
-            yield _parse_hint(message)
-
-    def ends(self, *, timeout_seconds: float) -> Iterator[list[str]]:
-        """Subscribe and yield names of watched jobs that have ended; none for a hint, and after `timeout_seconds`.
-
-        The first time none, once the server has confirmed that it tells everything from then on.
-        """
-        for message in self._messages(timeout_seconds):
-            kind, _, members = message.partition(" ")
-            yield members.split() if kind == "ended" else []
-
-    def _messages(self, timeout_seconds: float) -> Iterator[str]:
-        """Yield what is published, '' when the server has confirmed to listen, and where nothing is."""
+        """Subscribe and yield (shard, head_ms) hints; None when confirmed, and after `timeout_seconds` without one."""
         pubsub = self.ask("pubsub")
         try:
             with translated():
                 pubsub.subscribe(self._channel)
                 if pubsub.get_message(timeout=CONFIRM_SECONDS) is None:
                     raise TimeoutError("It did not confirm a subscription.")
-            yield ""
+            yield None
             while True:
                 with translated():
                     message = pubsub.get_message(timeout=timeout_seconds)
-                yield text(message["data"]) if message and message["type"] == "message" else ""
+                yield _parse_hint(text(message["data"])) if message and message["type"] == "message" else None
         finally:
             pubsub.close()
 

@@ -139,7 +139,7 @@ def idle(task: Any, broker: Any, waits: int, seconds: float) -> tuple[float, flo
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--waits", type=int, default=1000)
+    parser.add_argument("--waits", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--alias", default="default")

@@ -186,7 +186,6 @@ def job_steps(broker):
         JobSettlement(name, holder, what, 1000, "text")
         for name, what in zip(names[:1:-1], ("done", "dead", "retry", "release"), strict=True)
     ]
-    yield lambda: jobs.watch({place: names}, for_ms=1000)
     yield lambda: jobs.settle(place, settlements, dead_ms=1000, dead_most=1)
     yield lambda: jobs.change(place, "j4", "revive", 1, "text")
     yield lambda: jobs.change(place, "j0", "cancel", 1000, "text")
