@@ -5,6 +5,7 @@ The tests of the scripts hold the two against each other. Not here: lost replies
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from .. import conf
@@ -71,11 +72,19 @@ class MemoryIndex(Broker):
         now_ms = self.now_ms()
         self._fence = max(self._fence + 1, now_ms * 1024)
         holder, entries = f"{self._fence}.memory {self.worker}", []
-        for key in [key for key in self.free() if key[0] == shard and self.members[key].wake_ms <= now_ms][:limit]:
+        for key in self._shared(shard, limit, request):
             item = self.members[key]
             item.holder, item.wake_ms = holder, now_ms + lease_ms
             entries.append(Entry(key[1], item.point_ms, item.generation, item.attempts, lapsed=False))
         return Claim(now_ms, None, "memory", holder, tuple(entries))
+
+    def _shared(self, shard: Shard, limit: int, request: int) -> list[Key]:
+        """Return what is due, points and jobs by turns: as Note [Lanes] of the scripts has it."""
+        due = [key for key in self.free() if key[0] == shard and self.members[key].wake_ms <= self.now_ms()]
+        lanes = [[key for key in due if key[1].startswith("j") is jobs] for jobs in (False, True)]
+        most = min(len(lanes[0]), max((limit + request % 2) // 2, limit - len(lanes[1])))
+        pairs = zip_longest(lanes[0][:most], lanes[1][: limit - most])
+        return [key for pair in pairs for key in pair if key is not None]
 
     def _held(self, key: Key, holder: str) -> Standing | None:
         item = self.members.get(key)

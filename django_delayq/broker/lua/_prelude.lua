@@ -34,12 +34,15 @@ local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 -- No lease and no backoff reaches so far ahead: such a score was damaged, and is not that of a lease.
 local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
--- The ms at which the shard needs attention next, '' for never.
+-- The ms at which the shard needs attention next, '' for never: of what has its turn the due point of the first.
 local function head()
-  if call('EXISTS', READY, JOBS_READY) > 0 then return '0' end
-  local points, jobs = call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2], call('ZRANGE', JOBS, 0, 0, 'WITHSCORES')[2]
-  if points and jobs then return tonumber(points) < tonumber(jobs) and points or jobs end
-  return points or jobs or ''
+  local found
+  for _, keys in ipairs(LANES) do
+    local first = call('ZRANGE', keys[2], 0, 0)[1]
+    local ms = first and int(whole(call('HGET', POINT, first)) or 0) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
+    if ms and (not found or tonumber(ms) < tonumber(found)) then found = ms end
+  end
+  return found or ''
 end
 
 -- Tell sleeping workers of an earlier head: the message is '<shard> <score>', so that they need not ask. Return the head.
