@@ -121,6 +121,22 @@ def test_a_worker_that_begins_in_the_moment_of_the_switch_is_seen(broker, change
     assert all(mirrored(broker, row) for row in rows)
 
 
+def test_a_worker_before_whose_first_heartbeat_the_index_was_switched_does_not_begin(
+    broker, changed, settings, monkeypatch
+):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 1}
+    heartbeat = Broker.heartbeat
+
+    def late(self, *args):
+        mirror.take_layout(changed)
+        heartbeat(self, *args)
+
+    monkeypatch.setattr(Broker, "heartbeat", late)
+    with pytest.raises(OtherLayout):
+        run_burst()
+    assert broker.workers() == {}
+
+
 def test_an_interrupted_switch_keeps_all_out_until_the_next_one_ends_it(broker, changed, rows, monkeypatch):
     monkeypatch.setattr(changed, "drop", lambda shards: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -144,6 +160,7 @@ def test_one_of_two_that_wait_switches_and_the_other_finds_it_done(broker, chang
         monkeypatch.undo()
         mirror.take_layout(changed)
         mirror.rebuild(changed, changed.shards())
+        monkeypatch.setattr(changed, "write_layout", None)  # no worker sees it change once more
         return begin(token, ttl_ms=ttl_ms)
 
     monkeypatch.setattr(changed, "begin_sweep", faster)
