@@ -50,7 +50,7 @@ _known: dict[tuple[str, str], str] = {}
 class Layout:
     """What stands in Redis: whose index it is, by which layout it was built, and with how many shards of each queue.
 
-    `switching`: a worker has begun to build it anew by its own layout, and nobody works meanwhile.
+    `switching`: a worker has begun to build it anew by its own layout, and no other works meanwhile.
     """
 
     database: str
@@ -64,7 +64,7 @@ class Layout:
         return json.dumps(stored | ({"switching": True} if self.switching else {}), sort_keys=True)
 
     def differs(self, own: "Layout") -> str:
-        """Say why who has this layout cannot work beside who has `own`; '' where both can."""
+        """Say why a process with the layout `own` cannot use an index with this one; '' where it can."""
         if self.switching:
             return "A worker is building the index in Redis anew by another layout."
         if self.version != own.version:

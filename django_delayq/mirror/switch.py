@@ -1,16 +1,16 @@
-"""Brings the layout of a new release, or another number of shards, into Redis once nobody works by the former one.
+"""Brings the layout of a new release, or another number of shards, into Redis once no worker uses the former one.
 
 Note [Drained, then built anew]
 Nothing is moved while workers run: the database is the truth, and an index of another layout is one that is rebuilt as
 after a flush. A worker whose layout is not the one in place waits, and says for which workers; these end because they
 are restarted, or, where `migrate` has raised the layout, by themselves. What they held comes due again as the ledger
-has it. A lease outlives a worker that was killed: until it has ended nobody can tell it from that of a worker that only
-does not say that it lives. So leases are waited for too, and no point is executed beside its holder.
+has it. A lease outlives a worker that was killed, and until it has ended it looks like that of a worker which only does
+not say that it lives. So leases are waited for too, and no point is executed beside its holder.
 
 Note [Said before it is looked]
-A worker says that it lives before it looks at the layout for the last time; who switches says so in the layout before
-he looks for the last time who lives. So one of the two sees the other: no worker begins with an index that is about to
-go. A switch that was interrupted leaves `switching` behind, and the next one that waits goes on.
+A worker says that it lives before it looks at the layout for the last time. A worker that switches says so in the
+layout before it looks for the last time which workers live. So one of the two sees the other: no worker begins with an
+index that is about to go. A switch that was interrupted leaves `switching` behind, and the next waiting worker goes on.
 
 Note [Web processes]
 A process that only mirrors may have another layout than the index. It looks at the layout before each write, and leaves
@@ -36,12 +36,12 @@ NAMES_SHOWN = 5
 
 
 def take_layout(broker: Broker) -> None:
-    """Return once the index has the layout of this process; switch to it where nobody works by another one.
+    """Return once the index has the layout of this process; switch to it where no worker uses another one.
 
     See Note [Drained, then built anew]. To be called before this worker says that it lives.
 
     Raises:
-        OtherLayout: Somebody does; says for whom to wait. Call again in a while.
+        OtherLayout: A worker does; says for which to wait. Call again in a while.
         OutdatedRelease, PendingMigrations: See `check_release`.
         ForeignLayout: See `check_layout`.
     """
@@ -73,7 +73,7 @@ def _switch(broker: Broker) -> None:
     broker.drop(_former_shards(standing, own))
     store_layout(broker)
     broker.note_sweep(None)
-    logger.info("%s Nobody works by it any more: the index is built anew.", difference)
+    logger.info("%s No worker uses that any more: the index is built anew.", difference)
 
 
 def _check_unused(broker: Broker, standing: Layout) -> None:
@@ -88,7 +88,7 @@ def _check_unused(broker: Broker, standing: Layout) -> None:
             f"{', '.join(names[:NAMES_SHOWN])}{more}. Restart them with the release and the settings of this one."
         )
     if left := broker.count_leases(_former_shards(standing, own)):
-        raise OtherLayout(f"{difference} Waiting until {left} leases of workers that are gone have ended.")
+        raise OtherLayout(f"{difference} Waiting until the leases of workers that are gone have ended, {left} of them.")
 
 
 def _find_others(broker: Broker, own: Layout) -> Iterator[str]:

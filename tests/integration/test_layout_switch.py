@@ -100,7 +100,7 @@ def test_the_dead_and_who_works_alike_or_on_other_queues_are_not_waited_for(brok
 def test_leases_of_a_killed_worker_are_waited_for_so_that_no_point_is_run_beside_its_holder(broker, changed, rows):
     make_due(broker, rows[0])
     (entry,) = broker.claim(Shard("default", 0), limit=1, lease_ms=60_000, request=1).entries
-    assert "until 1 leases of workers that are gone" in refused(changed)
+    assert "leases of workers that are gone have ended, 1 of them" in refused(changed)
     broker.client.zadd(broker._keys(Shard("default", 0))["due"], {entry.member: broker.now_ms() - 1})
     mirror.take_layout(changed)
     run_burst()
@@ -119,6 +119,22 @@ def test_a_worker_that_begins_in_the_moment_of_the_switch_is_seen(broker, change
     assert "have ended: test." in refused(changed)
     mirror.check_layout(broker)
     assert all(mirrored(broker, row) for row in rows)
+
+
+def test_a_worker_before_whose_first_heartbeat_the_index_was_switched_does_not_begin(
+    broker, changed, settings, monkeypatch
+):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 1}
+    heartbeat = Broker.heartbeat
+
+    def late(self, *args):
+        mirror.take_layout(changed)
+        heartbeat(self, *args)
+
+    monkeypatch.setattr(Broker, "heartbeat", late)
+    with pytest.raises(OtherLayout):
+        run_burst()
+    assert broker.workers() == {}
 
 
 def test_an_interrupted_switch_keeps_all_out_until_the_next_one_ends_it(broker, changed, rows, monkeypatch):
@@ -144,6 +160,7 @@ def test_one_of_two_that_wait_switches_and_the_other_finds_it_done(broker, chang
         monkeypatch.undo()
         mirror.take_layout(changed)
         mirror.rebuild(changed, changed.shards())
+        monkeypatch.setattr(changed, "write_layout", None)  # no worker sees it change once more
         return begin(token, ttl_ms=ttl_ms)
 
     monkeypatch.setattr(changed, "begin_sweep", faster)
