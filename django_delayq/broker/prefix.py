@@ -152,12 +152,13 @@ class Prefix:
     def take_upkeep(self) -> float:
         """Take the upkeep lease if it is free; return for how many seconds it is another's, 0 where it is ours now.
 
-        A lease that never ends was damaged, and belongs to no worker.
+        A lease that lasts for longer, or never ends, was damaged, and belongs to no worker.
         """
         left_ms = self.ask("pttl", self._key("upkeep"))
-        if left_ms > 0:
+        if 0 < left_ms <= UPKEEP_MS:
             return float(left_ms / 1000)
-        taken = self.ask("set", self._key("upkeep"), self.worker, px=UPKEEP_MS, nx=left_ms != -1)
+        free = left_ms in (0, -2)
+        taken = self.ask("set", self._key("upkeep"), self.worker, px=UPKEEP_MS, nx=free)
         return 0.0 if taken else UPKEEP_MS / 1000
 
     def seize_upkeep(self, holder: str = "") -> None:

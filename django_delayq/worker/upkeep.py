@@ -171,7 +171,8 @@ class Upkeep:
             thread.join(timeout=2)
 
     def farewell(self) -> None:
-        """Take this worker off the list, where Redis is there to hear it."""
+        """Take this worker off the list and give its lease back, where Redis is there to hear it."""
+        self._stop.set()
         try:
             self.broker.farewell()
             self._let_go()

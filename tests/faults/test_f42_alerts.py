@@ -16,6 +16,7 @@ from tests.app import tasks
 from tests.faults.harness.background import Background
 from tests.faults.harness.load import schedules
 from tests.faults.harness.workers import WorkerProcess
+from tests.faults.patched.apps import patches
 from tests.integration.mirroring import schedule
 from tests.jobs.durable_support import durable
 from tests.receiving import Receiver
@@ -104,7 +105,7 @@ def test_f42_one_message_each_way_of_every_state_whatever_is_killed_or_flushed(s
     gate, mails = tmp_path / "gate", tmp_path / "mails"
     gate.touch()
     mails.mkdir()
-    environment = {"DELAYQ_TEST_MAIL": str(mails)}
+    environment = {"DELAYQ_TEST_MAIL": str(mails), **patches("upkeep_ms=1000")}  # its holder dies again and again
     for queue in UNSERVED:
         schedule(queue, queue=queue)
     with WorkerProcess("--burst", folder=tmp_path, environment=environment) as first:  # builds all

@@ -165,16 +165,17 @@ def test_a_worker_that_ends_gives_the_lease_back_and_only_its_own(three, broker)
     assert broker.take_upkeep() == 0
 
 
-def test_a_lease_that_never_ends_or_is_no_text_hinders_nobody(three, broker):
-    second = three[1]
-    broker.client.set(key(broker), "one that never ends")
-    second.upkeep._due["lease"] = 0.0
-    second.upkeep.round()
-    assert second.upkeep.holds
+def test_a_lease_that_was_damaged_hinders_nobody(three, broker):
+    second = three[1].upkeep
+    for end in (None, 10 * UPKEEP_MS):
+        broker.client.set(key(broker), "invented", px=end)
+        second.holds, second._due["lease"] = False, 0.0
+        second.round()
+        assert broker.upkeep_holder() == second.broker.worker
     broker.client.delete(key(broker))
     broker.client.hset(key(broker), "x", "y")
     for _ in range(3):  # one finds it, one finds that it is gone, one takes the lease
-        second.upkeep._due["lease"] = 0.0
-        second.upkeep._backoff.worked()
-        second.upkeep.round()
-    assert broker.upkeep_holder() == second.options.name
+        second._due["lease"] = 0.0
+        second._backoff.worked()
+        second.round()
+    assert broker.upkeep_holder() == second.broker.worker

@@ -218,7 +218,7 @@ WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
     damage=[("worker-details", "value", b"w", b'{"queues": ["default"]}', 0), ("workers", "value", b"w", b"", "now")]
 )
 @example(damage=[("workers", "value", b"w", b"", float("inf"))])
-@example(damage=[("sweep", "value", b"", b"garbage", 0)])
+@example(damage=[("upkeep", "value", b"", b"garbage", 0)])
 @example(damage=[("epoch", "value", b"", b"building:", 0)])
 @example(damage=[("epoch", "value", b"", b"\xff\xfe\0x", 0)])
 @example(damage=[("due", "value", b"OFF", b"", "past"), ("point", "value", b"OFF", b"", "past")])
@@ -250,19 +250,6 @@ def test_nothing_in_redis_chooses_code_or_arguments_and_all_heals(broker, spied,
 @pytest.mark.parametrize("text", [text.decode("utf-8", "surrogateescape") for text in TEXTS if text[:1] in b"[{n"])
 def test_details_of_an_invented_worker_are_read_without_an_error(text):
     assert _queues(text) is None or json.loads(text)["queues"]
-
-
-def test_a_mark_of_a_sweep_that_never_ends_keeps_no_sweep_away(broker):
-    """Every mark of ours expires. One that does not is nobody's, and would keep Redis from ever being mended."""
-    prefix = Prefix(broker)
-    prefix.fill()
-    run_burst(name=WORKER)
-    broker.client.set(prefix.names["sweep"], "for ever")
-    broker.client.delete(prefix.names["swept"])
-    broker.client.zrem(prefix.names["due"], f"s{prefix.rows['LATER'].pk}")
-    assert mirror.sweep_if_due(broker) is not None
-    assert mirror.drift(broker).total == 0
-    assert broker.client.get(prefix.names["sweep"]) is None
 
 
 def test_of_made_up_points_of_before_an_edit_one_runs_the_schedules_own_call_and_is_recorded(broker, spied):
