@@ -18,6 +18,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.models import Max, Q
@@ -25,6 +26,7 @@ from django.db.models import Max, Q
 from .. import ledger
 from ..broker import Broker
 from ..models import Run, Status
+from .layout import check_layout
 from .runs import put_runs
 
 logger = logging.getLogger("django_delayq.mirror")
@@ -37,6 +39,8 @@ PUT = 1_000
 GAP_SECONDS = 2 * 3600
 #: Ranges that are remembered, and that one query asks for.
 MOST_GAPS, RANGES = 10_000, 200
+#: The last key that was looked at, where no gap is left: until there is another row nothing is asked of Redis.
+_done: "WeakKeyDictionary[Broker, int]" = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -78,16 +82,21 @@ def put_missed(broker: Broker) -> int:
         BrokerError: Some may have been put; the next look begins where this one did.
         DatabaseError: So too.
     """
-    mark, last = Mark.read(broker.missed_mark()), _last_key()
+    last = last_key()
+    if _done.get(broker) == last:
+        return 0
+    check_layout(broker)
+    mark = Mark.read(broker.missed_mark())
     if mark is None or mark.seen > last:
         count, mark = put_all(broker), Mark(last)
     else:
-        before = mark.as_text()
         oldest, following = _snapshot()
         count = _look_into_gaps(broker, mark, oldest, following) + _look_on(broker, mark)
-        if mark.as_text() == before:
-            return count
     broker.note_missed_mark(mark.as_text())
+    if mark.gaps:
+        _done.pop(broker, None)
+    else:
+        _done[broker] = mark.seen
     if count:
         logger.info("Put %d runs and jobs into Redis that were not there.", count)
     return count
@@ -95,6 +104,7 @@ def put_missed(broker: Broker) -> int:
 
 def note_all_put(broker: Broker, last: int) -> None:
     """Note that all open rows up to this key were put, as by a rebuild."""
+    _done.pop(broker, None)
     broker.note_missed_mark(Mark(last).as_text())
 
 
@@ -105,10 +115,6 @@ def put_all(broker: Broker) -> int:
 
 def last_key() -> int:
     """Return the greatest key of a row now."""
-    return _last_key()
-
-
-def _last_key() -> int:
     return Run._base_manager.using(ledger.database()).aggregate(last=Max("pk"))["last"] or 0
 
 

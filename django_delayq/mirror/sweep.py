@@ -31,8 +31,10 @@ class Report:
         return bool(self.lines)
 
 
-def delta_sweep(broker: Broker) -> int:
-    """Mirror what the fast path missed: edits, deletions, orders, jobs. Costs a few short queries where all is done.
+def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
+    """Mirror what the fast path missed: edits, deletions and, with `rows`, orders and jobs.
+
+    Costs a few short queries where all is done, and asks Redis nothing.
 
     Return how many edits or deletions are done, whichever are more: if as many as a page may hold (`PAGE`), there may
     be others. See `pages.py`, Note [In any order].
@@ -45,8 +47,10 @@ def delta_sweep(broker: Broker) -> int:
     stones = Tombstone._base_manager.using(using).exists()
     edited = Schedule.objects.using(using).unmirrored().order_by("generation")  # told a limit, else it reads the table
     pks = list(edited.values_list("pk", flat=True)[: PAGES * PAGE])
-    check_layout(broker)
-    put_missed(broker)
+    if stones or pks:
+        check_layout(broker)
+    if rows:
+        put_missed(broker)
     gone = remove_oldest(broker) if stones else 0
     mirrored = sum(_mirror_edits(broker, page) for page in shuffled(pks))
     return max(mirrored, gone)

@@ -378,7 +378,8 @@ class Upkeep:
             self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
         if now >= self._due["delta"]:
-            more = mirror.delta_sweep(self.broker) >= mirror.PAGE
+            more = mirror.delta_sweep(self.broker, rows=self.holds) >= mirror.PAGE
+            more = (self.holds and ledger.prune_expired(mirror.PAGE) >= mirror.PAGE) or more
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
         if now >= self._due["bulk"]:
