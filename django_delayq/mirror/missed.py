@@ -87,9 +87,11 @@ def put_missed(broker: Broker) -> int:
         return 0
     check_layout(broker)
     mark = Mark.read(broker.missed_mark())
-    if mark is None or mark.seen > last:
+    if mark is None:
         count, mark = put_all(broker), Mark(last)
     else:
+        if mark.seen > last:  # the last rows were deleted, or the database is a backup: what comes is above the last one
+            mark = Mark(last, [gap for gap in mark.gaps if gap.last < last])
         oldest, following = _snapshot()
         count = _look_into_gaps(broker, mark, oldest, following) + _look_on(broker, mark)
     broker.note_missed_mark(mark.as_text())
