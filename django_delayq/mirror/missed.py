@@ -4,7 +4,7 @@ Note [Above a mark]
 A row that waits says nowhere whether Redis has it: that would be a second write for each job. So the worker with the
 upkeep lease looks through the rows that are new since its last look, by primary key, and puts those that still wait;
 for nearly all of them Redis answers that they are there. How far it has looked stands in Redis, and is gone with what
-was put there: then all open rows are put. A database that was restored has fewer rows than that: then too.
+was put there: then all open rows are put. What a restored database has open again, the next full sweep puts.
 
 Note [Gaps]
 Keys are not given in the order of commits: a transaction may commit a row an hour after rows with greater keys were
