@@ -23,7 +23,7 @@ from ..models import Condition, Schedule, ScheduleState
 from ..status import Problem
 from ..status.database_side import find_unknown_tasks
 from ..status.late import find_late
-from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN
+from ..status.snapshot import MOST_READ, MOST_UNKNOWN
 
 #: So many schedules of each kind.
 MOST = 100
@@ -54,7 +54,7 @@ def of_problems(problems: Collection[Problem]) -> Iterator[Matter]:
 
 def of_failed_jobs() -> Iterator[Matter]:
     """Return the queues that have failed jobs."""
-    for queue, count in sorted(ledger.count_failed_jobs(MOST_COUNTED).items()):
+    for queue, count in sorted(ledger.count_failed_jobs(MOST_READ).items()):
         text = ngettext(
             "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or delete it.",
             "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or delete "

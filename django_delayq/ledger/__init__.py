@@ -16,6 +16,7 @@ from .outputs import prune_expired, prune_outputs
 from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
     OPEN_STATUSES,
+    count_open_apart,
     count_up_to,
     count_values,
     find,
@@ -41,7 +42,7 @@ __all__ = [
     "BATCH", "LAST_KEY", "OPEN_STATUSES", "Batch", "HeldBack", "OldRun",
     "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "cancel_job", "count_failed_jobs", "move_job", "retry_job", "taken_by", "prune_expired", "add_minute", "as_run", "as_schedule", "attempts_of",
     "check_tables", "close_abandoned", "close_orphan", 
-    "count_prunable", "count_up_to", "count_values",
+    "count_prunable", "count_open_apart", "count_up_to", "count_values",
     "database", "find", "find_job", "find_prunable", "find_schedule",
     "forget_hours",
     "held_back", "keep_former", "leave_locked", "load_abandoned", 

@@ -69,7 +69,7 @@ def _database_values(database: DatabaseView) -> dict[str, Any]:
         "schedules": {name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()},
         "database": {"alias": database.alias, "vendor": database.vendor},
         "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
-        "failed_jobs": _least(database.failed_jobs),
+        "failed_jobs": database.failed_jobs,
     }
 
 
@@ -92,7 +92,6 @@ def _capped(snapshot: Snapshot) -> Iterator[str]:
         counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
         for name in ("parked", "failing", "refused"):
             counts[f"schedules.{name}"] = getattr(getattr(database, name), "count", None)
-        counts["failed_jobs"] = database.failed_jobs
     for name, count in counts.items():
         if (count or 0) > MOST_COUNTED:
             yield name

@@ -13,7 +13,7 @@ from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
 from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, MOST_UNNAMED, Comparison, DatabaseView, Named, Unnamed
+from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
 STALE = timedelta(seconds=30)
@@ -45,7 +45,7 @@ def count_all(view: DatabaseView) -> None:
     view.open_runs = _open_runs()
     view.parked = _enabled(states.filter(condition=Condition.PARKED))
     view.refused = _refused()
-    view.failed_jobs = sum(ledger.count_failed_jobs(MOST_COUNTED + 1).values())
+    view.failed_jobs = ledger.count_failed_jobs(MOST_READ).total()
 
 
 def _enabled(states: QuerySet[Any]) -> Named:
@@ -129,7 +129,8 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequenc
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
-    drift = mirror.drift(broker, most=most, without=[each.name for each in unnamed if each.kind == "queue"])
+    without = [each.name for each in unnamed if each.kind == "queue"]
+    drift = mirror.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
@@ -151,26 +152,24 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     schedules = Schedule.objects.using(ledger.database())
     if used is None:
         used = schedules.used(MOST_UNKNOWN, "queue")["queue"]
-    before, columns = utcnow() - STALE, ("origin", "queue", "task", "backend")
-    apart = [ledger.with_status(each).filter(apart=True, created_at__lt=before) for each in ledger.OPEN_STATUSES]
-    rows = ledger.count_values(MOST_UNNAMED, columns, *(each.order_by("pk") for each in apart))
-    jobs = {kind: Counter[str]() for kind in columns[1:]}
-    ordered = Counter[str]()
-    for (origin, *values), count in rows.items():
-        if origin != Origin.JOB:
-            ordered[values[0]] += count
-            continue
-        for kind, value in zip(jobs, values, strict=True):
-            jobs[kind][value] += count
+    names = ("origin", "queue", "task", "backend")
+    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in names[1:]}
+    for (origin, *found), count in ledger.count_values(MOST_READ, names, *rows, before=utcnow() - STALE).items():
+        if origin in (Origin.MANUAL, Origin.BACKFILL):
+            ordered[found[0]] += count
+        elif origin == Origin.JOB:
+            for kind, value in zip(jobs, found, strict=True):
+                jobs[kind][value] += count
     queues = {*used, *ordered, *jobs["queue"]} - set(conf.get_config().queues)
-    found = []
+    unnamed = []
     for queue in sorted(queues):
         enabled = ledger.count_up_to(MOST_COUNTED, schedules.filter(queue=queue, enabled=True))[0]
-        found.append(Unnamed("queue", queue, jobs["queue"][queue], enabled, ordered[queue]))
+        unnamed.append(Unnamed("queue", queue, jobs["queue"][queue], enabled, ordered[queue]))
     unknown = {task for task in jobs["task"] if registry.find_task(task) is None}
-    found += [Unnamed("task", task, jobs["task"][task]) for task in sorted(unknown)]
+    unnamed += [Unnamed("task", task, jobs["task"][task]) for task in sorted(unknown)]
     aliases = jobs["backend"].keys() - handover.backends().keys()
-    return found + [Unnamed("backend", alias, jobs["backend"][alias]) for alias in sorted(aliases)]
+    return unnamed + [Unnamed("backend", alias, jobs["backend"][alias]) for alias in sorted(aliases)]
 
 
 def _stale_edits(broker: Broker, drift: mirror.Drift) -> int:

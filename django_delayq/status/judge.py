@@ -16,7 +16,17 @@ from django.utils.translation import ngettext
 from ..counters import DISCARDED
 from ..minutes import OVERLOAD
 from ..models import Control, explain_wait
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, QueueView, RedisView, ServerView, Snapshot, Unnamed
+from .snapshot import (
+    MOST_COUNTED,
+    MOST_UNKNOWN,
+    Comparison,
+    Problem,
+    QueueView,
+    RedisView,
+    ServerView,
+    Snapshot,
+    Unnamed,
+)
 
 MAX_LAG_SECONDS = 60.0
 NAMES_SHOWN = 5

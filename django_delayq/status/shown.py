@@ -74,7 +74,7 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if compared is not None and compared.pruned is not None:
         yield "Pruned", _pruned(compared.pruned)
     if database is not None:
-        yield from _counts(database, "are below" if redis is not None else "are not known")
+        yield from _counts(database)
 
 
 def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
@@ -85,7 +85,7 @@ def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
         yield "Swept", _swept(compared.drift)
 
 
-def _counts(database: DatabaseView, in_redis: str) -> Iterator[tuple[str, str]]:
+def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:
     yield "Parked", _named(database.parked)
     yield "Failing", _named(database.failing)
     if database.refused is not None and database.refused.count:
@@ -96,7 +96,7 @@ def _counts(database: DatabaseView, in_redis: str) -> Iterator[tuple[str, str]]:
         NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items()),
     )
     if database.failed_jobs:
-        yield "Failed jobs", _number(database.failed_jobs)
+        yield "Failed jobs", str(database.failed_jobs)
 
 
 def _server(server: ServerView) -> str:

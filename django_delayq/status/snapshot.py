@@ -16,8 +16,8 @@ MOST_COUNTED = 100_000
 #: So many schedules of unknown tasks are looked at: each page of the admin's list does that.
 MOST_UNKNOWN = 1000
 
-#: So many open jobs and runs of each status are looked at for what no setting names.
-MOST_UNNAMED = 10_000
+#: So many open runs of each status are read for what no setting names, and so many failures for jobs that have failed.
+MOST_READ = 10_000
 
 #: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
 WRONG: Final = 1
@@ -76,13 +76,13 @@ class QueueView(NamedTuple):
     """The shards of one queue together; `oldest_due` is 0.0 where nothing is due, `served` by a live worker."""
 
     queue: str
+    oldest_due: float
+    served: bool
     members: int
     due: int
     leased: int
     jobs: int
     jobs_due: int
-    oldest_due: float
-    served: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,9 @@ class RedisView:
 
     def _queue(self, queue: str) -> QueueView:
         shards = [shard for shard in self.shards if shard.queue == queue]
-        sums = [sum(getattr(shard, name) for shard in shards) for name in SUMMED]
-        return QueueView(queue, *sums, max(shard.oldest_due or 0.0 for shard in shards), self.serves(queue))
+        sums = {name: sum(getattr(shard, name) for shard in shards) for name in SUMMED}
+        oldest = max(shard.oldest_due or 0.0 for shard in shards)
+        return QueueView(queue, oldest, self.serves(queue), **sums)
 
     def serves(self, queue: str) -> bool:
         """Say whether a live worker serves a queue."""
@@ -151,7 +152,7 @@ class Unnamed(NamedTuple):
 
     `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are those without an outcome. Of a queue
     `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
-    `unknown_tasks` and `refused`. Of jobs and runs the MOST_UNNAMED oldest of each status are counted.
+    `unknown_tasks` and `refused`. Of jobs and runs the MOST_READ oldest of each status are counted.
     """
 
     kind: str
@@ -165,8 +166,8 @@ class Unnamed(NamedTuple):
 class DatabaseView:
     """What the database knows. A count is None where it was not counted in time.
 
-    `refused` are the schedules whose TASKS backend is unknown or does not take the task. `failed_jobs` are those
-    that are kept. No count is more than MOST_COUNTED + 1.
+    `refused` are the schedules whose TASKS backend is unknown or does not take the task, `failed_jobs` the jobs among
+    the newest MOST_READ failures that are kept. No count is more than MOST_COUNTED + 1.
     """
 
     alias: str
