@@ -19,7 +19,7 @@ from .outcome import describe_run, shown
 
 
 class Standing:
-    """A schedule as definition, ledger and Redis have it now, in sentences; `details` as in `Entry`. Changes nothing."""
+    """A schedule as definition, ledger and Redis have it now, in sentences; `details` as in `Entry`."""
 
     def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
         self.schedule = schedule

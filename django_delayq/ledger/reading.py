@@ -162,7 +162,7 @@ def open_apart() -> QuerySet[Run]:
 
 
 def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
-    """Count the rows apart from chains that have no outcome, but for those of some queues, and say whether there are more.
+    """Count the orders and jobs that have no outcome, but for those of some queues, and say whether there are more.
 
     Of each status `most` are counted. Without `without` only indexes are read, no row.
     """

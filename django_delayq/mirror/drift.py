@@ -51,8 +51,7 @@ class Drift:
     @property
     def total(self) -> int:
         """One number for a probe: 0 where nothing is known to differ. Each differing entry counts once."""
-        entries = self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
-        return entries
+        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
 def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str] = ()) -> Drift:
