@@ -6,7 +6,7 @@ Each worker adds up in memory (`kinds/`), and once a second adds that to the min
 (`minutes.py`). So how much was done of late is read from a few hundred sums, and nobody scans the ledger for it.
 
 The ledger is the truth, these are not. A worker that crashes loses what it has counted in its last second, and a lost
-reply of Redis may count a second twice. A job is not counted where the reply to its settlement was lost. What Redis
+reply of Redis may count a second twice. What Redis
 loses before it is moved is lost.
 """
 

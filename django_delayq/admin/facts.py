@@ -104,13 +104,10 @@ def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Seque
     """Return, of each queue in which something that is due waits for a worker, how much, how long, and why."""
     rows = []
     controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
-    for jobs in redis.jobs:
-        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        due, seconds = sum(shard.due for shard in shards), [shard.oldest_due or 0.0 for shard in shards]
-        oldest = max([*seconds, jobs.oldest_ready or 0.0])
-        if not (due or jobs.ready) or oldest < WAITING_SECONDS:
+    for each in redis.queues:
+        if each.oldest_due < WAITING_SECONDS:
             continue
-        tone, why = _why_waiting(page, request, controls.get(jobs.queue), served=is_served(redis, jobs.queue))
-        rows.append({"queue": jobs.queue, "due": due, "ready": jobs.ready, "tone": tone, "why": why,
-                     "oldest": display.milliseconds(timedelta(seconds=oldest))})  # fmt: skip
+        tone, why = _why_waiting(page, request, controls.get(each.queue), served=each.served)
+        rows.append({"queue": each.queue, "due": each.due - each.jobs_due, "ready": each.jobs_due, "tone": tone,
+                     "why": why, "oldest": display.milliseconds(timedelta(seconds=each.oldest_due))})  # fmt: skip
     return rows

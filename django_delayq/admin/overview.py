@@ -220,20 +220,18 @@ def _queues(
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
     rows = []
-    for jobs in redis.jobs:
-        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        waiting, due, leased = (sum(getattr(shard, name) for shard in shards) for name in ("members", "due", "leased"))
-        oldest = max(shard.oldest_due or 0.0 for shard in shards)
+    for each in redis.queues:
+        due, waiting = each.due - each.jobs_due, each.members - each.due - each.jobs + each.jobs_due
         ended = sum(
-            number for kind in KINDS for name, number in outcomes(done.get((jobs.queue, kind), {})).items()
+            number for kind in KINDS for name, number in outcomes(done.get((each.queue, kind), {})).items()
             if not name.startswith("skipped")
         )  # fmt: skip
         points, of_jobs = KINDS["points"], KINDS["jobs"]
-        rows.append((shown(jobs.queue), [
-            (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
-            (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
-            (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('failed')}", facts.limited(dead[jobs.queue])),
-            (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
+        rows.append((shown(each.queue), [
+            (f"{points}: {_('waiting')}", waiting), (f"{points}: {_('due')}", due),
+            (f"{of_jobs}: {_('waiting')}", each.jobs - each.jobs_due), (f"{of_jobs}: {_('ready')}", each.jobs_due),
+            (_("running"), each.leased), (f"{of_jobs}: {_('failed')}", facts.limited(dead[each.queue])),
+            (_("oldest"), display.milliseconds(timedelta(seconds=each.oldest_due)) if each.oldest_due else "–"),
             (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
         ]))  # fmt: skip
     return rows

@@ -14,7 +14,7 @@ from ..status import Snapshot, judge, look_quickly
 from . import matters, states
 
 #: These are judged whatever Redis is like.
-BY_THE_DATABASE = frozenset(matters.FINDERS)
+BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
 #: And these say what Redis is like.
 OF_REDIS = frozenset(("redis_unreachable", "not_built", "damaged_keys"))
 
@@ -30,7 +30,7 @@ def look_now() -> Snapshot:
     known: dict[str, list[int]] = {}
     rows = states.standing()
     for kind, subject in rows:
-        if kind in BY_THE_DATABASE and subject:
+        if kind in matters.FINDERS and subject:
             known.setdefault(kind, []).append(int(subject))
     found = [*matters.of_problems(judge(snapshot)), *matters.of_failed_jobs(), *matters.of_schedules(known)]
     is_known = _what_is_known(snapshot)

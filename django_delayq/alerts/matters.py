@@ -2,9 +2,9 @@
 
 Note [Kinds of alerts]
 Of a schedule: it has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown
-task (`unknown_task`), or its next point cannot be computed (`parked`). Of a queue: it has failed jobs (`failed_jobs`). All
-else are the problems of `status.judge`, by their words, of a queue or of everything. What `delayq_status` sums up of
-schedules, `unknown_tasks` and `late`, is told of each schedule instead.
+task (`unknown_task`), or its next point cannot be computed (`parked`). Of a queue: it has failed jobs (`failed_jobs`).
+All else are the problems of `status.judge`, by their words, of a queue or of everything. What `delayq_status` sums up
+of schedules, `unknown_tasks` and `late`, is told of each schedule instead.
 
 Note [Not many at once]
 When a database that tasks need goes away, 100,000 schedules fail. Of each kind MOST schedules are told of at a time; of
@@ -23,7 +23,7 @@ from ..models import Condition, Schedule, ScheduleState
 from ..status import Problem
 from ..status.database_side import find_unknown_tasks
 from ..status.late import find_late
-from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN
+from ..status.snapshot import MOST_READ, MOST_UNKNOWN
 
 #: So many schedules of each kind.
 MOST = 100
@@ -54,11 +54,12 @@ def of_problems(problems: Collection[Problem]) -> Iterator[Matter]:
 
 def of_failed_jobs() -> Iterator[Matter]:
     """Return the queues that have failed jobs."""
-    for queue, count in sorted(ledger.count_failed_jobs(MOST_COUNTED).items()):
+    for queue, count in sorted(ledger.count_failed_jobs(MOST_READ).items()):
         text = ngettext(
-            "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or delete it.",
-            "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or delete "
-            "them.",
+            "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or "
+            "delete it.",
+            "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or "
+            "delete them.",
             count,
         )
         yield Matter("failed_jobs", queue, queue, queue, text % {"queue": queue, "count": count})

@@ -95,7 +95,7 @@ def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) 
 
 
 def find_jobs(alerts: AlertSettings) -> Any:
-    """Return the task whose durable jobs deliver messages; None where there is nothing to deliver.
+    """Return the task whose jobs deliver messages; None where there is nothing to deliver.
 
     Raises:
         ImproperlyConfigured: No alias of TASKS takes jobs; says what to add.

@@ -1,5 +1,6 @@
 """Reads what is decided, what is open and what was recorded of late, always on the primary database."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -19,6 +20,7 @@ from .bulk import database, reader
 _TABLE = Run._meta.db_table
 #: As in the index of open rows of chains.
 _OPEN_OF_CHAIN = f" AND NOT {_TABLE}.apart AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
+_IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - as below
 #: As in the index by status.
 _NOT_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
     f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField()
@@ -68,12 +70,6 @@ def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
 def with_status(status: str) -> QuerySet[Run]:
     """Return the rows with this status, which is not `succeeded`: by primary key they come out of an index."""
     return Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, status=status)
-
-
-def open_apart() -> QuerySet[Run]:
-    """Return the rows apart from chains that have no outcome yet: orders and jobs."""
-    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=True)
-    return rows.filter(status__in=OPEN_STATUSES)
 
 
 def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
@@ -159,13 +155,47 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
         return list(cursor.fetchone())
 
 
-def find_values(most: int, *questions: QuerySet[Any, Any]) -> set[tuple[Any, ...]]:
-    """Return the different values of the first `most` rows of each, in one query."""
+def open_apart() -> QuerySet[Run]:
+    """Return the rows apart from chains that have no outcome yet: orders and jobs."""
+    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=True)
+    return rows.filter(status__in=OPEN_STATUSES)
+
+
+def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
+    """Count the orders and jobs that have no outcome, but for those of some queues, and say whether there are more.
+
+    Of each status `most` are counted. Without `without` only indexes are read, no row.
+    """
+    rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
+    if not without:
+        chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
+        *counts, of_chains = count_up_to(most, *rows, chains)
+        return sum(counts) - of_chains, max(counts) > most
+    found = count_values(most + 1, ("status", "apart", "queue"), *rows)
+    by_status = Counter[str]()
+    for (status, _, _), count in found.items():
+        by_status[status] += count
+    apart = sum(count for (_, apart, queue), count in found.items() if apart and queue not in without)
+    return apart, max(by_status.values(), default=0) > most
+
+
+def count_values(
+    most: int, names: Sequence[str], *questions: QuerySet[Run], before: datetime | None = None
+) -> dict[Any, int]:
+    """Count the first `most` runs of each by what these columns say, in one query; only those made `before`.
+
+    Keys are found first, by an index alone: PostgreSQL would rather walk all runs by primary key.
+    """
     using, parts, values = database(), list[str](), list[Any]()
     for rows in questions:
-        sql, params = rows.using(using)[:most].query.get_compiler(using).as_sql()
-        parts.append(f"SELECT * FROM ({sql}) found")  # noqa: S608 - Django's
+        sql, params = rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql()
+        parts.append(f"SELECT * FROM ({sql}) counted")  # noqa: S608 - Django's
         values += params
+    columns, found = ", ".join(names), " UNION ALL ".join(parts)
+    sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
+    if before is not None:
+        sql += " WHERE created_at < %s"
+        values.append(connections[using].ops.adapt_datetimefield_value(before))
     with connections[using].cursor() as cursor:
-        cursor.execute(" UNION ".join(parts), values)
-        return set(cursor.fetchall())
+        cursor.execute(f"{sql} GROUP BY {columns}", values)
+        return {row[:-1]: row[-1] for row in cursor.fetchall()}

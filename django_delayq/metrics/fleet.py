@@ -19,7 +19,7 @@ from ..status import Snapshot, judge
 from ..status.database_side import compare, find_unknown
 from ..status.late import name_late
 from ..status.redis_side import read_redis
-from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN, RedisView
+from ..status.snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, RedisView
 from .text import Gauges, text_of
 
 Answer = TypeVar("Answer")
@@ -69,28 +69,25 @@ def _asked(question: Callable[[], Answer]) -> Answer | None:
 def _put_queues(gauges: Gauges, redis: RedisView) -> None:
     live = [worker for worker in redis.workers if worker.live]
     gauges.put("workers", "Workers whose heartbeat is young enough.", len(live))
-    for queue in conf.get_config().queues:
-        shards = [shard for shard in redis.shards if shard.queue == queue]
-        _put_waiting(gauges, queue, [(each.due, each.oldest_due, each.leased, each.members) for each in shards])
+    for each in redis.queues:
+        queue = each.queue
+        for kind, members, due in (
+            ("points", each.members - each.jobs, each.due - each.jobs_due), ("jobs", each.jobs, each.jobs_due),
+        ):  # fmt: skip
+            gauges.put("queue_depth", "What is due and waits for a worker.", due, kind=kind, queue=queue)
+            said = "What waits for its time, for another attempt, or for the end of a lease."
+            gauges.put("queue_scheduled", said, members - due, kind=kind, queue=queue)
+        said = "For how long the first of what is due has waited for a worker."
+        gauges.put("queue_oldest_seconds", said, each.oldest_due, queue=queue)
+        gauges.put("queue_leases", "What workers have claimed and not given back.", each.leased, queue=queue)
         serving = sum(queue in worker.queues for worker in live)
         gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
-        missing = sum(shard.epoch != "built" for shard in shards)
+        missing = sum(shard.epoch != "built" for shard in redis.shards if shard.queue == queue)
         gauges.put("shards_not_built", "Shards whose index was flushed and is not rebuilt yet.", missing, queue=queue)
 
 
-def _put_waiting(gauges: Gauges, queue: str, shards: list[tuple[int, float | None, int, int]]) -> None:
-    """Take of each shard how many are due, for how long the first has been, how many are leased, how many wait."""
-    due, oldest, leased, waiting = zip(*shards, strict=True) if shards else ((), (), (), ())
-    gauges.put("queue_depth", "What is due and waits for a worker.", sum(due), queue=queue)
-    said = "For how long the first of what is due has waited for a worker."
-    gauges.put("queue_oldest_seconds", said, max((each or 0.0 for each in oldest), default=0.0), queue=queue)
-    gauges.put("queue_leases", "What workers have claimed and not given back.", sum(leased), queue=queue)
-    said = "What waits for its time: the schedules' next points, and jobs."
-    gauges.put("queue_scheduled", said, sum(waiting), queue=queue)
-
-
 def _put_failed(gauges: Gauges) -> None:
-    counts = _asked(partial(ledger.count_failed_jobs, MOST_COUNTED))
+    counts = _asked(partial(ledger.count_failed_jobs, MOST_READ))
     for queue in conf.get_config().queues:
         number = None if counts is None else counts[queue]
         gauges.put("failed_jobs", "Jobs that have failed, kept to be looked at.", number, queue=queue)

@@ -51,12 +51,11 @@ class Drift:
     @property
     def total(self) -> int:
         """One number for a probe: 0 where nothing is known to differ. Each differing entry counts once."""
-        entries = self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
-        return entries
+        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
 def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str] = ()) -> Drift:
-    """Count what differs, by a query that counts on indexes up to `most` each, and two round trips to Redis.
+    """Count what differs, by two queries that count on indexes up to `most` each, and two round trips to Redis.
 
     The queues `without` are those of schedules that the settings do not name: their shards are not looked at, so that
     their schedules and runs do not count either.
@@ -69,19 +68,19 @@ def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str]
     due = Q(next_due_at__gte=EPOCH)  # a bound, not `is not null`: SQLite then counts on the index
     # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
     undecided = Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)
-    rows = [states.filter(due), states.filter(undecided), ledger.open_apart()]
+    rows = [states.filter(due), states.filter(undecided)]
     if without:
         rows += [states.filter(each, schedule__queue__in=without) for each in (due, undecided)]
-        rows.append(ledger.open_apart().filter(queue__in=without))
     counts = ledger.count_up_to(
         most,
         Schedule.objects.using(using).unmirrored().order_by("generation"),
         Tombstone._base_manager.using(using).all(),
         *rows,
     )
-    capped = max(counts) > most
+    apart, more = ledger.count_open_apart(most, without)
+    capped = more or max(counts) > most
     unmirrored, tombstones, *numbers = (min(count, most) for count in counts)
-    waiting, parked, apart = map(sub, numbers[:3], numbers[3:] or (0, 0, 0))
+    waiting, parked = map(sub, numbers[:2], numbers[2:] or (0, 0))
     expected = waiting + apart
     stats = broker.stats(broker.shards())
     members = sum(item.members for item in stats)

@@ -168,7 +168,9 @@ class Recorder:
     def _discard(self, kind: Kind[Any], held: Held) -> None:
         logger.exception("%s cannot be recorded, although others can; it comes due again.", held.title)
         self.keeper.discard([held])
-        kind.counted.add((kind.name, held.shard.queue, str(held.labels.get("task", ""))), DISCARDED)
+        labels = held.labels
+        of_kind = "jobs" if "job" in labels else "points"
+        kind.counted.add((of_kind, held.shard.queue, str(labels.get("task", ""))), DISCARDED)
 
     def _settle(self, kind: Kind[Any], unsettled: dict[Shard, list[Held]]) -> None:
         """Settle batches from the heads of the lists; take out what Redis has let go.

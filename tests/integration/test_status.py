@@ -41,8 +41,8 @@ def test_the_json_has_exactly_the_documented_keys(well):
     schedule()
     found = ask()[1]
     assert list(found) == [
-        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
-        "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped", "pruned",
+        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "drift", "stale_edits",
+        "database", "schedules", "load", "last_hour", "open_runs", "failed_jobs", "capped", "pruned",
         "held_back", "unknown_tasks", "late", "unnamed",
     ]  # fmt: skip
     server = found["redis"][0]
@@ -52,7 +52,9 @@ def test_the_json_has_exactly_the_documented_keys(well):
     assert set(found["workers"][0]) == {
         "name", "queues", "heartbeat_age", "uptime", "running", "held", "threads", "memory_mb", "live",
     }  # fmt: skip
-    assert set(found["shards"][0]) == {"queue", "shard", "members", "due", "leased", "oldest_due", "epoch"}
+    assert set(found["shards"][0]) == {
+        "queue", "shard", "members", "due", "leased", "oldest_due", "epoch", "jobs", "jobs_due",
+    }  # fmt: skip
     assert {"total", "unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt"} <= set(found["drift"])
     assert set(found["schedules"]) == {"parked", "failing", "refused"}
     assert set(found["open_runs"]) == {"queued", "running", "retrying"}
@@ -135,7 +137,7 @@ def test_many_shards_are_summed_up_with_the_worst_first():
     at = next(number for number, line in enumerate(lines) if line.startswith("Shards"))
     assert lines[at + 1].startswith("default:38") and lines[at + 1].endswith("absent")
     assert "7.0 s late" in lines[at + 2]
-    assert lines[at + 17].split() == ["…", "and", "24", "more", "24", "0", "0"]
+    assert lines[at + 17].split() == ["…", "and", "24", "more", "24", "0", "0", "0", "0"]
 
 
 def test_tables_are_aligned():
@@ -152,7 +154,7 @@ def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
     assert "Parked     not counted in time" in lines
     found = status.as_dict(snapshot, [])
     assert found["schedules"] == {"parked": None, "failing": None, "refused": None}
-    assert (found["open_runs"], found["dead_durable_jobs"]) == (None, None)
+    assert (found["open_runs"], found["failed_jobs"]) == (None, None)
 
 
 def test_colours_are_for_terminals(well):
