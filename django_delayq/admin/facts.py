@@ -1,4 +1,4 @@
-"""What a person should look at although nothing is out of order: failing schedules, dead jobs, what people hold back.
+"""What a person should look at although nothing is out of order: failing schedules, failed jobs, what people hold back.
 
 Counts and links; judges nothing.
 """
@@ -33,18 +33,18 @@ def restarted() -> QuerySet[Run]:
 
 
 def told(
-    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], dead: int, *, complete: bool
+    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], failed: int
 ) -> Iterator[tuple[str, SafeString]]:
     """Yield (tone, words with a link), the gravest first, in one query. `held` is what people hold back.
 
-    `dead` is the number of dead jobs; unless it is `complete`, Redis may hold more.
+    `failed` is the number of jobs that have failed and are kept.
     """
     states = ScheduleState.objects.filter(schedule__enabled=True)
     failing, parked, paused, orders, often = ledger.count_up_to(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
         Schedule.objects.paused(), BulkAction.objects.open(), restarted(),
     )  # fmt: skip
-    schedules, jobs = page.address("changelist", model="schedule"), f"{page.address('changelist', model='run')}?origin=job"
+    schedules, runs = page.address("changelist", model="schedule"), page.address("changelist", model="run")
     found = (
         (often, "bad",
          ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
@@ -52,14 +52,13 @@ def told(
         (failing, "bad", ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing),
          f"{schedules}?state=failing"),
         (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), f"{schedules}?state=parked"),
-        (dead, "bad", ngettext("%(count)s dead job", "%(count)s dead jobs", dead), f"{jobs}?state=dead"),
+        (failed, "bad", ngettext("%(count)s failed job", "%(count)s failed jobs", failed),
+         f"{runs}?origin__exact=job&status__in=failed,lost"),
         (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), schedules),
     )  # fmt: skip
     for number, tone, words, address in found:
         if number:
             yield tone, _counted(number, words, address)
-    if not complete:
-        yield "quiet", format_html("{}", _("dead jobs in Redis: unknown while Redis does not answer"))
     for row in held:
         yield "warn" if row.is_paused() else "quiet", held_back(page, request, row)
     if paused:
@@ -106,8 +105,8 @@ def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Seque
     controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
     for jobs in redis.jobs:
         shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        due, seconds = sum(shard.due for shard in shards), [shard.oldest_due or 0.0 for shard in shards]
-        oldest = max([*seconds, jobs.oldest_ready or 0.0])
+        due = sum(shard.due for shard in shards)
+        oldest = max(shard.oldest_due or 0.0 for shard in shards)
         if not (due or jobs.ready) or oldest < WAITING_SECONDS:
             continue
         tone, why = _why_waiting(page, request, controls.get(jobs.queue), served=is_served(redis, jobs.queue))

@@ -108,15 +108,15 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
         held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
-        dead = ledger.count_failed_jobs(facts.MOST_COUNTED + 1)
+        failed = ledger.count_failed_jobs(facts.MOST_COUNTED + 1)
         unknown = snapshot is not None and redis is None
-        told = list(facts.told(self, request, held, sum(dead.values()), complete=not unknown))
+        told = list(facts.told(self, request, held, sum(failed.values())))
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=_problems(snapshot, details=details), facts=told, headline=_headline(snapshot, told),
             charts=list(_charts(span, complete=not unknown)), unknown=unknown,
-            queues=_queues(redis, dead, self._named_queue(request, held, redis)), workers=_workers(redis),
+            queues=_queues(redis, failed, self._named_queue(request, held, redis)), workers=_workers(redis),
             servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
             places=self.places(request, "changelist"),
         )  # fmt: skip
@@ -213,9 +213,9 @@ def _seconds(value: float | None) -> str:
 
 
 def _queues(
-    redis: RedisView | None, dead: dict[str, int], shown: Callable[[str], SafeString]
+    redis: RedisView | None, failed: dict[str, int], shown: Callable[[str], SafeString]
 ) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return a row for each queue: its name, points, jobs, the oldest, what was done in a minute; `dead` by queue."""
+    """Return a row for each queue: its name, points, jobs, the oldest, what was done in a minute; `failed` by queue."""
     if redis is None:
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
@@ -232,7 +232,7 @@ def _queues(
         rows.append((shown(jobs.queue), [
             (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
             (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
-            (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('failed')}", facts.limited(dead[jobs.queue])),
+            (f"{of_jobs}: {_('due')}", jobs.ready), (f"{of_jobs}: {_('failed')}", facts.limited(failed[jobs.queue])),
             (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
             (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
         ]))  # fmt: skip

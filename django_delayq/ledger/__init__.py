@@ -12,7 +12,7 @@ from .instances import as_run, as_schedule
 from .jobs import add_jobs, cancel_job, count_failed_jobs, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
 from .outcome import Outcome, Won, version_of
-from .outputs import prune_expired, prune_outputs
+from .outputs import delete_job, prune_expired, prune_outputs
 from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
     count_up_to,
@@ -40,7 +40,7 @@ __all__ = [
     "BATCH", "LAST_KEY", "Batch", "HeldBack", "OldRun",
     "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "cancel_job", "count_failed_jobs", "move_job", "retry_job", "taken_by", "prune_expired", "add_minute", "as_run", "as_schedule", "attempts_of",
     "check_tables", "close_abandoned", "close_orphan", 
-    "count_prunable", "count_up_to",
+    "count_prunable", "count_up_to", "delete_job",
     "database", "find", "find_job", "find_prunable", "find_schedule", "find_values",
     "forget_hours",
     "held_back", "keep_former", "leave_locked", "load_abandoned", 
