@@ -183,17 +183,21 @@ class RunActions(BaseAdmin):
         ]
 
     def order_view(self, request: HttpRequest, pk: int, order: Order) -> HttpResponse:
-        """Ask (GET), or do it to one run (POST)."""
+        """Ask (GET), or do it to one run (POST); where it cannot be done, say so."""
         if not self.may(request, order):
             raise PermissionDenied
         run = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
         if run is None:
             raise Http404(_("There is no such run; it may have been pruned."))
-        if request.method != "POST":
-            return self.ask_order(request, order, [run], self.address("change", pk))
-        self.do_order(request, order, [pk])
-        is_there = self.get_queryset(request).filter(pk=pk).exists()
-        return HttpResponseRedirect(self.address("change", pk) if is_there else self.address("changelist"))
+        back = self.address("change", pk)
+        if request.method == "POST":
+            self.do_order(request, order, [pk])
+            is_there = self.get_queryset(request).filter(pk=pk).exists()
+            return HttpResponseRedirect(back if is_there else self.address("changelist"))
+        if order.fits(run):
+            return self.ask_order(request, order, [run], back)
+        self.message_user(request, LEFT[UNFIT] % {"count": 1}, messages.WARNING)
+        return HttpResponseRedirect(back)
 
     def order_several(self, request: HttpRequest, runs: QuerySet[Run], order: Order) -> HttpResponse | None:
         """Ask, or do it to the chosen runs once it is confirmed."""
