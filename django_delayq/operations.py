@@ -6,22 +6,20 @@ since then. It sends no signal and asks no Redis, which need not be there: sched
 sweep of any worker mirrors them within seconds, or the next worker that starts. Rows are found anew for each batch, so
 that it can be run again after an interruption; for several transactions the migration has `atomic = False`.
 
-Rows of jobs hold the call unsigned, and it is renamed there, for what is rebuilt or revived from them. What waits in
-Redis is signed, and a migration that could sign it would have to find it while workers take it: it keeps the old name,
-which TASK_ALIASES explains. So do what old code enqueues while it is still running, runs and other history.
+Jobs are renamed that are open or have failed, as these can be retried. What old code enqueues while it is still running
+keeps the old name, which TASK_ALIASES explains, and so do a job that starts or ends at that moment, and all history.
+A unique key is that of the name under which it was enqueued: the same key under the new name is another one.
 """
 
-import json
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from django.db import router, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
-from django.db.models import Model, Q
+from django.db.models import Model
 
+from . import ledger
 from .fields import utcnow
 from .jobs.callbacks import NAMES as CALLBACKS
 from .models.versions import next_generation
@@ -29,10 +27,12 @@ from .models.versions import next_generation
 APP = "django_delayq"
 #: So many rows are written in one transaction, where the migration is not atomic.
 BATCH = 1000
+#: The statuses of jobs that may still be executed.
+WALKED = ("queued", "retrying", "running", "failed", "lost")
 
 
 class RenameTask(Operation):
-    """Renames a task in schedules, in what the code declares, in pauses, and in the rows of jobs; reversible.
+    """Renames a task in schedules, in what the code declares, in pauses, and in jobs; reversible.
 
     Also where it is called after an outcome (`on_success`, `on_failure`).
 
@@ -92,27 +92,26 @@ def _rename(using: str, state: ProjectState, old: str, new: str) -> None:
         rows = _rows(state.apps.get_model(APP, name), using)
         if not rows.filter(**lookup, **{column: new}).exists():
             rows.filter(**lookup, **{column: old}).update(**{column: new})
-    _rename_jobs(state.apps.get_model(APP, "job"), using, old, new)
+    _rename_jobs(state.apps.get_model(APP, "run"), using, old, new)
 
 
 def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
-    """Walk by the primary key: there is no index on the task, and no row is looked at twice."""
-    before, after = (f'"task":{json.dumps(name)},"args":' for name in (old, new))
-    options = [tuple(f'"{field}":{json.dumps(name)}' for name in (old, new)) for field in CALLBACKS]
-    wanted = Q(task=old) | reduce(or_, (Q(call__contains=was) for was, _ in options))
-    rows, last = _rows(model, using).order_by("pk"), 0
-    while (end := max(rows.filter(pk__gt=last).values_list("pk", flat=True)[:BATCH], default=0)) > 0:
-        with transaction.atomic(using=using):
-            found = list(rows.filter(wanted, pk__gt=last, pk__lte=end).only("task", "call"))
-            for row in found:
-                if row.task == old:  # the first is the call's own: a trace, which stands before it, holds no such text
-                    row.task, row.call = new, row.call.replace(before, after, 1)
-                head, mark, tail = row.call.rpartition(',"enqueued":')  # behind all that is somebody's own text
-                for was, now in options:
-                    tail = tail.replace(was, now)
-                row.call = f"{head}{mark}{tail}"
-            _rows(model, using).bulk_update(found, ["task", "call"], batch_size=100)
-        last = end
+    """Walk what is open or has failed by an index: there is none on the task."""
+    for status in WALKED:
+        found, last = ledger.with_status(status).using(using).filter(origin="job").order_by("pk"), 0
+        while pks := list(found.filter(pk__gt=last).values_list("pk", flat=True)[:BATCH]):
+            with transaction.atomic(using=using):
+                rows = _rows(model, using).filter(pk__in=pks)
+                rows.filter(task=old).update(task=new)
+                calling = [row for row in rows.only("options") if _rename_callbacks(row.options or {}, old, new)]
+                rows.bulk_update(calling, ["options"], batch_size=100)
+            last = pks[-1]
+
+
+def _rename_callbacks(options: dict[str, Any], old: str, new: str) -> bool:
+    named = [name for name in CALLBACKS if options.get(name) == old]
+    options.update(dict.fromkeys(named, new))
+    return bool(named)
 
 
 def _rows(model: type[Model], using: str) -> Any:

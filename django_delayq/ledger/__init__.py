@@ -15,10 +15,11 @@ from .outcome import Outcome, Won, version_of
 from .outputs import delete_job, prune_expired, prune_outputs
 from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
+    OPEN_STATUSES,
     count_up_to,
+    count_values,
     find,
     find_schedule,
-    find_values,
     load_abandoned,
     load_oldest_open,
     load_open_rows,
@@ -37,17 +38,17 @@ from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, 
 from .states import settle_state, write_states
 
 __all__ = [
-    "BATCH", "LAST_KEY", "Batch", "HeldBack", "OldRun",
+    "BATCH", "LAST_KEY", "OPEN_STATUSES", "Batch", "HeldBack", "OldRun",
     "Outcome", "Overtaken", "Pruned", "Won", "add_jobs", "cancel_job", "count_failed_jobs", "move_job", "retry_job", "taken_by", "prune_expired", "add_minute", "as_run", "as_schedule", "attempts_of",
     "check_tables", "close_abandoned", "close_orphan", 
-    "count_prunable", "count_up_to", "delete_job",
-    "database", "find", "find_job", "find_prunable", "find_schedule", "find_values",
+    "count_prunable", "count_up_to", "count_values",
+    "database", "find", "find_job", "find_prunable", "find_schedule",
     "forget_hours",
     "held_back", "keep_former", "leave_locked", "load_abandoned", 
     "load_oldest_open", "load_open_rows", "load_queued", "load_runs", "load_schedules", "lock_free", "lock_horizon",
     "merge_minutes", "load_waiting", "open_apart", "open_chains", "open_pages", "with_status", "owner_of_locks", "prune", 
     "prune_outputs",
     "read_cancellations", "read_held_back", "read_rollup_rows", "read_rollups", "reader", "record",
-    "settle_state", "start", 
+    "delete_job", "settle_state", "start", 
     "undo_start", "version_of", "write_states", "writer", "writing",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from ..models.locks import locked
 from ..rows import RunRow
 from .attempts import keep_former
 from .bulk import database, writer
-from .reading import with_status
+from .reading import count_values, with_status
 
 #: What `enqueue()` writes of a row; all other columns have their defaults.
 NEW_JOB = (
@@ -141,12 +141,10 @@ def taken_by(key: str) -> Run | None:
 
 
 def count_failed_jobs(most: int) -> Counter[str]:
-    """Count the jobs that have failed and are kept, by queue; of more than `most` the newest."""
-    counts: Counter[str] = Counter()
-    for status in (Status.FAILED, Status.LOST):
-        rows = with_status(status).filter(origin=Origin.JOB).order_by("-pk")
-        counts.update(rows.values_list("queue", flat=True)[:most])
-    return counts
+    """Count the jobs that have failed and are kept, by queue, among the `most` newest failures of each status."""
+    rows = [with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
+    counts = count_values(most, ("queue", "origin"), *rows)
+    return Counter({queue: count for (queue, origin), count in counts.items() if origin == Origin.JOB})
 
 
 def find_expired(limit: int) -> list[int]:

@@ -159,13 +159,15 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
         return list(cursor.fetchone())
 
 
-def find_values(most: int, *questions: QuerySet[Any, Any]) -> set[tuple[Any, ...]]:
-    """Return the different values of the first `most` rows of each, in one query."""
+def count_values(most: int, names: Sequence[str], *questions: QuerySet[Any]) -> dict[tuple[Any, ...], int]:
+    """Count the first `most` rows of each by what these columns say, in one query."""
     using, parts, values = database(), list[str](), list[Any]()
     for rows in questions:
-        sql, params = rows.using(using)[:most].query.get_compiler(using).as_sql()
-        parts.append(f"SELECT * FROM ({sql}) found")  # noqa: S608 - Django's
+        sql, params = rows.using(using).values_list(*names)[:most].query.get_compiler(using).as_sql()
+        parts.append(f"SELECT * FROM ({sql}) counted")  # noqa: S608 - Django's
         values += params
+    columns = ", ".join(map(connections[using].ops.quote_name, names))
+    rows = f"({' UNION ALL '.join(parts)}) found GROUP BY {columns}"
     with connections[using].cursor() as cursor:
-        cursor.execute(" UNION ".join(parts), values)
-        return set(cursor.fetchall())
+        cursor.execute(f"SELECT {columns}, COUNT(*) FROM {rows}", values)  # noqa: S608 - Django's
+        return {row[:-1]: row[-1] for row in cursor.fetchall()}

@@ -12,7 +12,7 @@ from .judge import exit_status
 from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Problem, Snapshot
 
 KEYS = (
-    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
+    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "drift", "stale_edits",
     "database", "schedules", "load", "last_hour", "open_runs", "failed_jobs", "capped",
     "pruned", "held_back", "unknown_tasks", "late", "unnamed",
 )  # fmt: skip
@@ -32,7 +32,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     if redis is not None:
         values["redis"] = None if redis.servers is None else list(map(asdict, redis.servers))
         values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
-        values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
+        values["shards"] = list(map(asdict, redis.shards))
     if compared is not None:
         values |= _compared_values(compared)
     if database is not None:

@@ -1,11 +1,11 @@
 """What Redis knows of workers and shards: counts and plain reads in a few round trips, however many the entries."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..broker import Broker, Shard, Stats
-from .snapshot import JobsView, RedisView, ServerView, ShardView, WorkerView
+from .snapshot import RedisView, ServerView, ShardView, WorkerView
 
 
 def read_redis(broker: Broker, *, server: bool) -> RedisView:
@@ -22,7 +22,6 @@ def read_redis(broker: Broker, *, server: bool) -> RedisView:
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
         shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
         servers=tuple(map(_server, broker.info("default"))) if server else None,
-        jobs=tuple(_jobs(shards, stats)),
     )
 
 
@@ -57,15 +56,8 @@ def _shard_view(shard: Shard, stats: Stats) -> ShardView:
     elif stats.epoch.startswith("building:"):
         epoch = "building"
     waiting = None if stats.head_ms is None or stats.head_ms > stats.now_ms else (stats.now_ms - stats.head_ms) / 1000
-    return ShardView(shard.queue, shard.number, stats.members, stats.due, stats.leased, waiting, epoch)
-
-
-def _jobs(shards: Sequence[Shard], stats: Sequence[Stats]) -> Iterator[JobsView]:
-    queues: dict[str, list[Stats]] = {}
-    for shard, found in zip(shards, stats, strict=True):
-        queues.setdefault(shard.queue, []).append(found)
-    for queue, each in queues.items():
-        yield JobsView(queue, sum(it.jobs - it.jobs_due for it in each), sum(it.jobs_due for it in each))
+    counts = stats.members, stats.due, stats.leased
+    return ShardView(shard.queue, shard.number, *counts, waiting, epoch, stats.jobs, stats.jobs_due)
 
 
 def _server(info: Mapping[str, Any]) -> ServerView:

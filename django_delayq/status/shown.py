@@ -11,9 +11,9 @@ from .as_json import last_hour
 from .judge import find_remarks
 from .snapshot import (
     MOST_COUNTED,
+    SUMMED,
     Comparison,
     DatabaseView,
-    JobsView,
     Named,
     Problem,
     ServerView,
@@ -41,8 +41,8 @@ def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
     lines = [(PLAIN, f"{head:<10} {text}") for head, text in _facts(snapshot)]
     if snapshot.redis is not None:
         lines += _table(["Workers", "queues", "heartbeat", "up", "running", "held"], _workers(snapshot.redis.workers))
-        lines += _table(["Shards", "members", "due", "leased", "oldest due", "epoch"], _shards(snapshot.redis.shards))
-        lines += _table(["Jobs", "waiting", "ready"], _jobs(snapshot.redis.jobs))
+        head = ["Shards", "members", "due", "leased", "jobs", "jobs due", "oldest due", "epoch"]
+        lines += _table(head, _shards(snapshot.redis.shards))
     if snapshot.last_hour:
         lines += _table(["Last hour", "kind", "p50", "p95", "p99", "ended"], _counted(snapshot.last_hour))
         if snapshot.redis is None:
@@ -182,22 +182,16 @@ def _shards(shards: Sequence[ShardView]) -> Iterator[list[str]]:
     shown = shards if len(shards) <= MOST_ROWS else sorted(shards, key=_worst_first)[:MOST_ROWS]
     for shard in shown:
         oldest = "-" if shard.oldest_due is None else f"{_span(shard.oldest_due)} late"
-        counts = (shard.members, shard.due, shard.leased)
-        yield [f"{shard.queue}:{shard.shard}", *map(str, counts), oldest, shard.epoch]
+        counts = [str(getattr(shard, name)) for name in SUMMED]
+        yield [f"{shard.queue}:{shard.shard}", *counts, oldest, shard.epoch]
     rest = [shard for shard in shards if shard not in shown]
     if rest:
-        sums = [sum(getattr(shard, name) for shard in rest) for name in ("members", "due", "leased")]
+        sums = [sum(getattr(shard, name) for shard in rest) for name in SUMMED]
         yield [f"… and {len(rest)} more", *map(str, sums)]
 
 
 def _worst_first(shard: ShardView) -> tuple[bool, bool, float, str, int]:
     return (shard.epoch != "absent", shard.epoch != "building", -(shard.oldest_due or 0.0), shard.queue, shard.shard)
-
-
-def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
-    for jobs in queues:
-        if jobs.waiting or jobs.ready:
-            yield [jobs.queue, str(jobs.waiting), str(jobs.ready)]
 
 
 def _counted(counts: Counts) -> Iterator[list[str]]:

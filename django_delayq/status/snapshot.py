@@ -16,6 +16,9 @@ MOST_COUNTED = 100_000
 #: So many schedules of unknown tasks are looked at: each page of the admin's list does that.
 MOST_UNKNOWN = 1000
 
+#: So many open jobs and runs of each status are looked at for what no setting names.
+MOST_UNNAMED = 10_000
+
 #: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
 WRONG: Final = 1
 BLIND: Final = 2
@@ -54,7 +57,8 @@ class WorkerView:
 class ShardView:
     """One shard. `oldest_due` is how long its head waits for a worker, None where nothing is due.
 
-    `epoch` is `built`, `building` (a worker fills it from the database) or `absent` (Redis was flushed).
+    Of its members, and of those that are due, `jobs` and `jobs_due` are jobs and backfilled points. `epoch` is
+    `built`, `building` (a worker fills it from the database) or `absent` (Redis was flushed).
     """
 
     queue: str
@@ -64,18 +68,21 @@ class ShardView:
     leased: int
     oldest_due: float | None
     epoch: str
+    jobs: int = 0
+    jobs_due: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobsView:
-    """The jobs and backfilled points of one queue.
-
-    `waiting` are those that wait for a time, for another attempt or for the end of a lease, `ready` those that are due.
-    """
+class QueueView(NamedTuple):
+    """The shards of one queue together; `oldest_due` is 0.0 where nothing is due, `served` by a live worker."""
 
     queue: str
-    waiting: int
-    ready: int
+    members: int
+    due: int
+    leased: int
+    jobs: int
+    jobs_due: int
+    oldest_due: float
+    served: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,9 @@ class ServerView:
     disk_problem: str = ""
 
 
+#: The numbers of shards that add up.
+SUMMED = ("members", "due", "leased", "jobs", "jobs_due")
+
 #: Where the next one waits for longer, the workers are busy.
 WAITING_SECONDS = 1.0
 
@@ -102,7 +112,20 @@ class RedisView:
     workers: tuple[WorkerView, ...]
     shards: tuple[ShardView, ...]
     servers: tuple[ServerView, ...] | None = None
-    jobs: tuple[JobsView, ...] = ()
+
+    @property
+    def queues(self) -> tuple[QueueView, ...]:
+        """The queues in the order of the settings."""
+        return tuple(map(self._queue, dict.fromkeys(shard.queue for shard in self.shards)))
+
+    def _queue(self, queue: str) -> QueueView:
+        shards = [shard for shard in self.shards if shard.queue == queue]
+        sums = [sum(getattr(shard, name) for shard in shards) for name in SUMMED]
+        return QueueView(queue, *sums, max(shard.oldest_due or 0.0 for shard in shards), self.serves(queue))
+
+    def serves(self, queue: str) -> bool:
+        """Say whether a live worker serves a queue."""
+        return any(worker.live and queue in worker.queues for worker in self.workers)
 
     @property
     def late(self) -> bool:
@@ -126,9 +149,9 @@ class Named:
 class Unnamed(NamedTuple):
     """A queue, a task or an alias of TASKS that rows name and no setting does, and how many of them do.
 
-    `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are durable ones without an outcome. Of a
-    queue `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
-    `unknown_tasks` and `refused`.
+    `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are those without an outcome. Of a queue
+    `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
+    `unknown_tasks` and `refused`. Of jobs and runs the MOST_UNNAMED oldest of each status are counted.
     """
 
     kind: str
