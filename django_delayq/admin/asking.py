@@ -85,7 +85,7 @@ def _not_done(moment: explain.Moment) -> list[Run]:
     """
     found = list[Run]()
     for status in _NOT_DONE:
-        rows = Run.objects.filter(status=status)
+        rows = ledger.with_status(status)
         before = rows.order_by("-pk").values_list("pk", flat=True)[MOST_LOOKED : MOST_LOOKED + 1].first() or 0
         rows = rows.filter(pk__gt=before, due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
         rows = rows.filter(Q(due_at__gte=moment.first) | Q(last_due_at__gte=moment.first))

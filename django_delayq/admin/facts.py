@@ -29,7 +29,7 @@ OFTEN = 2
 
 def restarted() -> QuerySet[Run]:
     """Return the runs that run now and have lost their worker again and again."""
-    return Run.objects.filter(status=Status.RUNNING, reclaims__gte=OFTEN)
+    return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
 
 
 def told(
@@ -53,7 +53,7 @@ def told(
          f"{schedules}?state=failing"),
         (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), f"{schedules}?state=parked"),
         (failed, "bad", ngettext("%(count)s failed job", "%(count)s failed jobs", failed),
-         f"{runs}?origin__exact=job&status__in=failed,lost"),
+         f"{runs}?origin__exact=job&status__exact=failed"),
         (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), schedules),
     )  # fmt: skip
     for number, tone, words, address in found:
@@ -83,11 +83,6 @@ def held_back(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString
     return format_html("{}, {}", words, display.relative(row.changed_at, utcnow()))
 
 
-def is_served(redis: RedisView, queue: str) -> bool:
-    """Say whether a live worker serves a queue."""
-    return any(worker.live and queue in worker.queues for worker in redis.workers)
-
-
 def _why_waiting(
     page: BaseAdmin, request: HttpRequest, row: Control | None, *, served: bool
 ) -> tuple[str, display.Html]:
@@ -103,13 +98,10 @@ def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Seque
     """Return, of each queue in which something that is due waits for a worker, how much, how long, and why."""
     rows = []
     controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
-    for jobs in redis.jobs:
-        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        due = sum(shard.due for shard in shards)
-        oldest = max(shard.oldest_due or 0.0 for shard in shards)
-        if not (due or jobs.ready) or oldest < WAITING_SECONDS:
+    for each in redis.queues:
+        if not each.due or each.oldest_due < WAITING_SECONDS:
             continue
-        tone, why = _why_waiting(page, request, controls.get(jobs.queue), served=is_served(redis, jobs.queue))
-        rows.append({"queue": jobs.queue, "due": due, "ready": jobs.ready, "tone": tone, "why": why,
-                     "oldest": display.milliseconds(timedelta(seconds=oldest))})  # fmt: skip
+        tone, why = _why_waiting(page, request, controls.get(each.queue), served=each.served)
+        rows.append({"queue": each.queue, "due": each.due - each.jobs_due, "jobs": each.jobs_due, "tone": tone,
+                     "why": why, "oldest": display.milliseconds(timedelta(seconds=each.oldest_due))})  # fmt: skip
     return rows

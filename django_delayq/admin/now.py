@@ -49,7 +49,7 @@ class NowPage(BaseAdmin):
 
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
         """Return a row for each run, those that seem stuck first."""
-        found = list(Run.objects.filter(status=Status.RUNNING).order_by("pk")[:MOST_SHOWN])
+        found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
         asked = _asked([run.pk for run in found])
         may_stop = request.user.has_perm("django_delayq.add_cancellation")

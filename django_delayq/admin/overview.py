@@ -130,7 +130,7 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         def shown(queue: str) -> SafeString:
             row = rows.get(queue)
             told = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
-            if redis is not None and not facts.is_served(redis, queue):
+            if redis is not None and not redis.serves(queue):
                 told = format_html("{} {}", told, display.badge("quiet", _("no worker")))
             if not request.user.has_perm("django_delayq.add_control"):
                 return format_html("{} {}", queue, told)
@@ -215,25 +215,24 @@ def _seconds(value: float | None) -> str:
 def _queues(
     redis: RedisView | None, failed: dict[str, int], shown: Callable[[str], SafeString]
 ) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return a row for each queue: its name, points, jobs, the oldest, what was done in a minute; `failed` by queue."""
+    """Return a row for each queue: its name, what waits, the oldest, what was done in a minute; `failed` jobs by queue.
+
+    Of what waits and is due, `jobs` and `jobs due` are jobs and backfilled points.
+    """
     if redis is None:
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
     rows = []
-    for jobs in redis.jobs:
-        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        waiting, due, leased = (sum(getattr(shard, name) for shard in shards) for name in ("members", "due", "leased"))
-        oldest = max(shard.oldest_due or 0.0 for shard in shards)
+    for each in redis.queues:
         ended = sum(
-            number for kind in KINDS for name, number in outcomes(done.get((jobs.queue, kind), {})).items()
+            number for kind in KINDS for name, number in outcomes(done.get((each.queue, kind), {})).items()
             if not name.startswith("skipped")
         )  # fmt: skip
-        points, of_jobs = KINDS["points"], KINDS["jobs"]
-        rows.append((shown(jobs.queue), [
-            (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
-            (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
-            (f"{of_jobs}: {_('due')}", jobs.ready), (f"{of_jobs}: {_('failed')}", facts.limited(failed[jobs.queue])),
-            (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
+        rows.append((shown(each.queue), [
+            (_("waiting"), each.members - each.due - each.leased), (_("due"), each.due), (_("running"), each.leased),
+            (_("jobs"), each.jobs), (_("jobs due"), each.jobs_due),
+            (_("failed jobs"), facts.limited(failed[each.queue])),
+            (_("oldest"), display.milliseconds(timedelta(seconds=each.oldest_due)) if each.oldest_due else "–"),
             (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
         ]))  # fmt: skip
     return rows

@@ -28,7 +28,7 @@ from .base import ReadOnlyAdmin, column
 from .definitions import definition_of_run
 from .display import Html, instant
 from .failures import ErrorFilter, FailuresPage
-from .filters import ScheduleFilter
+from .filters import IndexedFilter, ScheduleFilter
 from .origins import job_of, run_of
 
 #: What has been due for longer than this, and waits, is told as late.
@@ -52,7 +52,7 @@ class RunChangeList(paging.PagedChangeList):
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin, FailuresPage):
     list_display_links = None
-    list_filter = ("status", "origin", ScheduleFilter, ErrorFilter)
+    list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
     search_help_text = gettext_lazy(
         "Schedule, task, or id of a job; in a long ledger, schedules by the beginning of name or task, and newest jobs"

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from .. import ledger
-from ..models import Run, Status
+from ..models import Status
 from .fingerprint import digest_of, fingerprint
 
 #: So many rows are read.
@@ -73,8 +73,7 @@ def read_failures(now: datetime) -> Failures:
     """Read what has failed of late, in two queries. See Note [The newest ones]."""
     found: list[Failure] = []
     for status in (Status.FAILED, Status.LOST):  # each begins where its part of the index does
-        rows = Run._base_manager.using(ledger.database()).filter(status=status)
-        read = rows.order_by("-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
+        read = ledger.with_status(status).order_by("-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
         found += [Failure._make((*row[:-2], row[-1] or row[-2])) for row in read]
     found.sort(key=lambda row: row.pk, reverse=True)
     since, newest = now - KEPT, found[:MOST_READ]
