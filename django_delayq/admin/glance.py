@@ -126,7 +126,6 @@ class ScheduleChangeList(PagedChangeList):
     `details`: whether it is shown why Redis does not answer, and where it is. `bulk`: what workers are to do.
     """
 
-    sorts = True
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None

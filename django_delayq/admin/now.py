@@ -12,26 +12,29 @@ from django.utils.translation import ngettext
 
 from .. import conf, ledger
 from ..broker.web import ask
-from ..exceptions import BrokerError
+from ..exceptions import BrokerError, UnknownTask
 from ..fields import utcnow
+from ..jobs import call_of
+from ..jobs.aliases import backend_of
 from ..models import Cancellation, Run, Schedule, Status
 from ..plain import plain
+from ..registry import get_task
 from ..status.redis_side import read_redis
 from ..status.snapshot import RedisView
 from . import display, facts
 from .base import BaseAdmin
 
-#: So many of each kind are shown, those that were due first.
+#: So many are shown, those that were ordered first.
 MOST_SHOWN = 100
 #: A run that should have stopped within seconds, and has not for so long, does not listen.
 DEAF = timedelta(seconds=30)
 
 
 class NowPage(BaseAdmin):
-    """A page for whoever may view the overview; runs and jobs for whoever may view those."""
+    """A page for whoever may view the overview; runs for whoever may view those."""
 
     def now_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what the rows say of runs, and Redis of jobs. What has run for less than a second has no row yet."""
+        """Show what the rows say. What has run for less than a second has no row that says so yet."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         now, may = utcnow(), request.user.has_perm
@@ -46,24 +49,34 @@ class NowPage(BaseAdmin):
 
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
         """Return a row for each run, those that seem stuck first."""
-        found = list(Run.objects.filter(status=Status.RUNNING).order_by("due_at")[:MOST_SHOWN])
+        found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
         asked = _asked([run.pk for run in found])
         may_stop = request.user.has_perm("django_delayq.add_cancellation")
         live = None if redis is None else {worker.name for worker in redis.workers if worker.live}
         rows = []
         for run in found:
-            since, limit, stop = run.started_at or run.claimed_at, limits.get(run.schedule_id), asked.get(run.pk)
+            since, stop = run.started_at or run.claimed_at, asked.get(run.pk)
+            limit = _limit_of(run) if run.schedule_id is None else limits.get(run.schedule_id)
             left = None if limit is None or since is None else since + limit - now
             stuck = [*_deaf(stop, now), *_stuck(run, left, live)]
             rows.append({
-                "name": run.title, "address": self.address("change", run.pk, model="run"), "task": run.task,
+                "name": run.title, "address": self.address("change", run.pk, model="run"),
+                "task": run.result_id or run.task,
                 "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1, "stuck": stuck,
                 "due": display.instant(run.due_at),
                 "left": _("no limit") if left is None else display.milliseconds(max(left, timedelta(0))),
                 "stop": self.address("stop", run.pk, model="run") if may_stop else "", **_common(since, stop, now),
             })  # fmt: skip
         return sorted(rows, key=lambda row: not row["stuck"])
+
+
+def _limit_of(job: Run) -> timedelta | None:
+    """Return for how long a job may run, None where nothing limits it or its task is not known here."""
+    try:
+        return call_of(job, get_task(job.task), backend_of(job.backend)).timeout
+    except UnknownTask:
+        return None
 
 
 def _ask_redis() -> RedisView | None:

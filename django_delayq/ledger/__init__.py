@@ -12,7 +12,7 @@ from .instances import as_run, as_schedule
 from .jobs import add_jobs, cancel_job, count_failed_jobs, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
 from .outcome import Outcome, Won, version_of
-from .outputs import prune_expired, prune_outputs
+from .outputs import delete_job, prune_expired, prune_outputs
 from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
 from .reading import (
     OPEN_STATUSES,
@@ -50,6 +50,6 @@ __all__ = [
     "merge_minutes", "load_waiting", "open_apart", "open_chains", "open_pages", "with_status", "owner_of_locks", "prune", 
     "prune_outputs",
     "read_cancellations", "read_held_back", "read_rollup_rows", "read_rollups", "reader", "record",
-    "settle_state", "start", 
+    "delete_job", "settle_state", "start", 
     "undo_start", "version_of", "write_states", "writer", "writing",
 ]  # fmt: skip

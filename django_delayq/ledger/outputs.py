@@ -44,6 +44,17 @@ def delete_with_outputs(pks: Collection[int], using: str) -> None:
     Run._base_manager.using(using).filter(pk__in=pks)._raw_delete(using)
 
 
+def delete_job(job: Run) -> bool:
+    """Delete a job that has ended, and what it has said, if it stands as it was read."""
+    using = job._state.db or database()
+    rows = Run._base_manager.using(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
+    with transaction.atomic(using=using):
+        gone = bool(rows._raw_delete(using))
+        if gone:
+            Output._base_manager.using(using).filter(run=job.pk).delete()
+    return gone
+
+
 def prune_outputs(limit: int) -> int:
     """Delete those of the oldest so many rows whose runs are gone past Django's deletions; return how many.
 

@@ -393,6 +393,8 @@ class Migration(migrations.Migration):
                 "verbose_name": "run",
                 "verbose_name_plural": "runs",
                 "ordering": ("-pk",),
+                "permissions": (("view_job_arguments", "Can see the arguments of jobs"),),
+                "default_permissions": ("view", "change", "delete"),
             },
         ),
         migrations.CreateModel(

@@ -128,6 +128,9 @@ class Run(PrimaryModel):
     class Meta:
         verbose_name = _("run")
         verbose_name_plural = _("runs")
+        # To change is to cancel, move and retry jobs, to delete is to delete jobs that have failed.
+        default_permissions = ("view", "change", "delete")
+        permissions = (("view_job_arguments", "Can see the arguments of jobs"),)
         ordering = ("-pk",)
         constraints = (
             models.UniqueConstraint(fields=("schedule", "due_at", "origin"), name="delayq_run_one_per_point"),
