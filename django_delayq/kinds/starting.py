@@ -92,4 +92,5 @@ def _running(held: HeldPoint, outcome: Outcome) -> Outcome:
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
     run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None
+    run.unique_key = run.options["unique_key"] if run.options and holds_until_end(run) else None
     return Outcome(run, outcome.schedule, outcome.seen, owner=outcome.owner, job=outcome.job)
