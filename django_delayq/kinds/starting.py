@@ -64,7 +64,8 @@ def write_running(starting: Sequence[tuple[HeldPoint, Outcome]]) -> list[Won]:
     won = ledger.start([*(outcome for _, outcome in starting), *skipped])
     for outcome, result in zip(skipped, won[len(starting) :], strict=True):
         if result is Won.YES:
-            announce(outcome, starting[0][0].kind.counted)
+            kind = starting[0][0].kind
+            kind.untold.append(announce(outcome, kind.counted))
     for (held, outcome), result in zip(starting, won, strict=False):
         if result is Won.YES and outcome.owner is not None:  # what is skipped for it stands
             outcome.owner, held.beside = None, []

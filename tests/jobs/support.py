@@ -7,7 +7,7 @@ from django_delayq.backend import DelayQBackend
 from django_delayq.broker import Broker, EntryView, keys
 from django_delayq.chain import member_of_run
 from django_delayq.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
-from django_delayq.jobs import parse_id
+from django_delayq.jobs import DelayQTask, parse_id
 from django_delayq.models import Run
 from tests.support import run_burst
 
@@ -62,6 +62,15 @@ def told(**names):
     finally:
         for name, receive in receivers.items():
             SIGNALS[name].disconnect(receive)
+
+
+def retried(made, **options):
+    """Return a task with options of ours, also where a Django made it whose decorator does not know our class."""
+    made = DelayQTask(
+        func=made.func, backend=made.backend, queue_name=made.queue_name, priority=made.priority,
+        takes_context=made.takes_context, run_after=made.run_after,
+    )  # fmt: skip
+    return made.using(**options)
 
 
 def row(result):
