@@ -3,11 +3,14 @@
 import inspect
 from contextlib import contextmanager
 
+import pytest
+
 from django_delayq.backend import DelayQBackend
 from django_delayq.broker import Broker, EntryView, keys
 from django_delayq.chain import member_of_run
 from django_delayq.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
 from django_delayq.jobs import DelayQTask, parse_id
+from django_delayq.mirror import fast
 from django_delayq.models import Run
 from tests.support import run_burst
 
@@ -71,6 +74,14 @@ def retried(made, **options):
         takes_context=made.takes_context, run_after=made.run_after,
     )  # fmt: skip
     return made.using(**options)
+
+
+@contextmanager
+def unput():
+    """Let what is enqueued meanwhile be committed and not put into Redis, as where the process died in between."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fast, "put_runs", lambda broker, runs: 0)
+        yield
 
 
 def row(result):
