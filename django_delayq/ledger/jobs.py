@@ -108,8 +108,8 @@ def cancel_job(job: Run, expires_at: datetime) -> bool:
 
 
 def move_job(job: Run, due_at: datetime) -> bool:
-    """Write when a job which waits may start, if it stands as it was read."""
-    return _change(job, due_at=due_at)
+    """Write when a job which waits may start, if it stands as it was read; what it has waited so far counts no more."""
+    return _change(job, due_at=due_at, claimed_at=None)
 
 
 def _change(job: Run, **values: Any) -> bool:

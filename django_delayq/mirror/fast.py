@@ -56,7 +56,7 @@ def put_after_commit(
     if hook is None:
         hook = _Put()
         hook.add(runs, then)
-        connection.on_commit(hook, robust=True)
+        connection.on_commit(hook.carry_out, robust=True)
         if connection.in_atomic_block:
             connection._delayq_put = len(connection.run_on_commit) - 1, frozenset(connection.savepoint_ids), hook
     else:
@@ -75,7 +75,7 @@ class _Put:
         if then is not None:
             self.calls.append(then)
 
-    def __call__(self) -> None:
+    def carry_out(self) -> None:
         put_now(self.runs)
         for call in self.calls:
             call()
@@ -91,7 +91,7 @@ def _hook_of(connection: Any) -> _Put | None:
         return None
     at, savepoints, hook = getattr(connection, "_delayq_put", (-1, None, None))
     hooks = connection.run_on_commit
-    stands = 0 <= at < len(hooks) and hooks[at][1] is hook and savepoints == frozenset(connection.savepoint_ids)
+    stands = 0 <= at < len(hooks) and getattr(hooks[at][1], "__self__", None) is hook and savepoints == frozenset(connection.savepoint_ids)
     return hook if stands else None
 
 

@@ -10,7 +10,8 @@ from django_delayq.broker import Broker, EntryView, keys
 from django_delayq.chain import member_of_run
 from django_delayq.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
 from django_delayq.jobs import DelayQTask, parse_id
-from django_delayq.mirror import fast
+from django_delayq.kinds import Points, Timeouts
+from django_delayq.mirror import check_layout, fast, rebuild
 from django_delayq.models import Run
 from tests.support import run_burst
 
@@ -89,6 +90,30 @@ def row(result):
     return Run.objects.get(pk=parse_id(result.id)[0])
 
 
+def rows(result):
+    """Return the row of a job, to be updated."""
+    return Run.objects.filter(pk=parse_id(result.id)[0])
+
+
+def died(result, times=1, started=True):
+    """Let workers claim this job, begin to execute it, where `started`, and die; so many times."""
+    standing = Standing(result)
+    timeouts = Timeouts(grace_seconds=5, overdue=lambda held: None, forget=lambda: None)
+    kind = Points(standing.broker, timeouts)
+    check_layout(standing.broker)
+    rebuild(standing.broker, standing.broker.shards())
+    for request in range(1, times + 1):
+        standing.make_due()
+        [held] = kind.claim(standing.shard, 1, request, 10.0**12).entries
+        verdicts = kind.judge([held])
+        [held] = verdicts.start or verdicts.suspects
+        if started and verdicts.start:
+            kind.show([held])
+        elif started:
+            assert kind.begin([held]).start
+    standing.make_due()
+
+
 class Standing:
     """What Redis holds of one job, read and changed past everything."""
 
@@ -120,10 +145,14 @@ __all__ = [
     "SIGNALS",
     "SUCCESSFUL",
     "Standing",
+    "died",
+    "retried",
     "row",
+    "rows",
     "run",
     "run_burst",
     "tasks_setting",
     "told",
+    "unput",
     "with_options",
 ]

@@ -128,6 +128,19 @@ def test_a_receiver_that_fails_takes_nothing_back_and_the_others_are_told(caplog
     assert run(results[1]).return_value == [[2], {}]
 
 
+def test_what_nobody_foresaw_takes_nothing_back_either(monkeypatch, caplog):
+    with monkeypatch.context() as patched:
+        patched.setattr(fast, "put_runs", lambda broker, runs: 1 / 0)
+        result = tasks.echo.enqueue(1)
+        with transaction.atomic():
+            other = tasks.echo.enqueue(2)
+    assert "division by zero" in caplog.text
+    run_burst()
+    for each in (result, other):
+        each.refresh()
+        assert each.status == SUCCESSFUL
+
+
 # -- Redis is away, or somebody else's
 
 

@@ -19,7 +19,7 @@ from tests.jobs import tasks
 from tests.jobs.support import Standing, row, run, run_burst, unput
 
 pytestmark = pytest.mark.django_db(transaction=True)
-postgresql = pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has one writer")
+postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
 
 
 @pytest.fixture(autouse=True)
