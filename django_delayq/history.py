@@ -19,7 +19,7 @@ MOST_TRACES = 10
 MOST_TRACE, MOST_LINE = 20_000, 200
 #: What the reasons of ours stand for that name no error.
 _OWN = {
-    "cancelled": "django_delayq.exceptions.JobCancelled",
+    "cancelled": "django_delayq.exceptions.TaskCancelled",
     "timeout": "django_delayq.exceptions.TaskTimeout",
     "poison": "django_delayq.exceptions.JobLost",
 }
@@ -70,7 +70,7 @@ def _cut(attempt: Attempt, *, traced: bool) -> Attempt:
 def path_of_title(title: str) -> str:
     """Return the class path of the error that a title or a reason names, as Django's `TaskError` has it."""
     path = title.partition(": ")[0]
-    own = next((own for reason, own in _OWN.items() if title.startswith(reason)), "")
+    own = _OWN.get(title.partition(" by ")[0])
     return own or (path if "." in path else f"builtins.{path}")
 
 

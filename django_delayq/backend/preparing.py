@@ -16,6 +16,7 @@ from ..jobs.ids import key_hash, new_tokens
 from ..jobs.results import JobResult, local
 from ..jobs.task import retries_of, unique_key_of
 from ..timing import from_ms, to_ms
+from ..validators import validate_call
 
 if TYPE_CHECKING:
     from ..rows import RunRow
@@ -75,6 +76,8 @@ class Preparer:
                 errors=[],
                 worker_ids=[],
             )
+            if args or kwargs:
+                validate_call(result.args, result.kwargs)
             row = RunRow.job(
                 one.path, one.queue, self.alias, max(one.run_after or now, now), token,
                 priority=one.priority, created_at=now, unique_key=one.unique_key,

@@ -16,11 +16,11 @@ from typing import Any
 from django.db import IntegrityError, connections, transaction
 
 from .. import conf, ledger, mirror
-from ..broker import Broker, web
+from ..broker import Broker
 from ..compat import AnyResult, TaskResultDoesNotExist, task_enqueued
 from ..exceptions import JobHeld, KeyTaken
 from ..fields import utcnow
-from ..jobs import parse_id
+from ..jobs import as_called, parse_id
 from ..models import Run, Status
 from ..rows import RunRow
 from ..side_channels import send
@@ -45,6 +45,9 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
         object.__setattr__(result, "id", row.result_id)
         if row is own:
             fresh.append((result, row))
+        else:  # of the job that has the key, which may be one of another alias
+            object.__setattr__(result, "task", as_called(result.task, row))
+            object.__setattr__(result, "backend", row.backend)
     if fresh:
         tell = partial(_tell_enqueued, [result for result, _ in fresh], sender)
         mirror.put_after_commit([row for _, row in fresh], using=using, then=tell)
@@ -93,7 +96,7 @@ def cancel(job: Run, keep_seconds: float) -> bool:
 
 def move(job: Run, when: datetime) -> bool:
     """Let a job that waits start at another time; False where it has ended. Raises what `cancel` does."""
-    due_at = from_ms(to_ms(when))
+    due_at = from_ms(to_ms(max(when, utcnow())))
 
     def follow(broker: Broker) -> None:
         job.due_at = due_at
@@ -107,7 +110,7 @@ def _change(job: Run, write: Any, follow: Any) -> bool:
         return False
     if job.status == Status.RUNNING:
         raise _held(job)
-    if conf.get_config().mirror and not web.ask(lambda broker: mirror.move_run(broker, job, utcnow() + HOLD)):
+    if conf.get_config().mirror and not mirror.move_now(job, utcnow() + HOLD):
         raise _held(job)
     using = ledger.database()
     with transaction.atomic(using=using):

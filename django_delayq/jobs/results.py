@@ -17,6 +17,8 @@ _STATUS = {
     "lost": TaskResultStatus.FAILED,
     "running": TaskResultStatus.RUNNING,
 }
+#: The error of a job that was cancelled while it waited.
+_CANCELLED = "django_delayq.exceptions.JobCancelled"
 #: The reason of a job that succeeded, and whose result was too large to be kept: its error says so.
 TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
@@ -75,21 +77,28 @@ def as_called(task: AnyTask, row: Any) -> AnyTask:
     return as_enqueued(task, backend=row.backend, queue_name=row.queue, priority=row.priority, run_after=run_after)
 
 
-def new_result(task: AnyTask, row: Any, call: Any = None, attempts: Sequence[Attempt] = ()) -> AnyResult:
-    """Return what stands of a job as Django shows it.
+def new_result(
+    task: AnyTask, row: Any, call: Any = None, attempts: Sequence[Attempt] = (), *, begun: bool = False
+) -> AnyResult:
+    """Return what stands of a job as Django shows it; what was before it was retried by hand is not shown.
 
-    `attempts` are those that the row keeps apart: `history.from_json(row.attempts)`.
+    `attempts` are those that the row keeps apart: `history.from_json(row.attempts)`. `begun`: its `attempt` is that of
+    the execution that begins, in the worker.
     """
     call = call or row.call or {}
     status = _STATUS.get(row.status, TaskResultStatus.READY)
-    errors = [(path_of_title(it.title), it.trace) for it in attempts if it.title and it.ended]
-    workers = [it.worker for it in attempts if it.ended]
-    started = [from_ms(it.started) for it in attempts if it.started is not None]
-    if row.started_at is not None and not (attempts and attempts[-1].started == to_ms(row.started_at)):
+    last = row.started_at is not None and not (attempts and attempts[-1].started == to_ms(row.started_at))
+    counted = row.attempt - (last and (begun or status != TaskResultStatus.RUNNING))
+    ended = [it for it in attempts if it.ended][-counted:] if counted > 0 else []
+    errors = [(path_of_title(it.title), it.trace) for it in ended if it.title]
+    workers = [it.worker for it in ended]
+    started = [from_ms(it.started) for it in ended if it.started is not None]
+    if last:
         started.append(row.started_at)
         workers.append(row.worker)
     if row.error:
-        errors.append((path_of_title(row.reason), row.error))
+        waited = row.reason == "cancelled" and row.started_at is None
+        errors.append((_CANCELLED if waited else path_of_title(row.reason), row.error))
     result: AnyResult = JobResult(
         task=task,
         id=row.result_id,

@@ -36,7 +36,7 @@ from ..jobs import Call
 from ..redaction import redact_text, secret_texts
 from ..registry import parameters_of
 from ..rows import ScheduleRow
-from ..validators import storable_json
+from ..validators import find_unstorable, storable_json
 from . import isolated
 from .base import Held
 from .children import end_as_child
@@ -168,6 +168,14 @@ def take(value: Any) -> tuple[Any, BaseException | None]:
         return json.loads(text), None
     except BaseException as error:
         return None, error
+
+
+def take_or_fail(value: Any) -> tuple[Any, BaseException | None]:
+    """Do as `take`; what a database does not store is a failure of the task, as what is no JSON is."""
+    taken, error = take(value)
+    if error is None and isinstance(taken, str | list | dict) and (what := find_unstorable(_dumps(taken))):
+        return None, ValueError(f"The result contains {what}.")
+    return taken, error
 
 
 def take_or_note(value: Any) -> tuple[Any, BaseException | None]:

@@ -31,8 +31,7 @@ from ..exceptions import (
     TaskTimeout,
 )
 from ..handover import REASON as REASON_HANDED_OVER
-from ..history import from_json
-from ..jobs import TOO_LARGE, Call, new_result
+from ..jobs import TOO_LARGE, Call
 from ..ledger import Outcome, as_schedule, keep_former
 from ..models import Schedule, Status
 from ..models.run import OPEN
@@ -42,8 +41,8 @@ from ..signals import run_finished, run_started
 from ..timing import Skip, from_ms, to_ms
 from .announcing import idempotency_key, labels_of, nothing, ping, send
 from .base import AGAIN_MS, Held, Verdicts
-from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take, take_or_note, tell
-from .jobs import begin_job, close_job, end_job, vars_of
+from .execution import Told, backoff_ms, hung, output_of, perform, perform_task, take_or_fail, take_or_note, tell
+from .jobs import begin_job, close_job, end_job, running_job
 from .timeouts import Timeouts
 
 
@@ -119,6 +118,8 @@ class HeldPoint(Held):
     def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
         """Return for how long a retry has still to wait of which Redis does not know: not settled, or flushed."""
         if run.status != Status.RETRYING or self.entry.attempts >= run.attempt or run.finished_at is None:
+            return 0
+        if run.is_job and run.due_at > run.finished_at:  # it was moved since
             return 0
         waits_ms = backoff_ms(call.backoff, run.attempt)
         return min(waits_ms, waits_ms - to_ms(self.claimed_at) + to_ms(run.finished_at))
@@ -236,7 +237,7 @@ class PointCalls:
             return False
         error = ended.error
         if error is None:
-            run.result, error = (take if run.is_job else take_or_note)(ended.value)
+            run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value)
         if run.is_job and error is not None and issubclass(type(error), ResultTooLarge):
             run.status, run.reason, run.error = Status.SUCCEEDED, TOO_LARGE, str(error)
         elif error is None:
@@ -257,12 +258,13 @@ class PointCalls:
     def give_up(self, held: HeldPoint, where: str) -> None:
         """See `Kind.give_up`: failed or retrying, without the task."""
         outcome, error = held.outcome, TaskTimeout() if held.stopped_by is None else TaskCancelled()
+        result = running_job(held, held.task) if outcome.schedule is None and held.task is not None else None
         held.failure = _told(error, outcome.call, hung(held, where))
         outcome.run.error, outcome.run.reason, outcome.error = held.failure.text, REASON_HUNG, error
         held.retry_after_ms = _after_failure(held, error)
         _end(held)
-        if outcome.schedule is None and held.task is not None:
-            end_job(held, new_result(held.task, outcome.run, vars_of(outcome.call), from_json(outcome.run.attempts)))
+        if result is not None:
+            end_job(held, result)
 
 
 def _end(held: HeldPoint) -> None:

@@ -31,11 +31,17 @@ def vars_of(call: Any) -> dict[str, Any]:
 
 def begin_job(held: "HeldPoint", task: AnyTask) -> AnyResult:
     """Tell Django's receivers that an attempt begins; return its result as it stands."""
-    run, call = held.outcome.run, held.outcome.call
-    result = new_result(as_called(task, run), run, vars_of(call), from_json(run.attempts))
-    object.__setattr__(result, "status", TaskResultStatus.RUNNING)
+    result, call = running_job(held, task), held.outcome.call
     owner: Any = call.owner if isinstance(call, Call) else None
     send(task_started, "task_started", cut=BaseException, sender=type(owner), task_result=result)
+    return result
+
+
+def running_job(held: "HeldPoint", task: AnyTask) -> AnyResult:
+    """Return the result of a job whose attempt has begun and has no outcome yet."""
+    run = held.outcome.run
+    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
+    object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 
 

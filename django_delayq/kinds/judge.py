@@ -137,7 +137,7 @@ def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None
 
 def _judge_job(held: HeldPoint, run: RunRow, verdicts: PointVerdicts) -> None:
     """Judge a job: not before its time; it starts at once, unless another worker may have begun it."""
-    if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status == Status.QUEUED:
+    if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.put_off(run.due_at))
         return
     try:
@@ -241,11 +241,7 @@ def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, 
 
 
 def _left_by_edit(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts, reason: str = "edited") -> None:
-    """Explain what the definition before an edit left undecided, as one stretch. Note [Another row]
-A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
-generation tells. The member is dropped and the row put anew, so that it does not start under a lease that was not its own.
-
-Note [Left by an edit]."""
+    """Explain what the definition before an edit left undecided, as one stretch. See Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
     first = point + timedelta(milliseconds=1) if point <= edited else chain.left_undecided(schedule, schedule.state)
     if first is None or first > edited:

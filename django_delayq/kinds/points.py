@@ -158,6 +158,8 @@ class Points(PointCalls):
                     owner.after = tell
                 else:
                     self.untold.append(tell)
+                    if owner is not None:
+                        owner.after = None  # else the recorder would call it too
                 if owner is not None:
                     owner.taken = not outcome.repeated
             if outcome.callback is not None:

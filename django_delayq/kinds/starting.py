@@ -64,7 +64,8 @@ def write_running(starting: Sequence[tuple[HeldPoint, Outcome]]) -> list[Won]:
     won = ledger.start([*(outcome for _, outcome in starting), *skipped])
     for outcome, result in zip(skipped, won[len(starting) :], strict=True):
         if result is Won.YES:
-            announce(outcome, starting[0][0].kind.counted)
+            kind = starting[0][0].kind
+            kind.untold.append(announce(outcome, kind.counted))
     for (held, outcome), result in zip(starting, won, strict=False):
         if result is Won.YES and outcome.owner is not None:  # what is skipped for it stands
             outcome.owner, held.beside = None, []
@@ -92,4 +93,5 @@ def _running(held: HeldPoint, outcome: Outcome) -> Outcome:
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
     run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None
+    run.unique_key = run.options["unique_key"] if run.options and holds_until_end(run) else None
     return Outcome(run, outcome.schedule, outcome.seen, owner=outcome.owner, job=outcome.job)

@@ -17,7 +17,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from ..fields import utcnow
-from ..models import Origin, Run, Status
+from ..jobs import new_tokens
+from ..models import Cancellation, Origin, Run, Status
 from ..models.locks import locked
 from ..rows import RunRow
 from .attempts import keep_former
@@ -30,6 +31,8 @@ NEW_JOB = (
     "attempt", "reclaims", "fence", "worker", "error", "points", "created_at", "token", "backend", "priority", "call",
     "options", "unique_key",
 )  # fmt: skip
+#: What is read of the job that has a key.
+_STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
 #: How often the job that has a key is looked for, before the new one goes without it.
 _ROUNDS = 5
 #: Rows that one statement inserts.
@@ -55,7 +58,7 @@ def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
     if len(rows) == 1 and rows[0].unique_key is None:
         rows[0].pk = writer(Run, NEW_JOB, using).insert_one(_values(rows[0]))
         return list(rows)
-    standing = {}
+    standing = list(rows)
     with transaction.atomic(using=using, savepoint=False):
         plain = [row for row in rows if row.unique_key is None]
         for at in range(0, len(plain), _BATCH):
@@ -63,9 +66,10 @@ def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
             pks = writer(Run, NEW_JOB, using).insert(map(_values, part))
             for row, pk in zip(part, pks, strict=True):
                 row.pk = pk
-        for row in sorted((row for row in rows if row.unique_key is not None), key=lambda row: row.unique_key or ""):
-            standing[row.token] = _add_unique(row, using)
-    return [standing.get(row.token, row) for row in rows]
+        keyed = [at for at, row in enumerate(rows) if row.unique_key is not None]
+        for at in sorted(keyed, key=lambda at: rows[at].unique_key or ""):
+            standing[at] = _add_unique(rows[at], using)
+    return standing
 
 
 def _add_unique(row: RunRow, using: str) -> RunRow:
@@ -73,10 +77,9 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
         row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row), unless_there="unique_key")
         if row.pk:
             return row
-        found = locked(_jobs(using).filter(unique_key=row.unique_key)).values_list("pk", "token").first()
+        found = locked(_jobs(using).filter(unique_key=row.unique_key)).values(*_STANDS).first()
         if found is not None:
-            row.pk, row.token = found
-            return RunRow.job(row.task, row.queue, row.backend, row.due_at, found[1], pk=found[0])
+            return RunRow.job(row.task, **found)
     row.unique_key = None  # the others start as fast as they come: as if each was enqueued after the start of the last
     row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
     return row
@@ -105,8 +108,8 @@ def cancel_job(job: Run, expires_at: datetime) -> bool:
 
 
 def move_job(job: Run, due_at: datetime) -> bool:
-    """Write when a job which waits may start, if it stands as it was read."""
-    return _change(job, due_at=due_at)
+    """Write when a job which waits may start, if it stands as it was read; what it has waited so far counts no more."""
+    return _change(job, due_at=due_at, claimed_at=None)
 
 
 def _change(job: Run, **values: Any) -> bool:
@@ -117,7 +120,8 @@ def _change(job: Run, **values: Any) -> bool:
 def retry_job(job: Run, now: datetime) -> bool:
     """Let a job that has failed wait again, as it was enqueued but for its history, if it stands as it was read.
 
-    Its fence stays: so no outcome of an attempt from before is taken for one of the new attempts.
+    It gets a fence of its own: so no outcome of an attempt from before is taken for one of the new attempts. A stop that
+    was asked for then is not meant for these.
 
     Raises:
         IntegrityError: Another job has its unique key. Nothing was written.
@@ -127,10 +131,12 @@ def retry_job(job: Run, now: datetime) -> bool:
     keep_former(job, ended=True)
     rows = _jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
     with transaction.atomic(using=job._state.db):
+        Cancellation.objects.using(job._state.db).filter(run=job.pk).delete()
         return bool(
             rows.update(
                 status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts, reason="",
                 error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
+                fence=new_tokens(1)[0],
             )
         )  # fmt: skip
 

@@ -82,7 +82,11 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
         written = _write_rows(writable, states, using, refused)
         _advance(writable, written, moving, generations, states, using)
         keep_outputs(
-            [run_output(item) for item, got in zip(writable, written, strict=True) if item.output and got is Won.YES],
+            [
+                run_output(item)
+                for item, got in zip(writable, written, strict=True)
+                if item.output and got is Won.YES and not item.is_deleted
+            ],
             using,
         )
         call_back(writable, written)

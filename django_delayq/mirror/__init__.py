@@ -1,7 +1,15 @@
 """Makes Redis agree with the database: at once after a commit where it can, by sweeps where it could not."""
 
 from .drift import MOST_COMPARED, Drift, drift
-from .fast import follow_after_commit, mirror_after_commit, put_after_commit, put_now, read_entries, sweep_after_commit
+from .fast import (
+    follow_after_commit,
+    mirror_after_commit,
+    move_now,
+    put_after_commit,
+    put_now,
+    read_entries,
+    sweep_after_commit,
+)
 from .layout import check_layout, check_release, fingerprint, own_layout, standing_shards
 from .missed import last_key, put_missed
 from .pages import PAGE
@@ -16,7 +24,8 @@ from .write import sync
 __all__ = [
     "FULL_SECONDS", "LIVE_SECONDS", "MOST_COMPARED", "PAGE", "Drift", "Report", "adopt", "check_layout",
     "check_release", "delta_sweep", "drift", "fingerprint", "follow_after_commit", "forget_run", "full_sweep",
-    "mirror_after_commit", "last_key", "move_run", "note_parked", "own_layout", "put_after_commit", "put_missed", "put_now", "put_runs", "read_entries", "rebuild",
+    "last_key", "mirror_after_commit", "move_now", "move_run", "note_parked", "own_layout", "put_after_commit",
+    "put_missed", "put_now", "put_runs", "read_entries", "rebuild",
     "standing_shards", "sweep_after_commit", "sweep_if_due", "sweep_now", "sync", "take_layout", "unbuilt",
 ]  # fmt: skip
 

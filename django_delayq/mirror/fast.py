@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import connections, transaction
@@ -14,7 +15,7 @@ from ..models import Schedule
 from ..rows import AnyRun
 from .layout import check_layout
 from .read import read_wanted
-from .runs import put_runs
+from .runs import move_run, put_runs
 from .write import remove_tombstones, sync
 
 logger = logging.getLogger("django_delayq.mirror")
@@ -55,7 +56,7 @@ def put_after_commit(
     if hook is None:
         hook = _Put()
         hook.add(runs, then)
-        connection.on_commit(hook, robust=True)
+        connection.on_commit(hook.carry_out, robust=True)
         if connection.in_atomic_block:
             connection._delayq_put = len(connection.run_on_commit) - 1, frozenset(connection.savepoint_ids), hook
     else:
@@ -74,23 +75,44 @@ class _Put:
         if then is not None:
             self.calls.append(then)
 
-    def __call__(self) -> None:
+    def carry_out(self) -> None:
         put_now(self.runs)
         for call in self.calls:
             call()
 
 
 def _hook_of(connection: Any) -> _Put | None:
-    """Return the hook of the same savepoint that waits for the commit; None where there is none, or it was rolled back."""
+    """Return the hook of the same savepoint that waits for the commit; None where there is none, or it was rolled back.
+
+    None in the transaction that a `TestCase` opens: its hooks stay there, also those that were called, and
+    `captureOnCommitCallbacks` finds those that are new.
+    """
+    if getattr(connection.atomic_blocks[-1], "_from_testcase", False):
+        return None
     at, savepoints, hook = getattr(connection, "_delayq_put", (-1, None, None))
     hooks = connection.run_on_commit
-    stands = 0 <= at < len(hooks) and hooks[at][1] is hook and savepoints == frozenset(connection.savepoint_ids)
+    stands = 0 <= at < len(hooks) and getattr(hooks[at][1], "__self__", None) is hook and savepoints == frozenset(connection.savepoint_ids)
     return hook if stands else None
 
 
 def follow_after_commit(write: Callable[[Broker], object], *, using: str) -> None:
     """Write to Redis what a change of a row asks for, once the current transaction is committed. Never raises for Redis."""
     _after_commit("A change of a job", write, using)
+
+
+def move_now(run: AnyRun, when: datetime) -> bool:
+    """Let a row that waits come due at another time, as a web request may; False where a worker has it.
+
+    Raises:
+        BrokerUnavailable: Redis does not answer; nothing is known.
+        ForeignLayout: The index is another database's, or is built anew at the moment.
+    """
+
+    def move(broker: Broker) -> bool:
+        check_layout(broker, claim=False)
+        return move_run(broker, run, when)
+
+    return web.ask(move)
 
 
 def put_now(runs: Sequence[AnyRun]) -> None:

@@ -82,19 +82,20 @@ def put_missed(broker: Broker) -> int:
         BrokerError: Some may have been put; the next look begins where this one did.
         DatabaseError: So too.
     """
-    last = last_key()
+    last, count = last_key(), 0
     if _done.get(broker) == last:
         return 0
     check_layout(broker)
     mark = Mark.read(broker.missed_mark())
+    before = "" if mark is None else mark.as_text()
+    oldest, following = _snapshot()
     if mark is None:
-        count, mark = put_all(broker), Mark(last)
-    else:
-        if mark.seen > last:  # the last rows were deleted, or the database is a backup: what comes is above the last one
-            mark = Mark(last, [gap for gap in mark.gaps if gap.last < last])
-        oldest, following = _snapshot()
-        count = _look_into_gaps(broker, mark, oldest, following) + _look_on(broker, mark)
-    broker.note_missed_mark(mark.as_text())
+        count, mark = sum(put_runs(broker, page) for page in ledger.open_pages(PUT)), _mark_behind(last)
+    elif mark.seen > last:  # the last rows were deleted, or the database is a backup: what comes is above the last one
+        mark = Mark(last, [gap for gap in mark.gaps if gap.last < last])
+    count += _look_into_gaps(broker, mark, oldest, following) + _look_on(broker, mark)
+    if mark.as_text() != before:
+        broker.note_missed_mark(mark.as_text())
     if mark.gaps:
         _done.pop(broker, None)
     else:
@@ -105,14 +106,19 @@ def put_missed(broker: Broker) -> int:
 
 
 def note_all_put(broker: Broker, last: int) -> None:
-    """Note that all open rows up to this key were put, as by a rebuild."""
+    """Note that all open rows up to this key were put, as by a rebuild; what was noted before knows of more."""
     _done.pop(broker, None)
-    broker.note_missed_mark(Mark(last).as_text())
+    if Mark.read(broker.missed_mark()) is None:
+        broker.note_missed_mark(_mark_behind(last).as_text())
 
 
-def put_all(broker: Broker) -> int:
-    """Put all open rows; return how many were not there."""
-    return sum(put_runs(broker, page) for page in ledger.open_pages(PUT))
+def _mark_behind(last: int) -> Mark:
+    """Return the mark where all open rows up to this key were put: the newest keys are looked through for gaps."""
+    return Mark(max(0, last - PAGE * MOST_PAGES) if _has_gaps() else last)
+
+
+def _has_gaps() -> bool:
+    return connections[ledger.database()].vendor != "sqlite"
 
 
 def last_key() -> int:
@@ -123,7 +129,7 @@ def last_key() -> int:
 def _look_on(broker: Broker, mark: Mark) -> int:
     """Look through the rows behind the mark, and move it."""
     rows, count = Run._base_manager.using(ledger.database()).order_by("pk"), 0
-    notes_gaps = connections[ledger.database()].vendor != "sqlite"
+    notes_gaps = _has_gaps()
     for _ in range(MOST_PAGES):
         page = list(rows.filter(pk__gt=mark.seen).values_list("pk", "status", "apart")[:PAGE])
         count += _put(broker, page)
@@ -155,7 +161,7 @@ def _look_into_gaps(broker: Broker, mark: Mark, oldest: int | None, following: i
         for gap in gaps:
             over = oldest is not None and gap.before is not None and oldest >= gap.before
             if not over and now - gap.since < GAP_SECONDS:
-                gap.before = gap.before or following
+                gap.before = gap.before or (following if now > gap.since + 1 else None)
                 left += _without(gap, [pk for pk in there if gap.first <= pk <= gap.last])
     mark.gaps = left
     return count
@@ -174,8 +180,8 @@ def _without(gap: Gap, pks: list[int]) -> list[Gap]:
 def _snapshot() -> tuple[int | None, int | None]:
     """Return the oldest transaction that is open, and the one that comes next; None where the database does not tell.
 
-    A transaction that was open at the second look at a gap comes before `following` of that look: once the oldest one
-    does not, no row can come into the gap. Not that of the first look: a key is drawn before its transaction gets a number.
+    A transaction that can fill a gap has its number a second after the gap was seen, and comes before `following` of a
+    look then: once the oldest one does not, no row can come into the gap. Not at once: a key is drawn before the number.
     """
     connection = connections[ledger.database()]
     if connection.vendor != "postgresql":

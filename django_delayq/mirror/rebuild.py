@@ -130,7 +130,8 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[int]:
     for runs in ledger.open_pages(PAGE, names):
         put_runs(broker, runs)
         yield 0
-    note_all_put(broker, last)
+    if names == sorted({shard.queue for shard in broker.shards()}):
+        note_all_put(broker, last)
 
 
 def _put_back(broker: Broker, flushed: Set[Shard], page: Sequence[int]) -> None:

@@ -6,10 +6,14 @@ from datetime import datetime
 from .. import chain, ledger
 from ..broker import EXACT, Broker, Definition, EntryView, Index, Shard
 from ..grouping import grouped
+from ..broker.types import Mode
 from ..models import Origin
 from ..rows import AnyRun
 from ..timing import to_ms
 from .compare import LONGEST_WAIT_MS
+
+#: Modes of `upsert.lua` for a move, one after the other: it may come or go between two of them.
+_MOVING: tuple[Mode, ...] = ("move", "new", "move")
 
 
 def put_runs(broker: Index, runs: Sequence[AnyRun]) -> int:
@@ -42,13 +46,17 @@ def definition_of(run: AnyRun) -> Definition:
 
 
 def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
-    """Let a row that waits in Redis come due at another time; False where a worker has it.
+    """Let a row that waits come due at another time; False where a worker has it.
 
-    One that is not there is left to the sweeps.
+    One that is not there is put there: so none that is about to be put lets a worker have it earlier.
     """
-    at_ms = to_ms(when)
+    at_ms, shard, word = to_ms(when), shard_of(broker, run), ""
     item = definition_of(run)._replace(point_ms=at_ms, wake_ms=at_ms)
-    return broker.upsert(shard_of(broker, run), [item], mode="move") != ["LEASED"]
+    for mode in _MOVING:
+        [word] = broker.upsert(shard, [item], mode=mode)
+        if word in ("MOVED", "NEW", "LEASED"):
+            break
+    return word != "LEASED"
 
 
 def forget_run(broker: Index, run: AnyRun) -> None:

@@ -117,6 +117,8 @@ class Bench:
         assert held.task is not None  # noqa: S101 - it was submitted
         duration = self.durations.get(held.task.module_path)
         limit = None if held.limit is None else timedelta(seconds=held.limit)
+        if duration:  # its row says that it runs, as in a worker after a second
+            held.kind.show([held])
         with as_committed(), lasting(held.task, duration, limit, self.clock):
             concluded = copy_context().run(held.kind.execute, held)
         if not concluded:  # by the watching thread, which is about to tell

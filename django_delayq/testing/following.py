@@ -10,6 +10,7 @@ from ..mirror.read import read_wanted
 from ..models import Schedule
 from ..models.primary import heirs
 from ..signals import definitions_changed
+from ..timing import to_ms
 from .index import MemoryIndex
 
 
@@ -52,6 +53,9 @@ class Following:
         self._rows()
 
     def _rows(self) -> None:
-        """Put orders and jobs there that are not: also what a `TestCase`, which never commits, has inserted."""
+        """Put orders and jobs there that are not, and move those that were moved: a `TestCase` never commits."""
         for page in ledger.open_pages(PAGE):
             mirror.put_runs(self.index, page)
+            for run in page:
+                if self.index.point_ms(run) not in (None, to_ms(run.due_at)) and run.is_job:
+                    mirror.move_run(self.index, run, run.due_at)

@@ -11,7 +11,9 @@ from typing import Any
 from .. import conf
 from ..broker import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
 from ..broker.types import Mode
+from ..chain import member_of_run
 from ..fields import utcnow
+from ..rows import AnyRun
 from ..timing import to_ms
 
 #: One step of priority is worth so many ms of waiting, as in the scripts.
@@ -67,6 +69,11 @@ class MemoryIndex(Broker):
     def first(self) -> tuple[int, Shard] | None:
         """Return when the first one of those comes due, and where."""
         return next(((self.members[key].wake_ms, key[0]) for key in self.free()), None)
+
+    def point_ms(self, run: AnyRun) -> int | None:
+        """Return for when a row waits, None where it does not."""
+        standing = self.members.get((self.shard_of("", run.queue), member_of_run(run)))
+        return None if standing is None or standing.holder else standing.point_ms
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
         now_ms = self.now_ms()
@@ -158,7 +165,7 @@ class MemoryIndex(Broker):
         standing = self.members.get(key)
         if standing is None or standing.holder:
             return "GONE" if standing is None else "LEASED"
-        standing.point_ms, standing.wake_ms = item.point_ms, item.wake_ms or self.now_ms()
+        standing.point_ms, standing.wake_ms, standing.attempts = item.point_ms, item.wake_ms or self.now_ms(), 0
         return "MOVED"
 
     def _write(self, key: Key, item: Definition) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 from django_delayq import fields, rows
 from django_delayq.broker import Broker, scripts
-from django_delayq.kinds import held_point, job_rows
+from django_delayq.kinds import held_point
 from django_delayq.timing import from_ms
 
-#: By this line the scripts read the clock, in µs.
-SERVER_LINE = "return tonumber(time[1]) * 1000000"
+#: By this line the scripts read the clock, in ms.
+SERVER_LINE = "return tonumber(time[1]) * 1000"
 
 
 def shift_key(prefix: str) -> str:
@@ -35,7 +35,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
         text = load(name)[0]
         assert SERVER_LINE in text, "the scripts read the clock in another way: change SERVER_LINE"
         by = f"return tonumber(redis.call('GET', '{key}') or '0')"
-        text = text.replace(SERVER_LINE, f"{by} * 1000 + tonumber(time[1]) * 1000000")
+        text = text.replace(SERVER_LINE, f"{by} + tonumber(time[1]) * 1000")
         return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     class Wall(datetime, metaclass=_AlsoPlain):
@@ -46,7 +46,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
     replace(scripts, "load", shifted_load)
     replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
     replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
-    for module in (fields, rows, held_point, job_rows):
+    for module in (fields, rows, held_point):
         replace(module, "datetime", Wall)
 
 

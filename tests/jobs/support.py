@@ -3,11 +3,15 @@
 import inspect
 from contextlib import contextmanager
 
+import pytest
+
 from django_delayq.backend import DelayQBackend
 from django_delayq.broker import Broker, EntryView, keys
 from django_delayq.chain import member_of_run
 from django_delayq.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
-from django_delayq.jobs import parse_id
+from django_delayq.jobs import DelayQTask, parse_id
+from django_delayq.kinds import Points, Timeouts
+from django_delayq.mirror import check_layout, fast, rebuild
 from django_delayq.models import Run
 from tests.support import run_burst
 
@@ -64,9 +68,50 @@ def told(**names):
             SIGNALS[name].disconnect(receive)
 
 
+def retried(made, **options):
+    """Return a task with options of ours, also where a Django made it whose decorator does not know our class."""
+    made = DelayQTask(
+        func=made.func, backend=made.backend, queue_name=made.queue_name, priority=made.priority,
+        takes_context=made.takes_context, run_after=made.run_after,
+    )  # fmt: skip
+    return made.using(**options)
+
+
+@contextmanager
+def unput():
+    """Let what is enqueued meanwhile be committed and not put into Redis, as where the process died in between."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fast, "put_runs", lambda broker, runs: 0)
+        yield
+
+
 def row(result):
     """Return the row of a job as it stands now."""
     return Run.objects.get(pk=parse_id(result.id)[0])
+
+
+def rows(result):
+    """Return the row of a job, to be updated."""
+    return Run.objects.filter(pk=parse_id(result.id)[0])
+
+
+def died(result, times=1, started=True):
+    """Let workers claim this job, begin to execute it, where `started`, and die; so many times."""
+    standing = Standing(result)
+    timeouts = Timeouts(grace_seconds=5, overdue=lambda held: None, forget=lambda: None)
+    kind = Points(standing.broker, timeouts)
+    check_layout(standing.broker)
+    rebuild(standing.broker, standing.broker.shards())
+    for request in range(1, times + 1):
+        standing.make_due()
+        [held] = kind.claim(standing.shard, 1, request, 10.0**12).entries
+        verdicts = kind.judge([held])
+        [held] = verdicts.start or verdicts.suspects
+        if started and verdicts.start:
+            kind.show([held])
+        elif started:
+            assert kind.begin([held]).start
+    standing.make_due()
 
 
 class Standing:
@@ -100,10 +145,14 @@ __all__ = [
     "SIGNALS",
     "SUCCESSFUL",
     "Standing",
+    "died",
+    "retried",
     "row",
+    "rows",
     "run",
     "run_burst",
     "tasks_setting",
     "told",
+    "unput",
     "with_options",
 ]
