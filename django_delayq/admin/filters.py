@@ -154,7 +154,9 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
         if value in (Origin.MANUAL, Origin.BACKFILL):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
             return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
-        return found & ledger.with_status(value) if value in Status.values and value != Status.SUCCEEDED else found  # type: ignore[no-any-return]
+        if value in Status.values and value != Status.SUCCEEDED:
+            found = found & ledger.with_status(value)
+        return found  # type: ignore[no-any-return]
 
 
 class ScheduleFilter(admin.SimpleListFilter):

@@ -19,10 +19,10 @@ from .. import ledger
 from ..fields import utcnow
 from ..jobs import parse_id
 from ..jobs.callbacks import NAMES as CALLBACKS
-from ..kinds.announcing import idempotency_key
 from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..plain import plain
 from ..redaction import redact
+from ..worker.announcing import idempotency_key
 from . import charts, display, paging
 from .base import ReadOnlyAdmin, column
 from .definitions import definition_of_run

@@ -52,7 +52,7 @@ def _rows(schedule: Schedule, moment: Moment) -> list[Run]:
 
 def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
     """Yield which run the schedule was busy with when this one came due."""
-    own = Run._base_manager.using(ledger.database()).filter(schedule_id=skipped.schedule_id, origin=Origin.DUE)
+    own = Run._base_manager.using(ledger.database()).filter(schedule=skipped.schedule_id or 0, origin=Origin.DUE)
     for row in own.filter(due_at__lt=skipped.due_at).order_by("-due_at")[:MOST_ROWS]:
         if row.status in OPEN:
             yield standing.at(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)

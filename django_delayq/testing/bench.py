@@ -18,13 +18,16 @@ from django.db import Error
 
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
-from ..kinds import Held, Points, Timeouts
+from ..worker.calling import execute, give_up
 from ..worker.controls import Controls
 from ..worker.dispatch import Dispatcher
+from ..worker.held import Held
 from ..worker.leases import LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
+from ..worker.timeouts import Timeouts
 from ..worker.timers import Timers
+from ..worker.trip import Trip
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
@@ -69,14 +72,14 @@ class Bench:
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
         # A test's connections are its own, and in its transaction: nobody closes them.
         self.timeouts = Timeouts(
-            grace_seconds=config.timeout_grace_seconds, overdue=self._given_up.put, forget=lambda: None
+            grace_seconds=config.timeout_grace_seconds, give_up=give_up, overdue=self._given_up.put, forget=lambda: None
         )
-        self.kind = Points(index, self.timeouts)
+        self.trip = Trip(index)
         self.hand = Hand()
         trouble = Loud(index, [])
         timers = Timers(index, [], cap_seconds=FOREVER, alone=True)
-        keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
-        self.recorder = Recorder([self.kind], keeper, trouble, timers)
+        keeper = LeaseKeeper(self.trip.renew, lease_seconds=FOREVER, batch_size=config.batch_size)
+        self.recorder = Recorder(self.trip, keeper, trouble, timers)
         self.dispatcher = Dispatcher(self.recorder, self.hand, Controls(config), max_reclaims=config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
@@ -105,9 +108,9 @@ class Bench:
             self._call(self.hand.submitted.popleft())
 
     def _begin(self, shard: Shard) -> None:
-        entries: list[Held] = [*self.kind.claim(shard, 1, 0, FOREVER).entries]
+        entries = self.trip.claim(shard, 1, 0, FOREVER).entries
         self.dispatcher.keeper.add(entries)
-        self.dispatcher.dispatch(self.kind, entries)
+        self.dispatcher.dispatch(entries)
         if not self.hand.submitted:
             self._record()
             self._check(entries[0])
@@ -118,9 +121,9 @@ class Bench:
         duration = self.durations.get(held.task.module_path)
         limit = None if held.limit is None else timedelta(seconds=held.limit)
         if duration:  # its row says that it runs, as in a worker after a second
-            held.kind.show([held])
+            self.trip.show([held])
         with as_committed(), lasting(held.task, duration, limit, self.clock):
-            concluded = copy_context().run(held.kind.execute, held)
+            concluded = copy_context().run(execute, held, self.timeouts)
         if not concluded:  # by the watching thread, which is about to tell
             self._given_up.get()
         if self.clock.now_ms <= began_ms:

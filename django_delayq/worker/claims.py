@@ -1,14 +1,12 @@
 """Claims what is due in one shard and has it dispatched. Knows whether the index is still the one that it knew."""
 
 import time
-from typing import Any
 
 from django.db import DatabaseError
 
 from .. import failpoints, mirror
 from ..broker import Shard
 from ..exceptions import BrokerError, ForeignLayout
-from ..kinds import Held, Kind
 from .controls import LIMITED_SECONDS, PAUSED_SECONDS
 from .dispatch import Dispatcher
 from .upkeep import Upkeep
@@ -27,8 +25,8 @@ class Claims:
     wait for the end of their leases, and count as taken over.
     """
 
-    def __init__(self, kind: Kind[Any], dispatcher: Dispatcher, upkeep: Upkeep) -> None:
-        self.kind, self.dispatcher, self.upkeep = kind, dispatcher, upkeep
+    def __init__(self, dispatcher: Dispatcher, upkeep: Upkeep) -> None:
+        self.dispatcher, self.upkeep = dispatcher, upkeep
         self.timers, self.trouble, self.controls = dispatcher.timers, dispatcher.trouble, dispatcher.controls
         self._limited: set[Shard] = set()  # where a limit was reached
         self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
@@ -59,7 +57,7 @@ class Claims:
         deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `leases.py`
         try:
             most = self.controls.most(shard)
-            claimed = self.kind.claim(shard, limit, self._request[shard], deadline, most)
+            claimed = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)
         except BrokerError as error:
             self._unanswered.add(shard)
             self.timers.unanswered(shard)
@@ -74,7 +72,7 @@ class Claims:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
         if claimed.damaged:
             self.upkeep.mend_soon(shard)
-        entries: list[Held] = claimed.entries
+        entries = claimed.entries
         self.dispatcher.keeper.add(entries)
         if entries:
             self.dispatcher.recorder.refusals.claimed()
@@ -82,7 +80,7 @@ class Claims:
             self.dispatcher.release(entries, 0)
             return False
         try:
-            return self.dispatcher.dispatch(self.kind, entries) if entries else True
+            return self.dispatcher.dispatch(entries) if entries else True
         except Exception:
             self.dispatcher.release(entries, UNFORESEEN_MS)
             raise

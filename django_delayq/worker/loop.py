@@ -22,13 +22,14 @@ from .. import pings, tracing
 from ..broker import Broker, Shard
 from ..exceptions import BrokerError
 from ..fields import utcnow
-from ..kinds import Held, Points, Timeouts
 from . import spans
+from .calling import execute, give_up
 from .claims import Claims
 from .controls import Controls
 from .counting import Counting
 from .dispatch import Dispatcher
 from .exit_codes import OK, RECYCLE, UNFINISHED
+from .held import Held
 from .leases import LeaseKeeper
 from .options import LEAVING, WORKING, WorkerOptions
 from .recorder import Recorder
@@ -36,7 +37,9 @@ from .recycling import Recycling, resident_mb
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
 from .stops import Stops
+from .timeouts import Timeouts
 from .timers import Timers
+from .trip import Trip
 from .trouble import Trouble
 from .upkeep import Upkeep
 
@@ -72,22 +75,28 @@ class Worker:
         self.shards = self.broker.shards(options.queues)
         self.timers = Timers(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
         self.timeouts = Timeouts(
-            grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put, forget=forget_connections
+            grace_seconds=self.config.timeout_grace_seconds,
+            give_up=give_up,
+            overdue=self.inbox.put,
+            forget=forget_connections,
         )
-        self.kinds = (Points(self.broker, self.timeouts),)
-        contexts = Contexts(traces=self.config.traces)
+        self.trip = Trip(self.broker)
+        contexts = Contexts(partial(execute, timeouts=self.timeouts), traces=self.config.traces)
         self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(
-            lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size, wake=self.wake
+            self.trip.renew,
+            lease_seconds=self.config.lease_seconds,
+            batch_size=self.config.batch_size,
+            wake=self.wake,
         )
-        self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
+        self.recorder = Recorder(self.trip, self.keeper, self.trouble, self.timers)
         self.controls = Controls(self.config)
         max_reclaims = self.config.max_reclaims
         self.dispatcher = Dispatcher(self.recorder, self.slots, self.controls, max_reclaims=max_reclaims)
         after_seconds = self.config.running_after_seconds
         stops = Stops(self.timeouts)
-        self.showing = Showing(self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
+        self.showing = Showing(self.trip, self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
         self.upkeep = Upkeep(
             self.broker,
             self.shards,
@@ -96,11 +105,11 @@ class Worker:
             fail=self.fail,
             describe=self.describe,
         )
-        self.claims = Claims(self.kinds[0], self.dispatcher, self.upkeep)
-        self.counting = Counting(self.broker, self.kinds, self.timers)
+        self.claims = Claims(self.dispatcher, self.upkeep)
+        self.counting = Counting(self.broker, self.trip.counted, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
-        self.kinds[0].counted.since = utcnow()
-        self.kinds[0].counted.paused_at = self.controls.paused_at
+        self.trip.counted.since = utcnow()
+        self.trip.counted.paused_at = self.controls.paused_at
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
@@ -226,7 +235,7 @@ class Worker:
             return 0.0
         now = time.monotonic()
         if self.trouble.until > now or not self.recorder.room():
-            self.kinds[0].counted.since = utcnow()  # what falls due in an outage is no overload
+            self.trip.counted.since = utcnow()  # what falls due in an outage is no overload
         if self.trouble.until > now:
             return self.trouble.until - now
         self.dispatcher.hand_back(claims=not self.timers.until(now))

@@ -11,14 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from django.db import Error, connections
 
 from .. import ledger
-from ..kinds import Held, Timeouts
+from .held import Held
+from .timeouts import Timeouts
 from .trouble import Backoff
 
 logger = logging.getLogger("django_delayq.worker")
 
 
 class Stops:
-    """Reads requests, and has them followed; see `kinds/timeouts.py`, Note [Soft and hard timeouts]."""
+    """Reads requests, and has them followed; see `timeouts.py`, Note [Soft and hard timeouts]."""
 
     def __init__(
         self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_cancellations

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 from ..broker import Broker, Shard
-from ..kinds import Due
+from .held import Due
 
 #: How often to ask who lives, and what time it is; at first sooner, because a fleet starts at the same time. Who has
 #: said so for the last time two and a half heartbeats ago is dead.

@@ -78,8 +78,8 @@ def main() -> None:
     set_up()
     from django_delayq import registry
     from django_delayq.isolation import isolation_of
-    from django_delayq.kinds import isolated
-    from django_delayq.kinds.base import Held
+    from django_delayq.worker import isolated
+    from django_delayq.worker.held import Held
     from tests.app.tasks import noop
     from tests.faults.isolated_tasks import leak
 

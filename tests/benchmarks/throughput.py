@@ -63,7 +63,6 @@ def main() -> None:
     from django_delayq import conf, ledger, mirror
     from django_delayq.broker import Broker
     from django_delayq.capture import listening
-    from django_delayq.kinds import points
     from django_delayq.models import Run
     from django_delayq.worker import Worker, WorkerOptions, upkeep
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from django_delayq import fields, rows
 from django_delayq.broker import Broker, scripts
-from django_delayq.kinds import held_point
 from django_delayq.timing import from_ms
 
 #: By this line the scripts read the clock, in ms.

@@ -11,7 +11,8 @@ from django.db import connection
 
 from django_delayq import mirror
 from django_delayq.models import Run, Schedule, ScheduleState
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules, soon
 from tests.faults.harness.oracle import histories_of

@@ -12,7 +12,9 @@ from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, timers, upkeep
+from django_delayq.worker import timers, upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.timers import Ranks
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules, soon

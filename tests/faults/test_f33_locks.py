@@ -17,7 +17,8 @@ from django_delayq.fields import utcnow
 from django_delayq.ledger import Outcome, Won, recording
 from django_delayq.mirror import fast
 from django_delayq.models import Declaration, Job, Run, Schedule, ScheduleState
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.databases.test_threads import known, ordered

@@ -15,7 +15,8 @@ from django_delayq.broker.web import forget_broker
 from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
 from django_delayq.models import ScheduleState
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.integration.admin_pages import client_for, make, make_job, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,7 +10,8 @@ from django_delayq.history import MOST_ATTEMPTS, NOT_ENDED
 from django_delayq.ledger import attempts_of
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,7 +13,8 @@ from django_delayq import controls, explain, ledger, status
 from django_delayq.broker import Definition
 from django_delayq.fields import utcnow
 from django_delayq.models import Control, Origin, Run, Schedule
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
 from tests.integration.admin_pages import client_for, text_of
 from tests.integration.probing import beat
@@ -180,7 +181,7 @@ def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(
     controls.pause("mail")
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2))
     (here,) = [shard for shard in worker.shards if shard.queue == "default"]
-    worker.claims._unanswered.add((worker.kinds[0], here))
+    worker.claims._unanswered.add(here)
     worker.timers.put_off(here, 60)
     worker.round()
     assert worker.slots.waiting == 0

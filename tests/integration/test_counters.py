@@ -11,7 +11,9 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, counting
+from django_delayq.worker import counting
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -107,7 +109,7 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
     assert (written, worker.counting.again) == ([], float("inf"))
     for seconds, expected in ((0, 1), (0.5, 1), (1.0, 2)):
         now[0] = 100.0 + seconds
-        worker.kinds[0].counted.add(KEY, "succeeded")
+        worker.trip.counted.add(KEY, "succeeded")
         worker.counting.write()
         assert len(written) == expected
     assert [tallies for _, _, tallies in written] == [[(KEY, {"succeeded": 1})], [(KEY, {"succeeded": 2})]]
@@ -119,13 +121,13 @@ def test_the_loop_wakes_for_what_is_still_to_be_brought(worker, monkeypatch):
     monkeypatch.setattr(worker.timers, "until", lambda now: 60.0)
     assert worker._until_next(counting.time.monotonic()) == 60.0
     for _ in range(2):  # the second time it is too early to write
-        worker.kinds[0].counted.add(KEY, "succeeded")
+        worker.trip.counted.add(KEY, "succeeded")
         worker.counting.write()
     assert 0 < worker._until_next(counting.time.monotonic()) <= counting.EVERY_SECONDS
 
 
 def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
-    counts = worker.kinds[0].counted
+    counts = worker.trip.counted
     counts.add(KEY, "succeeded")
     counts.add(OTHER, "failed")
     with monkeypatch.context() as patch:

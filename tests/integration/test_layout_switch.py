@@ -11,7 +11,8 @@ from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import OtherLayout, OutdatedRelease, PendingMigrations
 from django_delayq.mirror import layout, turn
 from django_delayq.models import Run
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule
 from tests.support import make_due, run_burst
 

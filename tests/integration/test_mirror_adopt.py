@@ -14,7 +14,9 @@ from django_delayq.fields import utcnow
 from django_delayq.mirror import layout, pages, swept
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import make_due, run_burst

@@ -12,7 +12,9 @@ from django_delayq import mirror
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import pages, sweep, swept
 from django_delayq.models import Schedule
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
 

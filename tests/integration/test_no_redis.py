@@ -19,7 +19,8 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.jobs import DelayQTask
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,9 @@ from django_delayq.broker import Broker
 from django_delayq.ledger import pruning as batches
 from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.integration.histories import history, left, run, schedule
 from tests.integration.probing import ask, text, well

@@ -10,7 +10,9 @@ from django.db import DataError, OperationalError
 from django_delayq import ledger
 from django_delayq.ledger import Won
 from django_delayq.models import Job, Run, Schedule, Status
-from django_delayq.worker import Worker, WorkerOptions, showing
+from django_delayq.worker import showing
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
 from tests.jobs.durable_support import durable

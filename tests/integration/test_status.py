@@ -17,7 +17,8 @@ from django_delayq.status.snapshot import (
     RedisView,
     Snapshot,
 )
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ALIVE, SHARD, ask, beat, build, codes, text, well
 from tests.support import count_keys, make_due

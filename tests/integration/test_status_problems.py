@@ -16,7 +16,8 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.status import database_side
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
@@ -206,7 +207,7 @@ def test_the_first_minute_is_left_out_where_others_tell_enough(well, alone):
 def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
     worker = Worker(WorkerOptions(queues=("default",), burst=True))
     if since is not None:
-        worker.kinds[0].counted.since = since
+        worker.trip.counted.since = since
     row = schedule("s", kind="every", cron="", every=timedelta(seconds=2))
     make_due(well, row, timedelta(seconds=80))
     worker.run()
@@ -218,7 +219,7 @@ def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
 @pytest.mark.parametrize("how", ["a server in trouble", "refused outcomes"])
 def test_an_outage_moves_on_the_time_since_which_workers_can_work(well, monkeypatch, how):
     worker = Worker(WorkerOptions(queues=("default",)))
-    counted = worker.kinds[0].counted
+    counted = worker.trip.counted
     counted.since = before = datetime.now(UTC) - timedelta(hours=1)
     worker.tick()
     assert counted.since == before
@@ -233,7 +234,7 @@ def test_an_outage_moves_on_the_time_since_which_workers_can_work(well, monkeypa
 @pytest.mark.parametrize("paused", [{"task": "tests.app.tasks.noop"}, {"queue": "default"}, {"queue": "mail"}])
 def test_what_fell_due_while_its_own_queue_or_task_was_paused_is_no_overload(well, paused):
     worker = Worker(WorkerOptions(queues=("default",), burst=True))
-    worker.kinds[0].counted.since = datetime.min.replace(tzinfo=UTC)
+    worker.trip.counted.since = datetime.min.replace(tzinfo=UTC)
     make_due(well, schedule("s", kind="every", cron="", every=timedelta(seconds=2)), timedelta(seconds=80))
     controls.pause(**paused)
     worker.controls.refresh()

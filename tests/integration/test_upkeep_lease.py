@@ -12,7 +12,9 @@ from django_delayq.broker.prefix import UPKEEP_MS
 from django_delayq.ledger import pruning as batches
 from django_delayq.mirror import pages, swept
 from django_delayq.models import Run
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.integration import histories
 from tests.integration.mirroring import absent, mirrored, schedule

@@ -9,7 +9,9 @@ from django_delayq import chain, orders
 from django_delayq.broker import Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker import Worker, WorkerOptions, dispatch
+from django_delayq.worker import dispatch
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.support import DAILY_CRON, DAY, OTHER_DAILY_CRON, make_due, run_burst
 

@@ -14,7 +14,9 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import swept
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker import Worker, WorkerOptions, timers
+from django_delayq.worker import timers
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.timers import ABSENT_SECONDS, ALL_SECONDS, Ranks, Timers
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.servers import Server, pointing_at

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from django_delayq.compat import TaskResultStatus
-from django_delayq.kinds import Held
 from django_delayq.worker import slots
+from django_delayq.worker.held import Held
 from django_delayq.worker.slots import Slots
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.app.tasks import noop, stubborn

@@ -15,14 +15,15 @@ import pytest
 from django.db import connections
 
 from django_delayq.exceptions import TaskTimeout
-from django_delayq.kinds import Held, timeouts
-from django_delayq.kinds.timeouts import Timeouts, Watch
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, loop
+from django_delayq.worker import loop, timeouts
 from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
-from django_delayq.worker.options import LEAVING, WORKING
+from django_delayq.worker.held import Held
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import LEAVING, WORKING, WorkerOptions
 from django_delayq.worker.slots import forget_connections
+from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
@@ -301,8 +302,8 @@ def test_after_a_timeout_a_function_can_be_traced():
     script = """
 import sys, time, django
 django.setup()
-from django_delayq.kinds import Held
-from django_delayq.kinds.timeouts import Timeouts
+from django_delayq.worker.held import Held
+from django_delayq.worker.timeouts import Timeouts
 
 def task():
     while True:
@@ -318,7 +319,7 @@ sys.settrace(lambda *args: None)
     assert ran.stdout == "TaskTimeout\n", ran.stderr
 
 
-# While Python collects garbage an exception may be lost: `kinds/timeouts.py`, Note [One exception at most].
+# While Python collects garbage an exception may be lost: `worker/timeouts.py`, Note [One exception at most].
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_many_tasks_that_end_at_their_timeout_leave_the_slots_unharmed():
     """As many more as it takes until both ways have happened: a busy machine may prefer one of them for a while."""

@@ -21,10 +21,12 @@ from django_delayq import ledger, orders
 from django_delayq.broker import Shard
 from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
-from django_delayq.kinds import Held, Verdicts
 from django_delayq.models import Job, Run, Status
 from django_delayq.rows import RunRow
-from django_delayq.worker import Worker, WorkerOptions, recorder
+from django_delayq.worker import recorder
+from django_delayq.worker.held import Held, Verdicts
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.recorder import Recorder
 from django_delayq.worker.refusals import is_passing
 from tests.acceptance.support import wait_until

@@ -10,9 +10,9 @@ from django_delayq.broker import Broker, EntryView, keys
 from django_delayq.chain import member_of_run
 from django_delayq.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
 from django_delayq.jobs import DelayQTask, parse_id
-from django_delayq.kinds import Points, Timeouts
 from django_delayq.mirror import check_layout, fast, rebuild
 from django_delayq.models import Run
+from django_delayq.worker.trip import Trip
 from tests.support import run_burst
 
 #: "django.tasks" or, with the backport, "django_tasks".
@@ -98,19 +98,18 @@ def rows(result):
 def died(result, times=1, started=True):
     """Let workers claim this job, begin to execute it, where `started`, and die; so many times."""
     standing = Standing(result)
-    timeouts = Timeouts(grace_seconds=5, overdue=lambda held: None, forget=lambda: None)
-    kind = Points(standing.broker, timeouts)
+    trip = Trip(standing.broker)
     check_layout(standing.broker)
     rebuild(standing.broker, standing.broker.shards())
     for request in range(1, times + 1):
         standing.make_due()
-        [held] = kind.claim(standing.shard, 1, request, 10.0**12).entries
-        verdicts = kind.judge([held])
+        [held] = trip.claim(standing.shard, 1, request, 10.0**12).entries
+        verdicts = trip.judge([held])
         [held] = verdicts.start or verdicts.suspects
         if started and verdicts.start:
-            kind.show([held])
+            trip.show([held])
         elif started:
-            assert kind.begin([held]).start
+            assert trip.begin([held]).start
     standing.make_due()
 
 

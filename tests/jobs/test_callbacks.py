@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.exceptions import ValidationError
 from django_delayq.backend.operating import revive
+from django_delayq.kinds import Jobs, Timeouts
 
 from django_delayq import ledger, mirror
 from django_delayq.broker import JobBroker
 from django_delayq.compat import InvalidTask, task_backends, task_finished
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.jobs import decode
-from django_delayq.kinds import Jobs, Timeouts
 from django_delayq.models import Job, Run
 from django_delayq.orders import run_now
 from django_delayq.testing.plugin import delayq

@@ -12,7 +12,9 @@ from django_delayq.compat import TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable, JobLost
 from django_delayq.jobs import Call
 from django_delayq.models import Job, Run, Schedule
-from django_delayq.worker import Worker, WorkerOptions, dispatch
+from django_delayq.worker import dispatch
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker

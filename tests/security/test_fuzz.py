@@ -20,9 +20,9 @@ from django_delayq.broker import keys
 from django_delayq.broker.prefix import _parse_hint
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.jobs import parse_id
-from django_delayq.kinds import execution, held_job, held_point
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.timing import from_ms, to_ms
+from django_delayq.worker import execution, held_job, held_point
 from django_delayq.worker.timers import _queues
 from tests.acceptance.support import wait_until
 from tests.app import tasks

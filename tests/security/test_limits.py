@@ -12,9 +12,9 @@ from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, display, formf
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.compat import task as make_task
 from django_delayq.exceptions import InvalidArguments, InvalidBackfill, ResultTooLarge
-from django_delayq.kinds import execution
 from django_delayq.management.commands import delayq_explain
 from django_delayq.models import Job, Run, Schedule
+from django_delayq.worker import execution
 from tests.integration.admin_pages import LIST
 from tests.integration.mirroring import schedule
 from tests.security.acl import SECURITY

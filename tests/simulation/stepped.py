@@ -10,7 +10,8 @@ from django.db import DatabaseError
 
 from django_delayq import mirror
 from django_delayq.exceptions import BrokerError, ForeignLayout
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.slots import Slots
 
 #: So few, and so many claimed ahead, that some have to wait.

@@ -18,7 +18,6 @@ from django_delayq import conf, ledger, metrics, registry
 from django_delayq.capture import listening
 from django_delayq.compat import task
 from django_delayq.exceptions import DelayQError, OutdatedRelease
-from django_delayq.kinds import isolated
 from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
 from django_delayq.side_channels import note_handler_failure
@@ -34,10 +33,12 @@ from django_delayq.supervisor.process import (
 )
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker import isolated
 from django_delayq.worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
 from django_delayq.worker.log_queue import LogQueue
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.recycling import resident_mb
 
 #: The options that are numbers from 1, with the largest where there is one.

@@ -19,7 +19,6 @@ from ..rows import AnyRun, RunRow, ScheduleRow
 from ..side_channels import Guard
 from ..signals import run_finished, run_skipped
 from ..timing import to_ms
-from .execution import log_ended
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -109,6 +108,23 @@ def log_run(outcome: Outcome) -> None:
     message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ")
     extra = {"delayq": event, **labels_of(run)}
     log_ended(level, f"{message}  %s", (_line(event),), extra, outcome.error, run.error)
+
+
+def log_ended(
+    level: int, message: str, args: tuple[Any, ...], extra: dict[str, Any], error: BaseException | None = None,
+    text: str = "",
+) -> None:  # fmt: skip
+    """Log an outcome; a failed one with the exception, and with this text of it, without secrets, for all formatters.
+
+    Whoever formats the exception itself, as Sentry does, has its message as the task worded it. The record does not say
+    from where it was logged: to look for that takes a fifth of the time.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    info = None if error is None else (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, level, __file__, 0, message, args, info, extra=extra)
+    record.exc_text = text.rstrip("\n") or None
+    logger.handle(record)
 
 
 def idempotency_key(run: AnyRun) -> str:

@@ -1,4 +1,4 @@
-"""Due points as the worker works on them: `Kind`, carried out by the ledger, the mirror and the scripts on points.
+"""The trip of an entry, batch by batch: claim, renew, judge, begin, record, settle. Called in the loop's thread unless said.
 
 Note [Ledger first]
 Rule R3. An outcome is written to the ledger before Redis hears of it, and Redis is only settled for what the ledger
@@ -29,58 +29,64 @@ from ..models import Run, Schedule, ScheduleState, Status
 from ..rows import RunRow
 from ..timing import from_ms, to_ms
 from .announcing import announce
-from .base import AGAIN_MS, Claimed, Due, Verdicts
-from .held_point import HeldPoint, PointCalls, PointVerdicts
+from .held import AGAIN_MS, Claimed, Due, Held, Verdicts
 from .judge import judge
 from .starting import show, take_over, write_running
-from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: As the claims of other kinds name it.
-NAME = "points"
+#: Whose rows other transactions may have locked.
+TABLES = (Schedule, ScheduleState, Run)
 
 
-class Points(PointCalls):
-    """See `Kind`."""
+class Trip:
+    """What the worker does with entries, by an index, the ledger and the mirror."""
 
-    name = NAME
-    tables = (Schedule, ScheduleState, Run)
-
-    def __init__(self, broker: Index, timeouts: Timeouts) -> None:
-        self.broker, self.timeouts, self.counted = broker, timeouts, Counts()
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        #: What became of entries, until it is brought to Redis.
+        self.counted = Counts()
+        #: Calls of receivers, to be made once what they tell of is written. None of them raises.
         self.untold: deque[Callable[[], None]] = deque()
-        self._lease_ms = int(broker.config.lease_seconds * 1000)
+        self._lease_ms = int(index.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
         self._callbacks: list[RunRow] = []  # what follows outcomes, to be put there too
 
     # -- from Redis
 
-    def claim(
-        self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None
-    ) -> Claimed[HeldPoint]:
-        """See `Kind.claim`."""
-        claim = self.broker.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
-        same: dict[str, Any] = {"fence": claim.fence, "worker": self.broker.worker, "claimed_at": from_ms(claim.now_ms)}
+    def claim(self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None) -> Claimed:
+        """Lease what is due. The same `request` again returns what the lost reply had.
+
+        `most`: so many entries may be leased in the shard.
+
+        Raises:
+            BrokerError: The claim may have been executed.
+        """
+        claim = self.index.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
+        same: dict[str, Any] = {"fence": claim.fence, "worker": self.index.worker, "claimed_at": from_ms(claim.now_ms)}
         entries = [
-            HeldPoint(
-                self, shard, entry.member, claim.holder, deadline,
+            Held(
+                shard, entry.member, claim.holder, deadline,
                 entry=entry, point=from_ms(entry.point_ms or 0), **same,
             )
             for entry in claim.entries
         ]  # fmt: skip
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, claim.damaged)
 
-    def renew(self, shard: Shard, batch: Sequence[HeldPoint]) -> set[str]:
-        """See `Kind.renew`."""
-        return self.broker.renew(shard, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
+    def renew(self, shard: Shard, batch: Sequence[Held]) -> set[str]:
+        """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.
+
+        Raises:
+            BrokerError: Nothing is known.
+        """
+        return self.index.renew(shard, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
 
     # -- before they run
 
-    def judge(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
-        """See `Kind.judge`."""
+    def judge(self, batch: Sequence[Held]) -> Verdicts:
+        """Read what the database says, and decide; write what has to stand there before anything is started."""
         try:
-            verdicts = judge(batch, self.broker)
+            verdicts = judge(batch, self.index)
             failpoints.reach("after_judge")
             decided = [held for held in verdicts.settle if held.entry.lapsed and held.in_chain]
             if decided:
@@ -89,16 +95,16 @@ class Points(PointCalls):
             if verdicts.stretches or verdicts.orphans or verdicts.park:
                 self._note(verdicts)
         except DatabaseError as error:
-            verdicts = PointVerdicts(back=[(held, AGAIN_MS) for held in batch], asked=True, error=error)
+            verdicts = Verdicts(back=[(held, AGAIN_MS) for held in batch], asked=True, error=error)
         return verdicts
 
-    def _note(self, verdicts: PointVerdicts) -> None:
+    def _note(self, verdicts: Verdicts) -> None:
         """Write what belongs into the database before anything is started or settled."""
         locked = set()
         recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
         for outcome, won in zip(verdicts.stretches, recorded, strict=True):
             if won is Won.YES:
-                self.untold.append(announce(outcome, self.counted))
+                self._tell(outcome)
             elif won is Won.LOCKED:
                 locked.add(chain.member_of(outcome.run.schedule_id or 0))
         if locked:
@@ -109,18 +115,26 @@ class Points(PointCalls):
             mirror.note_parked([int(held.member[1:]) for held in verdicts.park])
             verdicts.settle += [held.drop() for held in verdicts.park]
 
-    def begin(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
-        """See `Kind.begin` and `starting.py`, Note [Take-over]."""
-        verdicts: Verdicts[HeldPoint] = Verdicts(asked=True)
-        starting: list[HeldPoint] = []
+    def begin(self, batch: Sequence[Held]) -> Verdicts:
+        """Write that executions begin which may be repetitions, and count them; what is poison is decided (rule R6).
+
+        See `starting.py`, Note [Take-over].
+
+        Raises:
+            DatabaseError: None of them may start.
+        """
+        verdicts: Verdicts = Verdicts(asked=True)
+        starting: list[Held] = []
         for held in batch:
-            poison = held.take_overs > self.broker.config.max_reclaims
+            poison = held.take_overs > self.index.config.max_reclaims
             if held.lapsed():
                 verdicts.gone.append(held)
                 continue
             take_over(held, poison=poison)
             (verdicts.decided if poison else starting).append(held)
-        for held, won in zip(starting, write_running([(held, held.outcome) for held in starting]), strict=True):
+        for held, won in zip(
+            starting, write_running([(held, held.outcome) for held in starting], self._tell), strict=True
+        ):
             if won is Won.YES:
                 held.outcome.seen = version_of(held.outcome.run)
                 verdicts.start.append(held)
@@ -131,15 +145,26 @@ class Points(PointCalls):
                 self._lost(held, verdicts)
         return verdicts
 
-    def show(self, batch: Sequence[HeldPoint]) -> list[HeldPoint] | None:
-        """See `Kind.show`."""
-        return show(batch)
+    def show(self, batch: Sequence[Held]) -> list[Held] | None:
+        """Write that these run, where no row says so yet. Return those that shall have no row; None if all have one.
+
+        Raises:
+            django.db.Error: Nothing was written.
+        """
+        return show(batch, self._tell)
+
+    def _tell(self, outcome: Outcome) -> None:
+        self.untold.append(announce(outcome, self.counted))
 
     # -- after they ran
 
-    def record(self, batch: Sequence[HeldPoint]) -> Verdicts[HeldPoint]:
-        """See `Kind.record` and Note [Ledger first]."""
-        entries: list[tuple[int, Outcome, HeldPoint | None]] = []
+    def record(self, batch: Sequence[Held]) -> Verdicts:
+        """Write outcomes in one transaction: each entry is to be settled, locked or gone then. See Note [Ledger first].
+
+        Raises:
+            django.db.Error: Nothing was written; the same call may be repeated.
+        """
+        entries: list[tuple[int, Outcome, Held | None]] = []
         for number, held in enumerate(batch):
             entries.append((number, held.outcome, held))
             if held.beside:
@@ -147,7 +172,7 @@ class Points(PointCalls):
         failpoints.reach("before_ledger")
         won = ledger.record([outcome for _, outcome, _ in entries])
         failpoints.reach("after_ledger")
-        verdicts: Verdicts[HeldPoint] = Verdicts(asked=True)
+        verdicts: Verdicts = Verdicts(asked=True)
         in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
         for (_, outcome, owner), result in in_order:
             if result is Won.YES:
@@ -168,7 +193,7 @@ class Points(PointCalls):
                 self._after(owner, outcome, result, verdicts)
         return verdicts
 
-    def _after(self, held: HeldPoint, outcome: Outcome, result: Won, verdicts: Verdicts[HeldPoint]) -> None:
+    def _after(self, held: Held, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
         """Say what follows what was recorded: run members leave, a chain goes on. See Note [Next point]."""
         run, schedule = outcome.run, outcome.schedule
         if result is Won.LOCKED:
@@ -189,7 +214,7 @@ class Points(PointCalls):
                 held.generation = max(held.generation, schedule.generation)
                 verdicts.settle.append(held.go_to(outcome.next_point, schedule))
 
-    def _lost(self, held: HeldPoint, verdicts: Verdicts[HeldPoint]) -> None:
+    def _lost(self, held: Held, verdicts: Verdicts) -> None:
         """Somebody else decided this point. See Note [Ledger first]."""
         run = held.outcome.run
         logger.warning("%s was decided by another worker.", held.title)
@@ -203,7 +228,7 @@ class Points(PointCalls):
         else:
             verdicts.settle.append(going_on)
 
-    def _from_ledger(self, held: HeldPoint, run: RunRow) -> HeldPoint | None:
+    def _from_ledger(self, held: Held, run: RunRow) -> Held | None:
         row, pk = ledger.find(run), run.schedule_id
         if not held.in_chain and (row is None or not Status(row.status).is_open):
             return held.drop()
@@ -222,32 +247,42 @@ class Points(PointCalls):
 
     # -- back to Redis
 
-    def give_back(self, batch: Sequence[HeldPoint], delay_ms: int) -> None:
-        """See `Kind.give_back`: what did not start counts no take-over, although its row says that it runs."""
+    def give_back(self, batch: Sequence[Held], delay_ms: int) -> None:
+        """Have these be settled as not started, to come due after so long; take back what was written of their start.
+
+        So what did not start counts no take-over, although its row says that it runs.
+
+        Raises:
+            DatabaseError: They are to be settled all the same.
+        """
         for held in batch:
             held.wait("lapsed" if held.entry.lapsed else "release", delay_ms)
         begun = [(held.outcome, held.before) for held in batch if held.before]
         if begun:
             ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
 
-    def settle(self, shard: Shard, batch: Sequence[HeldPoint]) -> list[Due]:
-        """See `Kind.settle`."""
+    def settle(self, shard: Shard, batch: Sequence[Held]) -> list[Due]:
+        """Give leases back; return where something comes due for that, and when.
+
+        Raises:
+            BrokerError: Settling them once more does no harm.
+        """
         dues = []
         if self._unqueued:  # before the schedule goes on: see Note [A run of its own]
             runs = self._unqueued
-            mirror.put_runs(self.broker, runs)
+            mirror.put_runs(self.index, runs)
             self._unqueued = []
-            shards = [self.broker.shard_of(chain.member_of_run(run), run.queue) for run in runs]
+            shards = [self.index.shard_of(chain.member_of_run(run), run.queue) for run in runs]
             dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
-        settled = self.broker.settle(shard, [held.settlement for held in batch if held.settlement is not None])
+        settled = self.index.settle(shard, [held.settlement for held in batch if held.settlement is not None])
         failpoints.reach("after_settle")
         if self._callbacks:  # what is missed here, the next sweep puts there
             callbacks, self._callbacks = self._callbacks, []
-            mirror.put_runs(self.broker, callbacks)
+            mirror.put_runs(self.index, callbacks)
         return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
 
 
-def _beside(held: HeldPoint) -> list[Outcome]:
+def _beside(held: Held) -> list[Outcome]:
     """Return what is to be recorded with an entry's own outcome, and without that not at all."""
     outcome = held.outcome
     decided = outcome.run.apart or not Status(outcome.run.status).is_open

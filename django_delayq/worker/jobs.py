@@ -21,7 +21,7 @@ from ..models.run import OPEN
 from ..side_channels import send
 
 if TYPE_CHECKING:
-    from .held_point import HeldPoint
+    from .held import Held
 
 
 def vars_of(call: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def vars_of(call: Any) -> dict[str, Any]:
     return {"args": call.args, "kwargs": call.kwargs}
 
 
-def begin_job(held: "HeldPoint", task: AnyTask) -> AnyResult:
+def begin_job(held: "Held", task: AnyTask) -> AnyResult:
     """Tell Django's receivers that an attempt begins; return its result as it stands."""
     result, call = running_job(held, task), held.outcome.call
     owner: Any = call.owner if isinstance(call, Call) else None
@@ -37,7 +37,7 @@ def begin_job(held: "HeldPoint", task: AnyTask) -> AnyResult:
     return result
 
 
-def running_job(held: "HeldPoint", task: AnyTask) -> AnyResult:
+def running_job(held: "Held", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run = held.outcome.run
     result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
@@ -45,7 +45,7 @@ def running_job(held: "HeldPoint", task: AnyTask) -> AnyResult:
     return result
 
 
-def end_job(held: "HeldPoint", result: AnyResult) -> None:
+def end_job(held: "Held", result: AnyResult) -> None:
     """Have `task_finished` be sent once the end is recorded, in this context; at once where only Django receives it.
 
     Django's own receiver logs, and nothing more. An attempt that is followed by another one is no end.
@@ -70,7 +70,7 @@ def end_job(held: "HeldPoint", result: AnyResult) -> None:
         EXECUTING.reset(token)
 
 
-def _send_finished(held: "HeldPoint", result: Any, error: BaseException | None) -> None:
+def _send_finished(held: "Held", result: Any, error: BaseException | None) -> None:
     call = held.outcome.call
     values = {"sender": type(call.owner) if isinstance(call, Call) else None, "task_result": result}
     if error is None:
@@ -82,7 +82,7 @@ def _send_finished(held: "HeldPoint", result: Any, error: BaseException | None) 
         send(task_finished, "task_finished", cut=BaseException, **values)
 
 
-def close_job(held: "HeldPoint") -> None:
+def close_job(held: "Held") -> None:
     """Fill in what the end of a job frees and how long it is kept. Does nothing for a schedule's run."""
     run, call = held.outcome.run, held.outcome.job
     if call is None or run.finished_at is None:

@@ -60,14 +60,14 @@ from ..models import Origin, Schedule, Status
 from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from .held_point import HeldPoint, PointVerdicts, holds_until_end
+from .held import Held, Verdicts, holds_until_end
 
 logger = logging.getLogger("django_delayq.worker")
 
 
-def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
+def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
-    verdicts = PointVerdicts(asked=True)
+    verdicts = Verdicts(asked=True)
     here = [(held, _parse(held, broker)) for held in entries]
     runs, schedules, open_rows = _read([item for _, item in here if item])
     for held, item in here:
@@ -93,7 +93,7 @@ def judge(entries: Sequence[HeldPoint], broker: Index) -> PointVerdicts:
     return verdicts
 
 
-def _parse(held: HeldPoint, broker: Index) -> tuple[str, int] | None:
+def _parse(held: Held, broker: Index) -> tuple[str, int] | None:
     """Return the kind letter and the primary key of an entry; None where its shard is not that of its member."""
     here = broker.shard_of(held.member, held.shard.queue) == held.shard
     return chain.parse_member(held.member) if here else None
@@ -111,7 +111,7 @@ def _read(
     return runs, schedules, ledger.load_open_rows(own) if own else {}
 
 
-def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None, verdicts: PointVerdicts) -> None:
+def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
     """Judge a row: an order, a job, or a run apart from its schedule's chain."""
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
@@ -135,7 +135,7 @@ def _judge_run(held: HeldPoint, run: RunRow | None, schedule: ScheduleRow | None
             _dispatch(held, verdicts.suspects, verdicts)
 
 
-def _judge_job(held: HeldPoint, run: RunRow, verdicts: PointVerdicts) -> None:
+def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     """Judge a job: not before its time; it starts at once, unless another worker may have begun it."""
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.put_off(run.due_at))
@@ -159,7 +159,7 @@ def _judge_job(held: HeldPoint, run: RunRow, verdicts: PointVerdicts) -> None:
     (verdicts.suspects if first else verdicts.start).append(held)
 
 
-def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: PointVerdicts) -> None:
+def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
     """Judge a member of a schedule's chain."""
     if schedule is None:
         verdicts.settle.append(held.drop())
@@ -188,7 +188,7 @@ def _judge_schedule(held: HeldPoint, schedule: ScheduleRow | None, rows: list[Ru
         _judge_owed(held, schedule, row, verdicts)
 
 
-def _judge_owed(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, verdicts: PointVerdicts) -> None:
+def _judge_owed(held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts) -> None:
     if row is None:
         _judge_new(held, schedule, verdicts)
         return
@@ -218,7 +218,7 @@ def _not_owed(point: datetime, schedule: ScheduleRow, row: RunRow | None, first:
     return point != first
 
 
-def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, verdicts: PointVerdicts) -> None:
+def _judge_disabled(held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts) -> None:
     """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
@@ -240,7 +240,7 @@ def _judge_disabled(held: HeldPoint, schedule: ScheduleRow, row: RunRow | None, 
     verdicts.decided.append(held)
 
 
-def _left_by_edit(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts, reason: str = "edited") -> None:
+def _left_by_edit(held: Held, schedule: ScheduleRow, verdicts: Verdicts, reason: str = "edited") -> None:
     """Explain what the definition before an edit left undecided, as one stretch. See Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
     first = point + timedelta(milliseconds=1) if point <= edited else chain.left_undecided(schedule, schedule.state)
@@ -251,7 +251,7 @@ def _left_by_edit(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdict
     (held.beside if point <= edited else verdicts.stretches).append(Outcome(run, schedule))
 
 
-def _judge_new(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts) -> None:
+def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
     """A point without a row: on time, or for the policies to decide."""
     skips, due_at, again = _decide(held, schedule)
     skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
@@ -275,7 +275,7 @@ def _judge_new(held: HeldPoint, schedule: ScheduleRow, verdicts: PointVerdicts) 
         _dispatch(held, verdicts.start, verdicts)
 
 
-def _decide(held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
+def _decide(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
     """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
 
     A holder whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
@@ -290,7 +290,7 @@ def _decide(held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetim
     return *_decide_at(held.claimed_at, held, schedule), held.entry.lapsed
 
 
-def _decide_at(now: datetime, held: HeldPoint, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
     point, state = held.point, schedule.state
     rule, base = schedule.rule_and_base(state)
     old = point <= schedule.effective_from
@@ -302,7 +302,7 @@ def _decide_at(now: datetime, held: HeldPoint, schedule: ScheduleRow) -> tuple[l
     return skips, None if due_at is None else from_ms(to_ms(due_at))
 
 
-def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
+def _judge_again(held: Held, verdicts: Verdicts) -> None:
     """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
     assert schedule is not None  # noqa: S101 - it is no job
@@ -315,7 +315,7 @@ def _judge_again(held: HeldPoint, verdicts: PointVerdicts) -> None:
         _dispatch(held, verdicts.suspects, verdicts)
 
 
-def _dispatch(held: HeldPoint, target: list[HeldPoint], verdicts: PointVerdicts) -> None:
+def _dispatch(held: Held, target: list[Held], verdicts: Verdicts) -> None:
     try:
         _prepare(held, get_task(held.outcome.call.task))
         target.append(held)
@@ -324,7 +324,7 @@ def _dispatch(held: HeldPoint, target: list[HeldPoint], verdicts: PointVerdicts)
         verdicts.unknown.append(held)
 
 
-def _prepare(held: HeldPoint, task: AnyTask) -> None:
+def _prepare(held: Held, task: AnyTask) -> None:
     """Note what is executed, for how long it may run, and how often an execution of it did not end."""
     run, timeout = held.outcome.run, held.outcome.call.timeout
     held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())

@@ -17,22 +17,22 @@ somebody else has decided meanwhile, or the database fails, the task goes on all
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import ledger
 from ..ledger import Outcome, Won, version_of
 from ..models import Status
-from .announcing import announce
-from .held_point import HeldPoint, holds_until_end
+from .held import Held, holds_until_end
 from .jobs import close_job
 
+Tell = Callable[[Outcome], None]
 #: What a row gets back where the execution that it tells of did not begin.
 _RESTORED = (
     "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts",
 )  # fmt: skip
 
 
-def take_over(held: HeldPoint, *, poison: bool) -> None:
+def take_over(held: Held, *, poison: bool) -> None:
     """Fill in the row: it runs under this lease, or is lost(poison). See Note [Take-over]."""
     run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
@@ -54,8 +54,10 @@ def take_over(held: HeldPoint, *, poison: bool) -> None:
         run.finished_at, run.reason, run.error = None, "", ""
 
 
-def write_running(starting: Sequence[tuple[HeldPoint, Outcome]]) -> list[Won]:
+def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[Won]:
     """Write the `running` rows of these entries, with what is skipped for them (rule R9); return what became of each.
+
+    `tell` is called with what was skipped.
 
     Raises:
         DatabaseError: Nothing was written.
@@ -64,22 +66,21 @@ def write_running(starting: Sequence[tuple[HeldPoint, Outcome]]) -> list[Won]:
     won = ledger.start([*(outcome for _, outcome in starting), *skipped])
     for outcome, result in zip(skipped, won[len(starting) :], strict=True):
         if result is Won.YES:
-            kind = starting[0][0].kind
-            kind.untold.append(announce(outcome, kind.counted))
+            tell(outcome)
     for (held, outcome), result in zip(starting, won, strict=False):
         if result is Won.YES and outcome.owner is not None:  # what is skipped for it stands
             outcome.owner, held.beside = None, []
     return won[: len(starting)]
 
 
-def show(batch: Sequence[HeldPoint]) -> list[HeldPoint] | None:
-    """See `Kind.show` and Note [Shown while it runs]: what is taken over or tried again has its row already."""
+def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
+    """See `Trip.show` and Note [Shown while it runs]: what is taken over or tried again has its row already."""
     fresh = [held for held in batch if held.outcome.seen is None or held.outcome.seen[0] == Status.QUEUED]
     if not fresh:
         return None
     shown = [(held, _running(held, held.outcome)) for held in fresh]
     refused = []
-    for (held, row), result in zip(shown, write_running(shown), strict=True):
+    for (held, row), result in zip(shown, write_running(shown, tell), strict=True):
         outcome = held.outcome
         if result is Won.YES:
             outcome.run.pk, outcome.seen, outcome.owner = row.run.pk, version_of(row.run), row.owner
@@ -88,7 +89,7 @@ def show(batch: Sequence[HeldPoint]) -> list[HeldPoint] | None:
     return refused
 
 
-def _running(held: HeldPoint, outcome: Outcome) -> Outcome:
+def _running(held: Held, outcome: Outcome) -> Outcome:
     """Return the row of a point while its task, in another thread, fills in what it will have become."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at

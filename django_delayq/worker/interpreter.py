@@ -21,10 +21,10 @@ from ..compat import AnyTask
 from ..context import EXECUTING
 from ..exceptions import TaskCancelled, TaskTimeout
 from ..ledger import sqlite
-from .base import Held
 from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
 from .execution import call_cancellable, take
+from .held import Held
 from .isolated import CANCEL, LOST, TIMEOUT
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
@@ -100,14 +100,9 @@ class Interpreter:
     def _make(self, call: dict[str, Any]) -> dict[str, Any]:
         """Make the call and return its outcome."""
         task = registry.get_task(call["task"])
-        held = HeldElsewhere(
-            kind=None,  # type: ignore[arg-type]
-            shard=None,  # type: ignore[arg-type]
-            member=call["title"],
-            lease="",
-            deadline=0.0,
-            told_labels=call["labels"],
-        )
+        nothing: dict[str, Any] = dict.fromkeys(("shard", "entry", "claimed_at", "point"))
+        own = {"member": call["title"], "lease": "", "deadline": 0.0, "fence": "", "worker": ""}
+        held = HeldElsewhere(**nothing, **own, told_labels=call["labels"])
         self._is_async = iscoroutinefunction(task.func)
         args = call["args"]
         if task.takes_context:

@@ -17,12 +17,10 @@ import json
 import logging
 import math
 import os
-import random
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,14 +36,12 @@ from ..registry import parameters_of
 from ..rows import ScheduleRow
 from ..validators import find_unstorable, storable_json
 from . import isolated
-from .base import Held
 from .children import end_as_child
 from .crossing import remote_traceback
+from .held import Held
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")
-
-MAX_BACKOFF = timedelta(hours=1)
 
 
 class Ended(NamedTuple):
@@ -134,12 +130,6 @@ def _end_soon(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
 def hung(held: Held, where: str) -> str:
     """Return what stands in place of a traceback where a task does not end."""
     return f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
-
-
-def backoff_ms(base: timedelta, attempt: int) -> int:
-    """Return the delay after a failed attempt: doubling, at most an hour, spread by up to a fifth downwards."""
-    seconds = min(base.total_seconds() * 2 ** min(attempt - 1, 30), MAX_BACKOFF.total_seconds())
-    return int(seconds * 1000 * random.uniform(0.8, 1.0))  # noqa: S311 - spreads load, guards nothing
 
 
 MAX_ERROR_CHARS = 20_000
@@ -235,23 +225,6 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
         where = shown(lambda: "".join(traceback.format_tb(error.__traceback__)), "")
         text, error = f"{where}{path}, which cannot be formatted.\n", error_of_ours
     return Told(path, title, text[-MAX_ERROR_CHARS:], error)
-
-
-def log_ended(
-    level: int, message: str, args: tuple[Any, ...], extra: dict[str, Any], error: BaseException | None = None,
-    text: str = "",
-) -> None:  # fmt: skip
-    """Log an outcome; a failed one with the exception, and with this text of it, without secrets, for all formatters.
-
-    Whoever formats the exception itself, as Sentry does, has its message as the task worded it. The record does not say
-    from where it was logged: to look for that takes a fifth of the time.
-    """
-    if not logger.isEnabledFor(level):
-        return
-    info = None if error is None else (type(error), error, error.__traceback__)
-    record = logger.makeRecord(logger.name, level, __file__, 0, message, args, info, extra=extra)
-    record.exc_text = text.rstrip("\n") or None
-    logger.handle(record)
 
 
 def _title(name: str, error: BaseException, timeout: float | None) -> str:

@@ -30,8 +30,8 @@ from ..commands.process import Process
 from ..compat import AnyTask
 from ..exceptions import ProcessDied, TaskCancelled, TaskTimeout, note_last
 from ..isolation import Isolation, isolation_of
-from .base import Held
 from .crossing import decode, encode, pack_context, unpack_error
+from .held import Held
 
 COMMAND = "delayq_isolated"
 #: What is said while the task runs: its time is over, somebody stops it, its lease is lost.

@@ -35,7 +35,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..exceptions import TaskCancelled, TaskTimeout
-from .base import Held
+from .held import Held
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -106,14 +106,23 @@ class Watch:
 class Timeouts:
     """One thread that watches all executions; it sleeps while none has a timeout."""
 
-    def __init__(self, *, grace_seconds: float, overdue: Callable[[Held], None], forget: Callable[[], None]) -> None:
-        """`overdue` is told in the watching thread what did not end in time; its outcome is filled in.
+    def __init__(
+        self,
+        *,
+        grace_seconds: float,
+        give_up: Callable[[Held, str], None],
+        overdue: Callable[[Held], None],
+        forget: Callable[[], None],
+    ) -> None:
+        """`give_up` fills in the outcome of what did not end in time, by where its thread is; `overdue` is told then.
+
+        Both are called in the watching thread.
 
         `forget` is called in a thread whose task was cut off: its connections may be in the middle of something.
         """
         self.grace_seconds = grace_seconds
         self.forget = forget
-        self._overdue = overdue
+        self._give_up, self._overdue = give_up, overdue
         self._watches: set[Watch] = set()
         self._nudge: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_at = math.inf  # when the thread looks again by itself
@@ -204,7 +213,7 @@ class Timeouts:
                 if watch.held.conclude():
                     watch.held.lost = True  # its context tells it that somebody else may execute the same
                     watch.held.hung, watch.held.seconds = True, time.monotonic() - watch.began
-                    watch.held.kind.give_up(watch.held, watch.where())
+                    self._give_up(watch.held, watch.where())
                     self._overdue(watch.held)
             else:
                 soonest = min(soonest, watch.next_at)
