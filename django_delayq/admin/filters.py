@@ -156,7 +156,8 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
             return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
         if value in Status.values and value != Status.SUCCEEDED:
             found = found & ledger.with_status(value)
-        return found  # type: ignore[no-any-return]
+        runs: QuerySet[Run] = found
+        return runs
 
 
 class ScheduleFilter(admin.SimpleListFilter):
