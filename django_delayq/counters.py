@@ -1,7 +1,7 @@
 """Sums of what became of due points and jobs: outcomes, and histograms of waits and durations. Pure values.
 
 Note [Counters]
-Each worker adds up in memory (`kinds/`), and once a second adds that to the minute's hash in Redis
+Each worker adds up in memory (`worker/`), and once a second adds that to the minute's hash in Redis
 (`worker/counting.py`, `broker/counts.py`). Two minutes later a worker moves the hash into the table `Rollup`
 (`minutes.py`). So how much was done of late is read from a few hundred sums, and nobody scans the ledger for it.
 

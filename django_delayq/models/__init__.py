@@ -1,9 +1,9 @@
 """The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
-(`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still to be
-mirrored (`Tombstone`), what was counted (`Rollup`), what was ordered for many
-schedules (`BulkAction`), what is held back (`Control`), what is to be stopped (`Cancellation`), what is wrong and
-told (`Alert`), which failures were dismissed (`Dismissal`), what executions have said (`Output`), and what schedules
-are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
+(`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still
+to be mirrored (`Tombstone`), what was counted (`Rollup`), what was ordered for many schedules (`BulkAction`), what is
+held back (`Control`), what is to be stopped (`Cancellation`), what is wrong and told (`Alert`), which failures were
+dismissed (`Dismissal`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but
+the database's: Redis follows by `receivers` and `mirror`.
 """
 
 from .alert import Alert

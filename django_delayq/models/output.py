@@ -10,8 +10,8 @@ from .run import Run
 class Output(PrimaryModel):
     """The last of what one attempt at a run has said, without secrets. Goes with that row.
 
-    Without a constraint in the database: SQL that deletes runs must not be refused for its sake. What that leaves a full
-    sweep deletes.
+    Without a constraint in the database: SQL that deletes runs must not be refused for its sake. What that leaves a
+    full sweep deletes.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs")

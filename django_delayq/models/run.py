@@ -68,8 +68,8 @@ class Run(PrimaryModel):
     """The outcome of one due point, of a skipped stretch of them, of an order, or of a job.
 
     A job has no schedule: what it calls stands in the row, `due_at` is when it may start, and its outcome is kept until
-    `expires_at`. `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither breaks a
-    batch of outcomes that is being written nor takes the history away.
+    `expires_at`. `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither
+    breaks a batch of outcomes that is being written nor takes the history away.
     """
 
     schedule = models.ForeignKey(
@@ -119,7 +119,7 @@ class Run(PrimaryModel):
     #: What the call or its task says of attempts, timeout, callbacks, trace: see `jobs/options.py`.
     options = models.JSONField(null=True, editable=False)
     #: The hash of the unique key, as long as the job holds it.
-    unique_key = models.CharField(max_length=32, null=True, editable=False)
+    unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide
     #: From then on there is no such result; a worker deletes the row.
     expires_at = UTCDateTimeField(null=True, editable=False)
 

@@ -38,7 +38,7 @@ class LeaseKeeper:
     def __init__(
         self, renew: Renew, *, lease_seconds: float, batch_size: int, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """`renew` extends leases of a shard, and returns the members that are lost; `wake` has the loop see `untold`."""
+        """`renew` extends leases of a shard, and returns the lost members; `wake` has the loop see `untold`."""
         self._renew = renew
         self.lease_seconds, self.batch_size, self._wake = lease_seconds, batch_size, wake
         #: Calls of receivers. The thread that renews does not make them: a receiver that blocks would cost all leases.

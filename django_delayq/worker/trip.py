@@ -1,4 +1,4 @@
-"""The trip of an entry, batch by batch: claim, renew, judge, begin, record, settle. Called in the loop's thread unless said.
+"""The trip of an entry, batch by batch: claim, renew, judge, begin, record, settle. In the loop's thread unless said.
 
 Note [Ledger first]
 Rule R3. An outcome is written to the ledger before Redis hears of it, and Redis is only settled for what the ledger

@@ -58,7 +58,8 @@ def pss_mb(pid: int) -> float:
 
 def work_off(jobs: int, task: Any, threads: int) -> float:
     """Return how many jobs per second one worker executes."""
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     task.enqueue_many([((), {})] * jobs)
     worker = Worker(WorkerOptions(queues=("default",), threads=threads, burst=True))

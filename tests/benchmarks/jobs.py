@@ -85,7 +85,8 @@ def many(task: Any, jobs: int) -> float:
 
 def work(threads: int, profile: cProfile.Profile | None) -> tuple[int, float, float]:
     """Run what is there; return (jobs, jobs per second, µs of processor time per job)."""
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     worker = Worker(WorkerOptions(queues=("default",), threads=threads, burst=True))
     used, began = time.process_time(), time.perf_counter()

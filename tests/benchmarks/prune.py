@@ -59,7 +59,8 @@ def record(threads: int, beside: Callable[[], None] | None = None) -> tuple[floa
     from django_delayq import mirror
     from django_delayq.models import Run
     from django_delayq.pruning import LastPass
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     worker = Worker(WorkerOptions(queues=("default",), threads=threads, burst=True))
     last = LastPass(mirror.fingerprint(), worker.broker.now_ms(), after=None)

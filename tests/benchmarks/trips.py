@@ -66,7 +66,8 @@ def main() -> None:
     options = parser.parse_args()
     set_up()
     from django_delayq.models import Run
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
     from tests.jobs import tasks
     from tests.jobs.durable_support import durable
 
