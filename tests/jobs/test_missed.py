@@ -1,4 +1,4 @@
-"""`put_missed`: what was committed and not put into Redis gets there, whatever the order of the commits and the keys."""
+"""`put_missed`: what was committed and not put into Redis gets there, whatever the order of commits and keys."""
 
 import json
 import threading
