@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
-from django_delayq.kinds import Points, Timeouts
 
 from django_delayq import ledger, mirror
 from django_delayq.compat import InvalidTask, TaskResultDoesNotExist, task_backends, task_enqueued
@@ -12,6 +11,9 @@ from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run
 from django_delayq.orders import run_now
 from django_delayq.testing.plugin import delayq
+from django_delayq.worker.calling import execute, give_up
+from django_delayq.worker.timeouts import Timeouts
+from django_delayq.worker.trip import Trip
 from tests.app import tasks as app_tasks
 from tests.app.tasks import CALLS
 from tests.integration.mirroring import schedule
@@ -169,20 +171,20 @@ def test_where_the_end_is_written_by_two_there_is_one_callback(broker):
     """The first one's lease has run out while it executed; both say that the job has ended."""
     run_burst()
     standing = Standing(retried(app_tasks.noop, on_success=tasks.heard).enqueue())
-    timeouts = Timeouts(grace_seconds=5, overdue=lambda held: None, forget=lambda: None)
+    timeouts = Timeouts(grace_seconds=5, give_up=give_up, overdue=lambda held: None, forget=lambda: None)
     timeouts.start()
     held = []
     try:
         for request in (1, 2):
-            kind = Points(standing.broker, timeouts)
-            [entry] = kind.claim(standing.shard, 1, request, 10.0**12).entries
-            verdicts = kind.judge([entry])
-            held.append((kind, (verdicts.start or kind.begin(verdicts.suspects).start)[0]))
+            trip = Trip(standing.broker)
+            [entry] = trip.claim(standing.shard, 1, request, 10.0**12).entries
+            verdicts = trip.judge([entry])
+            held.append((trip, (verdicts.start or trip.begin(verdicts.suspects).start)[0]))
             standing.make_due()
-        for kind, job in held:
-            kind.execute(job)
-        for kind, job in held:
-            kind.settle(standing.shard, kind.record([job]).settle)
+        for _, job in held:
+            execute(job, timeouts)
+        for trip, job in held:
+            trip.settle(standing.shard, trip.record([job]).settle)
     finally:
         timeouts.stop()
     burst()
