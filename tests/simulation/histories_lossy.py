@@ -175,7 +175,7 @@ def order_while_it_runs(world):
     for place in range(3):
         world.claim(0, place)
     world.begin(0)
-    world.late(script="enqueue")
+    world.late(script="upsert")
 
 
 def order_flushed(world):
@@ -190,7 +190,7 @@ def handed_over_and_killed(world):
     """A worker dies between the ledger and Redis when it hands over a run that may overlap."""
     due(world, overlap="allow")
     world.claim(0)
-    world.flush(0, fault=Fault("send:enqueue", "kill"))
+    world.flush(0, fault=Fault("send:upsert", "kill"))
 
 
 def recorded_and_rolled_back(world):
