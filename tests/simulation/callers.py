@@ -4,7 +4,7 @@ What is promised is noted at the commit, before anything else follows it: `Stage
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from django.db import connection, transaction
@@ -16,6 +16,7 @@ from django_delayq.jobs import parse_id
 from django_delayq.models import Run
 from django_delayq.registry import get_task
 from django_delayq.timing import to_ms
+from django_delayq.timing.point import micros
 
 from .faults import Broken, Killed, step
 from .stage import CALLBACK, FAILURE_TTL, TASK
@@ -52,6 +53,9 @@ class Wanted:
     ended_ms: int = 0
     #: How many outcomes workers have recorded, of all its retries.
     ends: int = 0
+    #: The µs at which its row was made, and the leases under which it was begun since it was retried.
+    made_us: int = 0
+    fences: set[str] = field(default_factory=set)
 
     @property
     def pk(self):
@@ -224,7 +228,7 @@ class Callers:
         if said["unique"] is None or not holders:
             if not fresh or key in self.wanted:
                 raise Broken("J one job stands for another one", key, said)
-            self.wanted[key] = Wanted(key, row.backend, row.queue, **said)
+            self.wanted[key] = Wanted(key, row.backend, row.queue, made_us=micros(row.created_at), **said)
         elif fresh or [item.id for item in holders] != [key]:
             raise Broken("J two jobs have one unique key", key, holders)
 
@@ -257,16 +261,22 @@ class Callers:
             raise Broken("J a job that has not failed was retried", item)
         self.invariants.final.pop(item.pk, None)
         item.outcome, item.cancelled, item.keyless, item.begun, item.after_ms = None, False, False, 0, 0
+        item.fences.clear()
         self.invariants.forget(self.key_of(job))
         self.stage.seen["job retried"] += 1
 
-    def ended(self, run, status):
+    def ended(self, run):
         """A worker has recorded the outcome of a job."""
+        status = str(run.status)
         item = self.wanted.get(run.result_id)
         if item is None:
             raise Broken("J an outcome of a job that nobody wants", run.result_id)
         if item.outcome is not None:
             raise Broken("J two outcomes of one job", item, status)
+        if status != "lost" and run.fence not in item.fences:
+            raise Broken("J the outcome of an execution from before its retry", item, run.fence)
+        if status == "failed" and item.begun < item.attempts:
+            raise Broken("J failed before all its attempts were made", item)
         item.outcome, item.ended_ms = status, self.clock.elapsed_ms
         item.ends += 1
         self.stage.seen["job ended"] += 1

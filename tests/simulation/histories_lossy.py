@@ -186,6 +186,15 @@ def order_flushed(world):
     world.flush_redis()
 
 
+def order_retrying_and_flushed(world):
+    """An order waits for another attempt, and Redis forgets it."""
+    world.create("a", every=3600, max_attempts=3)
+    world.order("a")
+    world.advance(1000)
+    world.work(0, ok=False)
+    world.flush_redis()
+
+
 def handed_over_and_killed(world):
     """A worker dies between the ledger and Redis when it hands over a run that may overlap."""
     due(world, overlap="allow")

@@ -215,7 +215,7 @@ class Invariants:
             seen["poison"] += outcome.run.reason == "poison"
             job = outcome.run.is_job and result == "yes" and not outcome.repeated
             if job and outcome.run.status not in OPEN:
-                self.world.ended(outcome.run, str(outcome.run.status))
+                self.world.ended(outcome.run)
         if self.world.losses or self.world.restores:
             return
         view = View(self.world)

@@ -14,7 +14,7 @@ from django_delayq.timing import from_ms, to_ms
 
 from .faults import Broken, step
 from .stage import TASK
-from .view import OPEN, read_shards
+from .view import OPEN, View, read_shards
 from .wire import deliver
 
 
@@ -257,29 +257,39 @@ class People:
             self.suspect = True
 
     @step
-    def recreate(self):
-        """Restore the database under running workers, and make a schedule that gets a key anew."""
+    def recreate(self, what="schedule"):
+        """Restore the database under running workers, and make a schedule or a job that gets a key anew."""
         self.backup.restore_tables()
         self.restores += 1
         self.lost_something()
         self.suspect = True
         self.advance_clock(20_000)
-        self.create("a")
+        if what == "job":
+            self.enqueue()
+        else:
+            self.create("a")
 
     @step
     def reshard(self, count=3):
         """Restart all workers and web processes with another number of shards of the first queue."""
         for stepped in self.workers:
             stepped.stop()
+        self.view, changed = View(self), count != self.config.shard_count("default")
         self.config = self.stage.config = replace(self.config, shards={**self.config.shards, "default": count})
         web.forget_broker()
         self.lay_out()
         for stepped in list(self.workers):
             self.killed(stepped)
-        while not self.workers[0].take_layout():
+        while True:
+            shards, now = self.view.shards.values(), self.clock.server_ms()
+            leases = [member for shard in shards for member in shard.lease if shard.due[member] > now]
+            if self.workers[0].take_layout():
+                break
             self.advance_clock(10_000)
             if self.clock.elapsed_ms > FOR_EVER_MS:
                 raise Broken("F32 the index is not built anew", self.config.shards)
+        if leases and changed:
+            raise Broken("F32 the index is taken away under leases", leases)
         self.lost_something()
         self.stage.seen["resharded"] += 1
 

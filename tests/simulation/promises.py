@@ -5,6 +5,7 @@ import json
 from .callers import Wanted
 from .faults import Broken
 from .stage import CALLBACK
+from .view import View
 
 
 class Promises:
@@ -18,9 +19,7 @@ class Promises:
     def after_step(self, view):
         """Rows, outcomes, keys and callbacks are what was promised, at any instant."""
         wanted = self.world.wanted
-        jobs = {run.job_id: run for run in view.runs.values() if run.token}
-        for key in jobs.keys() - wanted.keys():
-            self._note_callback(jobs[key])
+        jobs = self._jobs(view)
         for item in wanted.values():
             row = jobs.get(item.id)
             if row is None:
@@ -35,13 +34,20 @@ class Promises:
                 raise Broken("J an outcome of a job is kept for ever", item, row)
         self._callbacks_are_there()
 
+    def _jobs(self, view):
+        """Return the rows of jobs by the ids of their results; those that nobody has enqueued are callbacks."""
+        jobs = {run.job_id: run for run in view.runs.values() if run.token}
+        for key in jobs.keys() - self.world.wanted.keys():
+            self._note_callback(jobs[key])
+        return jobs
+
     def _note_callback(self, row):
-        """A job that nobody has enqueued is a callback."""
         call = json.loads(row.call) if isinstance(row.call, str) else row.call
         parent = call["args"][0] if row.task == CALLBACK and call["args"] else ""
         if parent not in self.world.wanted:
             raise Broken("J a job that nobody enqueued", row)
-        self.world.wanted[row.job_id] = Wanted(row.job_id, row.backend, row.queue, parent=parent)
+        job = Wanted(row.job_id, row.backend, row.queue, parent=parent, made_us=row.made_us)
+        self.world.wanted[job.id] = job
 
     def _callbacks_are_there(self):
         found = {}
@@ -53,16 +59,17 @@ class Promises:
                 raise Broken("J not one callback for each outcome", item, found.get(item.id, 0))
 
     def swept(self, view):
-        """After a sweep whatever is committed and waits is in Redis, however late it was committed."""
+        """After a sweep whatever is committed and has no outcome is in Redis, however late it was committed."""
         world = self.world
         if world.suspect or world.occupied or world.unseen:
             return
         for item in world.wanted.values():
             row = view.runs.get(item.pk)
-            if row is None or row.status != "queued" or row.job_id != item.id:
+            if row is None or row.final or row.job_id != item.id:
                 continue
             shard = view.shards[world.tag_of(item.member, item.queue)]
-            if shard.built and item.member not in shard.due:
+            other = item.member not in shard.lease and shard.gen.get(item.member) != item.made_us
+            if shard.built and (item.member not in shard.due or other):
                 raise Broken("J a job that waits is absent from Redis", item, row)
 
     # -- at a start
@@ -70,6 +77,8 @@ class Promises:
     def at_begin(self, stepped, held):
         """Check that this job may start now."""
         world, run = self.world, held.outcome.run
+        if run.result_id not in world.wanted:
+            self._jobs(View(world))
         item = world.wanted.get(run.result_id)
         if item is None:
             raise Broken("J a job that nobody wants was started", run.result_id)
@@ -84,9 +93,16 @@ class Promises:
             raise Broken("R2 started after its outcome was recorded", stepped.name, item)
         for other in world.workers:
             for running in other.slots.begun:
-                if running.member == held.member and not (running is held or other.lapsed(running) or lost):
+                since = other.claimed_since_loss(world.tag(running.shard), running.fence)
+                same = running.member == held.member and running is not held
+                if same and since and not (other.lapsed(running) or lost):
                     raise Broken("I3 two executions of one job", item, other.name, stepped.name)
+        if held.entry.generation not in (None, item.made_us):
+            raise Broken("J started in place of another row with its primary key", item, held.entry.generation)
+        if item.unique is not None and not (item.until_end or item.keyless):
+            raise Broken("J started before its unique key was free", item)
         item.begun += 1
+        item.fences.add(held.fence)
         world.stage.seen["job taken over"] += held.entry.lapsed
         most = item.attempts + world.config.max_reclaims + world.losses
         if item.begun > most:

@@ -14,6 +14,7 @@ OPEN = ("queued", "running", "retrying")
 RUN = (
     "id", "schedule_id", "origin", "apart", "due_at", "last_due_at", "status", "attempt", "fence", "reason",
     "started_at", "claimed_at", "worker", "token", "task", "queue", "backend", "call", "unique_key", "expires_at",
+    "created_at",
 )  # fmt: skip
 SCHEDULE = ("id", "generation", "synced_generation", "enabled", "queue", "effective_from", "created_at")
 #: The sets that have members: of what waits, by its score, and of what has its turn.
@@ -21,14 +22,17 @@ SCORED = ("due", "ready", "jobs", "jobs-ready")
 STATE = ("schedule_id", "last_due_at", "next_due_at", "run_count")
 
 
-@lru_cache(maxsize=4096)
 def _ms(value):
-    """Return an instant as a column holds it (text on SQLite) in ms."""
-    if value is None:
-        return None
+    """Return an instant as a column holds it in ms."""
+    return None if value is None else -(-_us(value) // 1000)
+
+
+@lru_cache(maxsize=4096)
+def _us(value):
+    """Return an instant as a column holds it (text on SQLite) in µs."""
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return -(-int(moment.timestamp() * 1_000_000) // 1000)
+    return round(moment.timestamp() * 1_000_000)
 
 
 def _select(model, columns):
@@ -45,13 +49,14 @@ class RunRow:
         self.raw = raw
         (self.pk, self.schedule, self.origin, apart, due, last, self.status, self.attempt, self.fence, self.reason,
          started, claimed, self.worker, self.token, self.task, self.queue, self.backend, self.call, self.unique_key,
-         expires) = raw  # fmt: skip
+         expires, created) = raw  # fmt: skip
         self.apart = bool(apart)
         self.due = _ms(due)
         self.until = self.due if last is None else _ms(last)
         self.final = self.status not in OPEN
         self.counted = self.final and self.status != "skipped" and started is not None and claimed is not None
         self.expires_at = _ms(expires)
+        self.made_us = _us(created)
         self.job_id = f"{self.pk}-{self.token}" if self.token else ""
         self.key = (None, self.origin, self.token) if self.token else (self.schedule, self.origin, self.due)
 
