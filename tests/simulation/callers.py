@@ -53,8 +53,8 @@ class Wanted:
     ended_ms: int = 0
     #: How many outcomes workers have recorded, of all its retries.
     ends: int = 0
-    #: The µs at which its row was made, and the leases under which it was begun since it was retried.
-    made_us: int = 0
+    #: What Redis is to call its row; the leases under which it was begun since it was retried.
+    generation: int = 0
     fences: set[str] = field(default_factory=set)
 
     @property
@@ -228,7 +228,7 @@ class Callers:
         if said["unique"] is None or not holders:
             if not fresh or key in self.wanted:
                 raise Broken("J one job stands for another one", key, said)
-            self.wanted[key] = Wanted(key, row.backend, row.queue, made_us=micros(row.created_at), **said)
+            self.wanted[key] = Wanted(key, row.backend, row.queue, generation=micros(row.created_at), **said)
         elif fresh or [item.id for item in holders] != [key]:
             raise Broken("J two jobs have one unique key", key, holders)
 
@@ -262,6 +262,7 @@ class Callers:
         self.invariants.final.pop(item.pk, None)
         item.outcome, item.cancelled, item.keyless, item.begun, item.after_ms = None, False, False, 0, 0
         item.fences.clear()
+        item.generation += 1
         self.invariants.forget(self.key_of(job))
         self.stage.seen["job retried"] += 1
 

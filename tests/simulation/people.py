@@ -206,7 +206,6 @@ class People:
             if request.name == "epoch":  # brings an epoch back, under which fences were given in this ms
                 self.advance_clock(1)
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
-            self.unseen = self.unseen or (request.name == "remove" and request.forces)  # of a job that was retried since
             self.strays = self.strays or (request.name == "upsert" and not request.by_member)
             deliver(self, request, late=True)
             self.stage.seen["late"] += 1

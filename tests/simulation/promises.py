@@ -46,7 +46,7 @@ class Promises:
         parent = call["args"][0] if row.task == CALLBACK and call["args"] else ""
         if parent not in self.world.wanted:
             raise Broken("J a job that nobody enqueued", row)
-        job = Wanted(row.job_id, row.backend, row.queue, parent=parent, made_us=row.made_us)
+        job = Wanted(row.job_id, row.backend, row.queue, parent=parent, generation=row.generation)
         self.world.wanted[job.id] = job
 
     def _callbacks_are_there(self):
@@ -68,7 +68,7 @@ class Promises:
             if row is None or row.final or row.job_id != item.id:
                 continue
             shard = view.shards[world.tag_of(item.member, item.queue)]
-            other = item.member not in shard.lease and shard.gen.get(item.member) != item.made_us
+            other = item.member not in shard.lease and shard.gen.get(item.member) != item.generation
             if shard.built and (item.member not in shard.due or other):
                 raise Broken("J a job that waits is absent from Redis", item, row)
 
@@ -97,7 +97,7 @@ class Promises:
                 same = running.member == held.member and running is not held
                 if same and since and not (other.lapsed(running) or lost):
                     raise Broken("I3 two executions of one job", item, other.name, stepped.name)
-        if held.entry.generation not in (None, item.made_us):
+        if held.entry.generation not in (None, item.generation):
             raise Broken("J started in place of another row with its primary key", item, held.entry.generation)
         if item.unique is not None and not (item.until_end or item.keyless):
             raise Broken("J started before its unique key was free", item)

@@ -14,7 +14,7 @@ OPEN = ("queued", "running", "retrying")
 RUN = (
     "id", "schedule_id", "origin", "apart", "due_at", "last_due_at", "status", "attempt", "fence", "reason",
     "started_at", "claimed_at", "worker", "token", "task", "queue", "backend", "call", "unique_key", "expires_at",
-    "created_at",
+    "created_at", "generation",
 )  # fmt: skip
 SCHEDULE = ("id", "generation", "synced_generation", "enabled", "queue", "effective_from", "created_at")
 #: The sets that have members: of what waits, by its score, and of what has its turn.
@@ -49,14 +49,14 @@ class RunRow:
         self.raw = raw
         (self.pk, self.schedule, self.origin, apart, due, last, self.status, self.attempt, self.fence, self.reason,
          started, claimed, self.worker, self.token, self.task, self.queue, self.backend, self.call, self.unique_key,
-         expires, created) = raw  # fmt: skip
+         expires, created, generation) = raw  # fmt: skip
         self.apart = bool(apart)
         self.due = _ms(due)
         self.until = self.due if last is None else _ms(last)
         self.final = self.status not in OPEN
         self.counted = self.final and self.status != "skipped" and started is not None and claimed is not None
         self.expires_at = _ms(expires)
-        self.made_us = _us(created)
+        self.generation = _us(created) + generation
         self.job_id = f"{self.pk}-{self.token}" if self.token else ""
         self.key = (None, self.origin, self.token) if self.token else (self.schedule, self.origin, self.due)
 
