@@ -159,8 +159,8 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: No job has this id.
             BrokerUnavailable: Redis does not answer.
         """
-        from . import store
         from ..models import Cancellation
+        from . import store
 
         job = self._find(result_id)
         try:

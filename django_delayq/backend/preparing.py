@@ -108,9 +108,7 @@ class Preparer:
             options["unique_key"] = unique_key
             if getattr(task, "unique_until", None) == "end":
                 options["unique_until"] = "end"
-        fresh = Prepared(
-            with_instant, path, str(task.queue_name), int(task.priority), run_after, unique_key, options
-        )
+        fresh = Prepared(with_instant, path, str(task.queue_name), int(task.priority), run_after, unique_key, options)
         if run_after is None:  # else it may count from now
             if len(self._known) >= self.MOST:
                 self._known.clear()

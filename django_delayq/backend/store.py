@@ -145,7 +145,9 @@ def retry(job: Run) -> bool:
         except IntegrityError:
             other = ledger.taken_by((job.options or {}).get("unique_key", ""))
             name = "another job" if other is None else f"the job {other.result_id}"
-            raise KeyTaken(f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end.") from None
+            raise KeyTaken(
+                f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
+            ) from None
         job.status, job.due_at, job.generation = Status.QUEUED, now, job.generation + 1
         mirror.put_after_commit([job], using=using)
     return True

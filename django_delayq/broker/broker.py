@@ -45,9 +45,7 @@ class Broker(Prefix):
     def _keys(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.config.prefix, shard)
 
-    def _run(
-        self, name: str, shard: Shard, args: list[Any], *, worker: str = ""
-    ) -> Any:
+    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
         names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
         return self.scripts.run(name, Call(names, args))
 

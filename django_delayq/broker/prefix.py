@@ -198,6 +198,7 @@ class Prefix:
     def note_missed_mark(self, value: str) -> None:
         """Write it in place of what was noted last."""
         self.ask("set", self._key("missed"), value)
+
     def last_pruning(self) -> str | None:
         """Return the note of the last pass of pruning."""
         return self._get("pruned")

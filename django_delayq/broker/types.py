@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 #: How definitions are mirrored: see upsert.lua.
 Mode = Literal["", "reset", "new", "move"]
 
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A claimed member. `point_ms` and `generation` are None where Redis has lost them or holds garbage."""

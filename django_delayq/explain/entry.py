@@ -60,9 +60,7 @@ class Entry:
         elif self.view.generation != generation:
             text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
         elif not self.view.score_ms:
-            text = _(
-                "In Redis %(point)s waits for its turn: in queue %(queue)s more is due than workers take at once."
-            )
+            text = _("In Redis %(point)s waits for its turn: in queue %(queue)s more is due than workers take at once.")
         elif score <= now and waits:
             text = _("In Redis %(point)s has been due since %(score)s.")
         elif score <= now:

@@ -105,7 +105,9 @@ def new_result(
         status=status,
         enqueued_at=local(row.created_at),
         started_at=local(min(started)) if started else None,
-        finished_at=local(row.finished_at) if status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED) else None,
+        finished_at=local(row.finished_at)
+        if status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
+        else None,
         last_attempted_at=local(max(started)) if started else None,
         args=call.get("args", []),
         kwargs=call.get("kwargs", {}),

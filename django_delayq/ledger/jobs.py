@@ -157,4 +157,3 @@ def find_expired(limit: int) -> list[int]:
     """Return the keys of up to so many rows whose time is over."""
     rows = Run._base_manager.using(database()).filter(expires_at__isnull=False, expires_at__lt=utcnow())
     return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])
-

@@ -17,8 +17,8 @@ from .read import note_parked
 from .rebuild import rebuild, unbuilt
 from .runs import forget_run, move_run, put_runs
 from .sweep import Report, delta_sweep, full_sweep
-from .switch import LIVE_SECONDS, take_layout
 from .swept import FULL_SECONDS, adopt, sweep_if_due, sweep_now
+from .switch import LIVE_SECONDS, take_layout
 from .write import sync
 
 __all__ = [
@@ -28,4 +28,3 @@ __all__ = [
     "put_missed", "put_now", "put_runs", "read_entries", "rebuild",
     "standing_shards", "sweep_after_commit", "sweep_if_due", "sweep_now", "sync", "take_layout", "unbuilt",
 ]  # fmt: skip
-

@@ -44,9 +44,7 @@ def sweep_after_commit(count: int, *, using: str) -> None:
         _after_commit("A deletion", remove_tombstones, using)
 
 
-def put_after_commit(
-    runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None
-) -> None:
+def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
     """Put orders and jobs into Redis once the current transaction is committed, then call `then`. Never raises for Redis.
 
     All that one transaction, or savepoint, puts goes in one script for each shard.
@@ -91,7 +89,11 @@ def _hook_of(connection: Any) -> _Put | None:
         return None
     at, savepoints, hook = getattr(connection, "_delayq_put", (-1, None, None))
     hooks = connection.run_on_commit
-    stands = 0 <= at < len(hooks) and getattr(hooks[at][1], "__self__", None) is hook and savepoints == frozenset(connection.savepoint_ids)
+    stands = (
+        0 <= at < len(hooks)
+        and getattr(hooks[at][1], "__self__", None) is hook
+        and savepoints == frozenset(connection.savepoint_ids)
+    )
     return hook if stands else None
 
 

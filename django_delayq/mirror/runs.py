@@ -5,8 +5,8 @@ from datetime import datetime
 
 from .. import chain, ledger
 from ..broker import Broker, Definition, EntryView, Index, Shard
-from ..grouping import grouped
 from ..broker.types import Mode
+from ..grouping import grouped
 from ..models import Origin
 from ..rows import AnyRun
 from ..timing import to_ms

@@ -9,6 +9,7 @@ from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted
 
+
 def sync(broker: Index, pks: Iterable[int]) -> list[int]:
     """Mirror these schedules as the database has them now. Deleted ones are left to their tombstones.
 

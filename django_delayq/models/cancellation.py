@@ -44,4 +44,3 @@ class Cancellation(PrimaryModel):
 
     def __str__(self) -> str:
         return f"run {self.run}"
-

@@ -14,9 +14,7 @@ class Output(PrimaryModel):
     sweep deletes.
     """
 
-    run = models.ForeignKey(
-        Run, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"
-    )
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs")
     #: Its number among the attempts as people are shown them: see `history.py`.
     attempt = models.PositiveIntegerField(_("attempt"))
     text = models.TextField(_("output"))

@@ -145,9 +145,13 @@ class Run(PrimaryModel):
             ),
             models.Index(fields=("status", "id"), name="delayq_run_status", condition=~models.Q(status="succeeded")),
             models.Index(
-                fields=("origin", "id"), name="delayq_run_ordered", condition=models.Q(origin__in=("manual", "backfill"))
+                fields=("origin", "id"),
+                name="delayq_run_ordered",
+                condition=models.Q(origin__in=("manual", "backfill")),
             ),
-            models.Index(fields=("expires_at",), name="delayq_run_expires", condition=models.Q(expires_at__isnull=False)),
+            models.Index(
+                fields=("expires_at",), name="delayq_run_expires", condition=models.Q(expires_at__isnull=False)
+            ),
         )
 
     def __str__(self) -> str:

@@ -180,4 +180,3 @@ def _schedule(row: Schedule) -> str:
 def _job(result: AnyResult) -> str:
     text = f"{result.task.module_path}{_call(result.args, result.kwargs)}, {result.status.lower()}"
     return text if result.task.run_after is None else f"{text}, for {result.task.run_after}"
-

@@ -28,8 +28,8 @@ from ..worker.timers import Timers
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
-from .lasting import lasting
 from .index import MemoryIndex
+from .lasting import lasting
 
 #: No lease of a bench ends: seconds, by the monotonic clock.
 FOREVER = 1e12

@@ -4,8 +4,8 @@ import signal
 from collections import Counter
 
 import pytest
-
 from django_delayq.backend.sending import shared
+
 from django_delayq.compat import TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable, JobLost
 from tests.acceptance.processes import first_look, stop, wait_for_workers

@@ -14,7 +14,18 @@ from django_delayq import bulk_actions, declared, failures
 from django_delayq.admin import audit
 from django_delayq.fields import utcnow
 from django_delayq.models import BulkAction, Cancellation, Control, Definition, Dismissal, Run, Schedule, kept
-from tests.integration.admin_pages import HOSTILE, LIST, RUNS, change_url, client_for, fields, make, make_job, text_of, texts
+from tests.integration.admin_pages import (
+    HOSTILE,
+    LIST,
+    RUNS,
+    change_url,
+    client_for,
+    fields,
+    make,
+    make_job,
+    text_of,
+    texts,
+)
 from tests.integration.test_admin_failures import PAGE as FAILURES
 from tests.integration.test_admin_failures import chosen, fail, links, rows_of
 

@@ -438,7 +438,11 @@ def test_jobs_are_groups_of_the_same_list_which_are_retried_or_deleted(boss, bui
     make_job(error="Traceback\nOther: x", status="lost")
     page = boss.get(PAGE)
     groups = {(row["text"], row["of_jobs"]): row["count"] for row in rows_of(page)}
-    assert groups == {("RuntimeError: no user #", True): 3, ("Other: x", True): 1, ("RuntimeError: no user #", False): 1}
+    assert groups == {
+        ("RuntimeError: no user #", True): 3,
+        ("Other: x", True): 1,
+        ("RuntimeError: no user #", False): 1,
+    }
     number = next(at for at, row in enumerate(rows_of(page)) if row["count"] == 3)
     assert rows_of(page)[number]["schedules"] == [] and not rows_of(page)[number]["list"]
     acts = {str(label): address for address, label in rows_of(page)[number]["acts"]}

@@ -196,7 +196,10 @@ def test_nobody_can_write_the_ledger(viewer):
     boss.force_login(User.objects.create_superuser("boss"))
     assert boss.get(f"{LIST}add/").status_code == 403
     assert boss.post(f"{LIST}{run.pk}/change/", {"status": "failed"}).status_code == 403
-    for refused in (boss.get(f"{LIST}{run.pk}/delete/", follow=True), boss.post(f"{LIST}{run.pk}/delete/", follow=True)):
+    for refused in (
+        boss.get(f"{LIST}{run.pk}/delete/", follow=True),
+        boss.post(f"{LIST}{run.pk}/delete/", follow=True),
+    ):
         assert texts(refused) == ["1 run stays as it is: as it stands now, this cannot be done to it."]
     stranger = Client()
     stranger.force_login(User.objects.create_user("stranger", is_staff=True))

@@ -10,7 +10,17 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Control, Run, Schedule, ScheduleState
 from django_delayq.status import find_remarks
 from django_delayq.status.snapshot import RedisView
-from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make, make_job, text_of, texts
+from tests.integration.admin_pages import (
+    LIST,
+    change_url,
+    client_for,
+    fields,
+    kill_redis,
+    make,
+    make_job,
+    text_of,
+    texts,
+)
 from tests.integration.probing import ask, build, text, well
 from tests.support import DAILY_CRON, make_due, run_burst
 

@@ -63,7 +63,9 @@ def test_points_and_jobs_share_a_claim_by_halves(index):
 
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_point_that_is_due_does_not_wait_behind_a_thousand_due_jobs(shard, limit):
-    shard.seed(**{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(1000)} for part in ("due", "point", "gen")})
+    shard.seed(
+        **{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(1000)} for part in ("due", "point", "gen")}
+    )
     shard.member("s1", due=-5)
     assert "s1" in names_of(shard.claim(request=1, limit=limit)) + names_of(shard.claim(request=2, limit=limit))
 
@@ -108,7 +110,9 @@ def test_what_comes_while_others_wait_for_their_turn_gets_its_own(shard):
 
 
 def test_an_urgent_job_does_not_wait_behind_what_was_never_claimed(shard):
-    shard.seed(**{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(2000)} for part in ("due", "point", "gen")})
+    shard.seed(
+        **{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(2000)} for part in ("due", "point", "gen")}
+    )
     shard.broker.upsert(PLACE, [Definition("j5000", 7, shard.now, 0, priority=9)], mode="new")
     assert names_of(shard.claim(limit=1)) == ["j5000"]
 

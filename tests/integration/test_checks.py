@@ -13,7 +13,6 @@ from django.test import override_settings
 from django_delayq import checks as own
 from tests.acceptance.support import ROOT
 from tests.faults.harness.servers import Server, pointing_at
-from tests.jobs.support import LOGGER
 
 BACKEND = "django_redis.cache.RedisCache"
 CORE = "django.core.cache.backends.redis.RedisCache"

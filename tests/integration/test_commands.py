@@ -183,7 +183,10 @@ def test_an_exit_status_fails_with_the_last_lines_of_stderr(broker):
     schedule("tell", broker=broker, kwargs={"fail": "no luck"})
     run_burst()
     run = Run.objects.get()
-    assert (run.status, run.reason) == ("failed", "django_delayq.exceptions.CommandFailed: tell: exit status 1: CommandError: no luck")
+    assert (run.status, run.reason) == (
+        "failed",
+        "django_delayq.exceptions.CommandFailed: tell: exit status 1: CommandError: no luck",
+    )
     assert "to stderr\nCommandError: no luck" in run.error
 
 

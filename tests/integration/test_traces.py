@@ -146,7 +146,7 @@ def test_the_row_of_a_job_carries_the_span_of_its_enqueueing_and_nothing_else():
     with within():
         tasks.add.enqueue(7)
     (sent,) = spans(SpanKind.PRODUCER)
-    (name, parent), = Run.objects.get().options.pop("trace").items()
+    ((name, parent),) = Run.objects.get().options.pop("trace").items()
     assert (name, parent[:-2]) == ("traceparent", f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}-")
     assert list(Run.objects.get().options) == ["trace"]
     assert Run.objects.get().call == {"args": [7], "kwargs": {}}

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django_delayq.backend.operating import revive
 
 from django_delayq import ledger, mirror
-from django_delayq.backend.operating import revive
 from django_delayq.broker import JobBroker
 from django_delayq.compat import InvalidTask, task_backends, task_finished
 from django_delayq.exceptions import InvalidArguments, UnknownTask

@@ -234,7 +234,9 @@ def gaps(broker):
 def missed_seconds_pass(broker):
     """Let the gaps have been seen two seconds earlier."""
     seen, found = json.loads(broker.missed_mark())
-    broker.note_missed_mark(json.dumps([seen, [[first, last, since - 2, before] for first, last, since, before in found]]))
+    broker.note_missed_mark(
+        json.dumps([seen, [[first, last, since - 2, before] for first, last, since, before in found]])
+    )
 
 
 def look_until_no_gap_is_left(broker):

@@ -12,7 +12,10 @@ from django_delayq.jobs import Options, Retries
 from tests.jobs.support import BACKEND, tasks_setting
 
 WRONG = [
-    ({"retries": 3}, "has an unknown option 'retries'. Known: backoff, failure_ttl, max_attempts, result_ttl, tasks, timeout."),
+    (
+        {"retries": 3},
+        "has an unknown option 'retries'. Known: backoff, failure_ttl, max_attempts, result_ttl, tasks, timeout.",
+    ),
     ({"max_attempt": 3}, "unknown option 'max_attempt'. Did you mean 'max_attempts'?"),
     ({5: 3}, "unknown option 5."),
     ({"max_attempts": 0}, "'max_attempts' must be a whole number from 1 to 1,000, not 0."),

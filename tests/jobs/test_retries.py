@@ -15,7 +15,17 @@ from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
 from tests.jobs import tasks
-from tests.jobs.support import DECORATOR_OPTIONS, SUCCESSFUL, Standing, retried, rows, run, run_burst, tasks_setting, told
+from tests.jobs.support import (
+    DECORATOR_OPTIONS,
+    SUCCESSFUL,
+    Standing,
+    retried,
+    rows,
+    run,
+    run_burst,
+    tasks_setting,
+    told,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

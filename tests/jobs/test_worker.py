@@ -4,13 +4,13 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 
 import pytest
+from django_delayq.jobs.record import encode
 
 from django_delayq import registry
 from django_delayq.broker import JobBroker
 from django_delayq.compat import TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable, JobLost
 from django_delayq.jobs import Call
-from django_delayq.jobs.record import encode
 from django_delayq.models import Job, Run, Schedule
 from django_delayq.worker import Worker, WorkerOptions, dispatch
 from tests.acceptance.support import wait_until

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 import redis
 from django.core.management import call_command
+from django_delayq.broker.job_pages import After, JobPages
 
 from django_delayq import orders
 from django_delayq.broker import (
@@ -18,7 +19,6 @@ from django_delayq.broker import (
     Settlement,
     keys,
 )
-from django_delayq.broker.job_pages import After, JobPages
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
 from django_delayq.models import Run, Schedule

@@ -9,18 +9,18 @@ from typing import NamedTuple
 import pytest
 from django.conf import settings
 from django.test import override_settings
+from django_delayq.backend.sending import shared
+from django_delayq.jobs.signing import sign
 from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from django_delayq import mirror, orders
 from django_delayq.backend import operating
-from django_delayq.backend.sending import shared
 from django_delayq.broker import Broker, Shard, keys
 from django_delayq.broker.web import forget_broker
 from django_delayq.compat import TaskResultDoesNotExist
 from django_delayq.jobs import bare, parse_id, result_id
-from django_delayq.jobs.signing import sign
 from django_delayq.models import Job, Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule
