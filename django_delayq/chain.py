@@ -32,9 +32,9 @@ def member_of_run(run: AnyRun) -> str:
 def generation_of_run(run: AnyRun) -> int:
     """Return what tells a row from another one with its primary key, as a restored database may have: when it was made.
 
-    In µs since the epoch.
+    In µs since the epoch; one more for each time that a job was retried.
     """
-    return micros(run.created_at)
+    return micros(run.created_at) + (run.generation if run.token else 0)
 
 
 def parse_member(member: str) -> tuple[str, int] | None:

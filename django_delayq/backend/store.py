@@ -148,6 +148,6 @@ def retry(job: Run) -> bool:
             raise KeyTaken(
                 f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
             ) from None
-        job.status, job.due_at = Status.QUEUED, now
+        job.status, job.due_at, job.generation = Status.QUEUED, now, job.generation + 1
         mirror.put_after_commit([job], using=using)
     return True

@@ -22,8 +22,8 @@ JOURNAL_GRACE_MS = 60_000
 SCORED = ("due", "ready", "jobs", "jobs-ready")
 #: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
 EXACT = 2**53 - 1
-#: The parts with the holders of leases, and those with the ends of these leases: of points, of jobs.
-LEASES = (("lease", "due"), ("held", "jobs"))
+#: Of these, those that have the ends of leases: what is leased waits for no turn.
+LEASED = ("due", "jobs")
 
 
 class Broker(Prefix):
@@ -147,13 +147,12 @@ class Broker(Prefix):
     def count_leases(self, shards: Sequence[Shard]) -> int:
         """Count the leases that have not ended, whether their holders live or not."""
         now_ms = self.now_ms()
-        places = [(names[held], names[due]) for names in map(self._keys, shards) for held, due in LEASES]
-        holders = self.ask_all([methodcaller("hgetall", held) for held, _ in places])
-        leased = [
-            (due, [member for member, holder in found.items() if b" " in holder])  # else it was handed back
-            for (_, due), found in zip(places, holders, strict=True)
-        ]
-        scores = self.ask_all([methodcaller("zmscore", due, members) for due, members in leased if members])
+        parts, ends = [self._keys(shard) for shard in shards], []
+        holders = self.ask_all([methodcaller("hgetall", names["lease"]) for names in parts])
+        for names, found in zip(parts, holders, strict=True):
+            members = [member for member, holder in found.items() if b" " in holder]  # else it was handed back
+            ends += [methodcaller("zmscore", names[part], members) for part in LEASED if members]
+        scores = self.ask_all(ends)
         return sum(score is not None and score > now_ms for page in scores for score in page)
 
     # -- before anything else

@@ -136,7 +136,7 @@ def retry_job(job: Run, now: datetime) -> bool:
             rows.update(
                 status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
                 reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
-                fence=new_tokens(1)[0],
+                fence=new_tokens(1)[0], generation=job.generation + 1,
             )
         )  # fmt: skip
 

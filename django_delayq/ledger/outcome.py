@@ -17,9 +17,10 @@ class Won(Enum):
     GONE = "gone"  # the schedule was deleted or made anew: nothing to record, drop the member
 
 
-#: What tells one state of a row from another: the columns, and their values.
-VERSION = ("status", "attempt", "fence", "worker")
-Version = tuple[str, int, str, str]
+#: What tells one state of a row from another, and a row from that which a restored database gave its key: the columns,
+#: and their values.
+VERSION = ("status", "attempt", "fence", "worker", "created_at")
+Version = tuple[str, int, str, str, datetime]
 
 
 @dataclass(slots=True)
@@ -63,4 +64,4 @@ class Outcome:
 
 def version_of(run: RunRow) -> Version:
     """Return what identifies this state of a row."""
-    return run.status, run.attempt, run.fence, run.worker
+    return run.status, run.attempt, run.fence, run.worker, run.created_at

@@ -71,5 +71,6 @@ def prune_expired(limit: int) -> int:
     using, pks = database(), set(find_expired(limit))
     if pks:
         with writing(using):
-            delete_with_outputs(pks - leave_locked(Run, pks, using), using)
+            free = pks - leave_locked(Run, pks, using)
+            delete_with_outputs(free.intersection(find_expired(limit)), using)  # it may have been retried meanwhile
     return len(pks)

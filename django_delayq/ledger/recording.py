@@ -206,7 +206,7 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
     using = database()
     changes = []
     for run, values in zip((outcome.run for outcome in outcomes), before, strict=True):
-        running = Status.RUNNING, run.attempt, run.fence, run.worker
+        running = Status.RUNNING, run.attempt, run.fence, run.worker, run.created_at
         after = tuple(values.get(name, getattr(run, name)) for name in VERSION)
         changes.append(Change(run.pk, running, after, tuple(values.values())))
     with writing(using):

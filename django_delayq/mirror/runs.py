@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .. import chain, ledger
-from ..broker import EXACT, Broker, Definition, EntryView, Index, Shard
+from ..broker import Broker, Definition, EntryView, Index, Shard
 from ..broker.types import Mode
 from ..grouping import grouped
 from ..models import Origin
@@ -60,8 +60,8 @@ def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
 
 
 def forget_run(broker: Index, run: AnyRun) -> None:
-    """Take a row out of Redis that is to start no more."""
-    broker.remove(shard_of(broker, run), [(chain.member_of_run(run), EXACT, "")], gone=True)
+    """Take a row out of Redis that is to start no more; one that was retried since stays."""
+    broker.remove(shard_of(broker, run), [(chain.member_of_run(run), chain.generation_of_run(run), "")], gone=True)
 
 
 def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:

@@ -159,6 +159,7 @@ class MemoryIndex(Broker):
         standing = self.members.get(key)
         if standing is None or (standing.generation != item.generation and not standing.holder):
             return self._write(key, item)
+        standing.generation = max(standing.generation, item.generation)
         return "LEASED" if standing.holder else "SAME"
 
     def _move(self, key: Key, item: Definition) -> str:

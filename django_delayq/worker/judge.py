@@ -155,9 +155,11 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     run.claimed_at, run.fence = run.claimed_at or held.claimed_at, held.fence
     begun = held.entry.lapsed or run.status != Status.QUEUED
     # A key that is held until the start is given up before the start: see `ledger/jobs.py`, Note [Unique keys].
-    first = begun or (run.unique_key is not None and not holds_until_end(run))
+    keyed = run.unique_key is not None and not holds_until_end(run)
     _prepare(held, task)
-    (verdicts.suspects if first else verdicts.start).append(held)
+    if held.entry.lapsed and run.status == Status.QUEUED and not keyed:  # its first execution has no row
+        held.take_overs += 1
+    (verdicts.suspects if begun or keyed else verdicts.start).append(held)
 
 
 def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:

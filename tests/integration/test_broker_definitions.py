@@ -126,6 +126,7 @@ ROWS = [
     ("leased", LEASED, "new", "LEASED", LEASED),
     ("another row", {**LATER, "gen": "5"}, "new", "NEW", {"due": 51_000, "point": 50_000, "gen": "7"}),
     ("another row, leased", {**LEASED, "gen": "9"}, "new", "LEASED", {**LEASED, "gen": "9"}),
+    ("retried under a lease", {**LEASED, "gen": "6"}, "new", "LEASED", LEASED),
     ("unknown", {}, "move", "GONE", {}),
     ("there", LATER, "move", "MOVED", {"due": 51_000, "point": 50_000, "gen": "7"}),
     ("due", OVERDUE, "move", "MOVED", {"due": 51_000, "point": 50_000, "gen": "7"}),

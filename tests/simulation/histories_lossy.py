@@ -175,7 +175,7 @@ def order_while_it_runs(world):
     for place in range(3):
         world.claim(0, place)
     world.begin(0)
-    world.late(script="enqueue")
+    world.late(script="upsert")
 
 
 def order_flushed(world):
@@ -186,11 +186,20 @@ def order_flushed(world):
     world.flush_redis()
 
 
+def order_retrying_and_flushed(world):
+    """An order waits for another attempt, and Redis forgets it."""
+    world.create("a", every=3600, max_attempts=3)
+    world.order("a")
+    world.advance(1000)
+    world.work(0, ok=False)
+    world.flush_redis()
+
+
 def handed_over_and_killed(world):
     """A worker dies between the ledger and Redis when it hands over a run that may overlap."""
     due(world, overlap="allow")
     world.claim(0)
-    world.flush(0, fault=Fault("send:enqueue", "kill"))
+    world.flush(0, fault=Fault("send:upsert", "kill"))
 
 
 def recorded_and_rolled_back(world):

@@ -5,7 +5,8 @@
 --          where mode is
 --          ''      a schedule as it was saved; what is due stays as it is
 --          'reset' so too; the ledger shows that what stands there is wrong
---          'new'   a row: added, unless it is there with this generation; another one is another row, of a restored database
+--          'new'   a row: added, unless it is there with this generation; another one is another row, of a restored database,
+--                  or it was retried: then what its holder settles counts no more
 --          'move'  a row that is there and not leased comes due at wake_ms, at this point
 -- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME,
 --          OLD (a newer one is known), LEASED or DUE (only the generation was stored;
@@ -33,8 +34,9 @@ for i, member in ipairs(members) do
     result, newer = score and (leased and 'LEASED' or 'MOVED') or 'GONE', false
     if result == 'MOVED' then to = wake end
   elseif mode == 'new' then
-    newer = not (score and stored and known == generation) and not (leased and score)
-    result, to = newer and 'NEW' or leased and 'LEASED' or 'SAME', newer and wake
+    local held = leased and score
+    newer = not (score and stored and known == generation) and (not held or generation > (known or 0))
+    result, to = held and 'LEASED' or newer and 'NEW' or 'SAME', newer and not held and wake
   elseif not newer and generation < known then
     result = 'OLD'
   elseif leased and score and not stored then

@@ -17,44 +17,44 @@ def mutant(name, rule, where, old, new, history, broken, **names):
 RULES = (
     # R1, R2
     mutant(
-        "nodisabled", "R1 a schedule that is switched off starts nothing", "kinds.judge:_judge_schedule",
+        "nodisabled", "R1 a schedule that is switched off starts nothing", "worker.judge:_judge_schedule",
         "if not schedule.enabled:", "if False:",
         h.disabled_when_due, "I8 started although it was disabled",
     ),
     mutant(
-        "noqueue", "R1 a schedule that was moved runs in its new place only", "kinds.judge:_judge_schedule",
+        "noqueue", "R1 a schedule that was moved runs in its new place only", "worker.judge:_judge_schedule",
         "if schedule.queue != held.shard.queue:", "if False:",
         hl.moved_and_an_old_edit_arrives, "I3 two valid leases",
     ),
     mutant(
         "r2flag", "R2 asks of every point whether it is decided, not only after a lapsed lease",
-        "kinds.judge:_judge_schedule",
+        "worker.judge:_judge_schedule",
         "or _not_owed(", "or held.entry.lapsed and _not_owed(",
         hl.recorded_and_rolled_back, "R2 started after its outcome",
     ),
     mutant(
-        "nocreated", "R2 no point from before the schedule", "kinds.judge:_not_owed",
+        "nocreated", "R2 no point from before the schedule", "worker.judge:_not_owed",
         "point <= schedule.created_at or ", "",
         hl.restored_and_made_anew, "I8 ",
     ),
     mutant(
-        "noR9", "R2 a point ahead of a missing one waits", "kinds.judge:_not_owed",
+        "noR9", "R2 a point ahead of a missing one waits", "worker.judge:_not_owed",
         "return point != first", "return row is not None and point != first or first is None",
         hl.restored_and_ahead, "I1 a due point without a row",
     ),
     # R2b, R6
     mutant(
-        "nosuspect", "R2b a lapsed lease makes a suspect", "kinds.judge:_judge_new",
+        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_judge_new",
         "if again:", "if False:",
         h.overtaken_in_the_task, "I4 a stale holder recorded",
     ),
     mutant(
-        "readlapsed", "R2b what was read after the lease closes nothing", "kinds.judge:judge",
+        "readlapsed", "R2b what was read after the lease closes nothing", "worker.judge:judge",
         "if held.lapsed():", "if False:",
         h.stopped_before_judging_a_paused_one, "I4 a stale holder recorded",
     ),
     mutant(
-        "notakeover", "R2b a running row is written before a suspect runs", "kinds.starting:write_running",
+        "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:write_running",
         "won = ledger.start([*(outcome for _, outcome in starting), *skipped])",
         "won = [Won.YES for _ in (*starting, *skipped)]",
         h.overtaken_in_the_task, "I",
@@ -70,7 +70,7 @@ RULES = (
         hl.dies_beside_others, "R6 a suspect does not run alone",
     ),
     mutant(
-        "nopoison", "R6 what kills its workers ends", "kinds.points:Points.begin",
+        "nopoison", "R6 what kills its workers ends", "worker.trip:Trip.begin",
         "held.take_overs > self.broker.config.max_reclaims", "False",
         hl.dies_again_and_again, "I7 ",
     ),
@@ -81,7 +81,7 @@ RULES = (
     ),
     # R3, R4, the ledger
     mutant(
-        "settlefirst", "R3 the ledger first", "kinds.points:Points.record",
+        "settlefirst", "R3 the ledger first", "worker.trip:Trip.record",
         'failpoints.reach("before_ledger")',
         "for held in batch:\n"
         "        outcome = held.outcome\n"
@@ -90,7 +90,7 @@ RULES = (
         h.recorded_in_time, "R3 settled beyond",
     ),
     mutant(
-        "loser", "R3 who loses the compare-and-set does not touch Redis", "kinds.points:Points._after",
+        "loser", "R3 who loses the compare-and-set does not touch Redis", "worker.trip:Trip._after",
         "self._lost(held, verdicts)", "verdicts.settle.append(held.go_to(outcome.next_point, schedule))",
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
@@ -127,19 +127,19 @@ RULES = (
         hl.restored_under_a_run, "I8 a row of another incarnation",
     ),
     mutant(
-        "fromclock", "R4 the next point comes from the claimed one", "kinds.points:Points._after",
+        "fromclock", "R4 the next point comes from the claimed one", "worker.trip:Trip._after",
         "held.go_to(outcome.next_point if stays else None, schedule)",
         "held.go_to(schedule.recurrence.next_after(held.claimed_at), schedule)",
         h.recorded_late, "R3 settled beyond",
     ),
     mutant(
-        "halftrailing", "R8 a hand-over brings what the edit left", "kinds.points:_beside",
+        "halftrailing", "R8 a hand-over brings what the edit left", "worker.trip:_beside",
         "(decided or outcome.owner is not None)", "not Status(outcome.run.status).is_open",
         h.edited_and_overlapping, "I1 a due point without a row",
     ),
     # R8
     mutant(
-        "noR8", "R8 what an edit left is explained", "kinds.judge:_left_by_edit",
+        "noR8", "R8 what an edit left is explained", "worker.judge:_left_by_edit",
         "point, edited = held.point, schedule.effective_from", "return",
         h.late_after_an_edit, "I1 a due point without a row",
     ),
@@ -154,12 +154,12 @@ RULES = (
         h.edited_while_later_ones_fell_due, "I1 a due point without a row",
     ),
     mutant(
-        "skipslost", "R9 what is skipped for the newest point is written with its row", "kinds.judge:_judge_new",
+        "skipslost", "R9 what is skipped for the newest point is written with its row", "worker.judge:_judge_new",
         "held.outcome.owner, held.beside = skipped[0], skipped", "pass",
         h.newest_killed, "I1 a due point without a row",
     ),
     mutant(
-        "newestalone", "R9 the first skipped stretch decides who has the newest point", "kinds.judge:_judge_new",
+        "newestalone", "R9 the first skipped stretch decides who has the newest point", "worker.judge:_judge_new",
         "held.outcome.owner, held.beside = skipped[0], skipped", "held.beside = skipped",
         hl.newest_of_points_that_another_one_has, "I2 two outcomes",
     ),
@@ -169,24 +169,24 @@ RULES = (
         h.newest_taken_over_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
-        "skipsedit", "R8 what an edit left is explained once", "kinds.judge:_decide_at",
+        "skipsedit", "R8 what an edit left is explained once", "worker.judge:_decide_at",
         "[replace(skips[0], last=point, points=1)], None", "skips[:1], None",
         h.late_after_an_edit, "I2 two outcomes for one point",
     ),
     mutant(
         "noowedfirst", "R8 an owed point comes before a later one that fell due meanwhile",
-        "kinds.judge:_before",
+        "worker.judge:_before",
         "owed < point <= schedule.effective_from", "False",
         hl.edits_seen_late, "I1 a due point without a row",
     ),
     mutant(
-        "pausededit", "R8 what an older definition left is explained by a pause too", "kinds.judge:_judge_disabled",
+        "pausededit", "R8 what an older definition left is explained by a pause too", "worker.judge:_judge_disabled",
         "if held.point < schedule.effective_from:", "if False:",
         h.disabled_after_an_edit, "I1 a due point without a row",
     ),
     mutant(
         "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
-        "kinds.judge:_judge_disabled",
+        "worker.judge:_judge_disabled",
         "verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))",
         "verdicts.settle.append(held.drop())",
         h.disabled_before_it_was_settled, "I1 a due point without a row",
@@ -198,12 +198,12 @@ RULES = (
     ),
     # the self-fence and the journal
     mutant(
-        "noselffence", "nothing is started after its lease", "kinds.base:Held.lapsed",
+        "noselffence", "nothing is started after its lease", "worker.held:Held.lapsed",
         "return self.lost or time.monotonic() >= self.deadline", "return False",
         h.waits_past_its_lease, "I4 started after its lease",
     ),
     mutant(
-        "fencefromreply", "the deadline counts from the sending of the claim", "kinds.points:Points.claim",
+        "fencefromreply", "the deadline counts from the sending of the claim", "worker.trip:Trip.claim",
         "claim.holder, deadline,",
         "claim.holder, time.monotonic() + self.broker.config.lease_seconds,",
         h.slow_reply, "I4 started after its lease", time=time,

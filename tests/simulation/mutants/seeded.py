@@ -27,11 +27,11 @@ SEEDED = (
         "call('ZADD', DUE, unpack(scores))", "call('ZREM', DUE, unpack(members))",
     ),
     code(
-        "notowed", "what is not owed is settled to the first missing point", "kinds.judge:_judge_schedule",
+        "notowed", "what is not owed is settled to the first missing point", "worker.judge:_judge_schedule",
         "held.go_to(first if rows else owed or first, schedule)", "held.drop()",
     ),
     code(
-        "noedited", "a point that was due at an edit runs once", "kinds.judge:_not_owed",
+        "noedited", "a point that was due at an edit runs once", "worker.judge:_not_owed",
         "if row is None and point <= schedule.effective_from:", "if False:",
     ),
     code(
@@ -41,7 +41,7 @@ SEEDED = (
         "        unsettled[place] = []",
     ),
     code(
-        "ownclock", "lateness is judged by the server's clock", "kinds.points:Points.claim",
+        "ownclock", "lateness is judged by the server's clock", "worker.trip:Trip.claim",
         "from_ms(claim.now_ms)", "utcnow()", utcnow=utcnow,
     ),
     # jobs
