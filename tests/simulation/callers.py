@@ -92,8 +92,8 @@ class Callers:
     def enqueue(self, alias="default", queue="default", ahead=0, many=1, how="alone", **said):
         """Enqueue some jobs alike, which start `ahead` seconds from now at the earliest.
 
-        `how`: `alone`; in a transaction (`atomic`), one of two savepoints of which is rolled back (`savepoint`); one that
-        is rolled back (`undone`); one that is still open elsewhere (`open`), until `commit`.
+        `how`: `alone`; in a transaction (`atomic`), one of two savepoints of which is rolled back (`savepoint`); one
+        that is rolled back (`undone`); one that is still open elsewhere (`open`), until `commit`.
         """
         with self._calling():
             task = self._task(alias, queue, ahead, **said)
