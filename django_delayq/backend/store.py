@@ -1,10 +1,10 @@
 """Jobs as rows of the ledger: enqueued, found, cancelled, moved, retried, and Redis after them. Checks no task.
 
 Note [Row and Redis together]
-Whether a worker has a job only Redis knows, and whether a transaction is committed only the database. So a cancellation or
-a move first puts the job off in Redis by a minute, which fails where a worker has it; then it writes the row; and after
-the commit it does in Redis what the row says. Whatever is cut off on the way, the job comes due within that minute, and
-the worker that claims it does what the row says.
+Whether a worker has a job only Redis knows, and whether a transaction is committed only the database. So a cancellation
+or a move first puts the job off in Redis by a minute, which fails where a worker has it; then it writes the row; and
+after the commit it does in Redis what the row says. Whatever is cut off on the way, the job comes due within that
+minute, and the worker that claims it does what the row says.
 """
 
 import warnings
@@ -31,7 +31,7 @@ HOLD = timedelta(minutes=1)
 
 
 def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
-    """Insert jobs in the caller's transaction, have them put into Redis after its commit, and give the results their ids.
+    """Insert jobs in the caller's transaction, have them put into Redis after its commit, and give their results ids.
 
     Raises:
         DatabaseError: None was inserted.
@@ -58,8 +58,9 @@ def _warn_of_others(using: str) -> None:
     for other in connections.all(initialized_only=True):
         if other.alias != using and other.in_atomic_block:
             warnings.warn(
-                f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs are in "
-                f"{using!r}, and only a transaction there covers them. Open one there too, or enqueue after the commit.",
+                f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs are "
+                f"in {using!r}, and only a transaction there covers them. Open one there too, or enqueue after the "
+                "commit.",
                 RuntimeWarning,
                 stacklevel=6,
             )

@@ -58,8 +58,8 @@ class Wait:
             )
         if connections[ledger.database()].in_atomic_block:
             raise WaitRefused(
-                f"A transaction is open here: what is enqueued in it is sent after its commit, and it may not see the end "
-                f"of the job {self.result.id}. Wait outside of the transaction."
+                "A transaction is open here: what is enqueued in it is sent after its commit, and it may not see the "
+                f"end of the job {self.result.id}. Wait outside of the transaction."
             )
         return False
 

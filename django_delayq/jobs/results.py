@@ -25,7 +25,7 @@ TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
 def local(instant: datetime | None) -> datetime | None:
     """Return an instant as Django's `timezone.now()` would: aware, or local where the project is naive."""
-    return instant if instant is None or conf.use_tz() else datetime.fromtimestamp(instant.timestamp())
+    return instant if instant is None or conf.use_tz() else datetime.fromtimestamp(instant.timestamp())  # noqa: DTZ006
 
 
 class JobResult(AnyResult):

@@ -33,7 +33,7 @@ learns of it when it is settled, or from the next claimer, who finds its own poi
 
 Note [Another row]
 A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
-generation tells. The member is dropped and the row put anew, so that it does not start under a lease that was not its own.
+generation tells. The member is dropped and the row put anew, so that it starts under no lease that is not its own.
 
 Note [Left by an edit]
 Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it

@@ -1,8 +1,9 @@
 """Rows of what follows an outcome: jobs of `on_success` and `on_failure`, written with it. Never touches Redis.
 
 Note [Beside its cause]
-A callback waits in the queue of what has ended. One transaction writes the outcome and the row of its callback: so there
-is one for each outcome that was recorded, and none for others, whichever worker dies when. It has no callbacks of its own.
+A callback waits in the queue of what has ended. One transaction writes the outcome and the row of its callback: so
+there is one for each outcome that was recorded, and none for others, whichever worker dies when. It has no callbacks of
+its own.
 """
 
 import logging

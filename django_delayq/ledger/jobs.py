@@ -1,11 +1,11 @@
 """Jobs in the ledger: added, found, cancelled, moved, retried. Never touches Redis.
 
 Note [Unique keys]
-A job holds its key in a nullable column with a unique constraint, until it starts or until it has ended. A taken key is no
-error of the database: the row is not inserted, and the job that has the key is returned, locked for the rest of the
-caller's transaction. So what the caller writes in that transaction is there when the job starts: the worker that would start
-it finds the row locked, and comes back. Keys of one call are taken in their order. Two open transactions that take
-two keys in opposite order wait for each other, and the database ends one of them with an error.
+A job holds its key in a nullable column with a unique constraint, until it starts or until it has ended. A taken key is
+no error of the database: the row is not inserted, and the job that has the key is returned, locked for the rest of the
+caller's transaction. So what the caller writes in that transaction is there when the job starts: the worker that would
+start it finds the row locked, and comes back. Keys of one call are taken in their order. Two open transactions that
+take two keys in opposite order wait for each other, and the database ends one of them with an error.
 """
 
 from collections import Counter
@@ -120,8 +120,8 @@ def _change(job: Run, **values: Any) -> bool:
 def retry_job(job: Run, now: datetime) -> bool:
     """Let a job that has failed wait again, as it was enqueued but for its history, if it stands as it was read.
 
-    It gets a fence of its own: so no outcome of an attempt from before is taken for one of the new attempts. A stop that
-    was asked for then is not meant for these.
+    It gets a fence of its own: so no outcome of an attempt from before is taken for one of the new attempts. A stop
+    that was asked for then is not meant for these.
 
     Raises:
         IntegrityError: Another job has its unique key. Nothing was written.
@@ -134,8 +134,8 @@ def retry_job(job: Run, now: datetime) -> bool:
         Cancellation.objects.using(job._state.db).filter(run=job.pk).delete()
         return bool(
             rows.update(
-                status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts, reason="",
-                error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
+                status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
+                reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
                 fence=new_tokens(1)[0],
             )
         )  # fmt: skip

@@ -45,9 +45,9 @@ def sweep_after_commit(count: int, *, using: str) -> None:
 
 
 def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
-    """Put orders and jobs into Redis once the current transaction is committed, then call `then`. Never raises for Redis.
+    """Put orders and jobs into Redis once the current transaction is committed, then call `then`.
 
-    All that one transaction, or savepoint, puts goes in one script for each shard.
+    Never raises for Redis. All that one transaction, or savepoint, puts goes in one script for each shard.
     """
     connection: Any = connections[using]
     hook = _hook_of(connection) if connection.in_atomic_block and conf.get_config().mirror else None
@@ -98,7 +98,7 @@ def _hook_of(connection: Any) -> _Put | None:
 
 
 def follow_after_commit(write: Callable[[Broker], object], *, using: str) -> None:
-    """Write to Redis what a change of a row asks for, once the current transaction is committed. Never raises for Redis."""
+    """Write to Redis what a change of a row asks for, once the transaction is committed. Never raises for Redis."""
     _after_commit("A change of a job", write, using)
 
 

@@ -8,9 +8,10 @@ was put there: then all open rows are put. What a restored database has open aga
 
 Note [Gaps]
 Keys are not given in the order of commits: a transaction may commit a row an hour after rows with greater keys were
-seen. So keys that were missing below the mark are remembered, as ranges, and looked for at each look, until no transaction
-of that time is open any more (PostgreSQL tells), or for GAP_SECONDS. There are at most MOST_GAPS; what is beyond that is
-left to the next full sweep. SQLite has one writer, whose keys are in the order of its commits.
+seen. So keys that were missing below the mark are remembered, as ranges, and looked for at each look, until no
+transaction of that time is open any more (PostgreSQL tells), or for GAP_SECONDS. There are at most MOST_GAPS; what is
+beyond that is left to the next full sweep. SQLite has one writer, whose keys are in the order of its commits. Where all
+open rows were put, after a flush, the newest keys are looked through for gaps once more.
 """
 
 import json
@@ -181,7 +182,7 @@ def _snapshot() -> tuple[int | None, int | None]:
     """Return the oldest transaction that is open, and the one that comes next; None where the database does not tell.
 
     A transaction that can fill a gap has its number a second after the gap was seen, and comes before `following` of a
-    look then: once the oldest one does not, no row can come into the gap. Not at once: a key is drawn before the number.
+    look then: once the oldest one does not, no row can come into the gap. Not at once: the key is drawn before that.
     """
     connection = connections[ledger.database()]
     if connection.vendor != "postgresql":

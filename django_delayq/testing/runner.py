@@ -29,9 +29,9 @@ class Runner(Assertions):
 
     Meanwhile the clock stands still (`clock.py`, Note [What is frozen]), nothing touches Redis, and nothing runs but
     within `run_due`. Schedules, states, runs and jobs are in the test's database; what the test had enqueued before is
-    there from the beginning, and what it enqueues in a transaction that is not committed runs too. Real are: the policies, retries, the ledger with
-    its rows, results, signals and errors. Not played: several workers, their deaths, leases, and the loss of a server's
-    data.
+    there from the beginning, and what it enqueues in a transaction that is not committed runs too. Real are: the
+    policies, retries, the ledger with its rows, results, signals and errors. Not played: several workers, their deaths,
+    leases, and the loss of a server's data.
     """
 
     def __init__(self, now: datetime | None = None) -> None:

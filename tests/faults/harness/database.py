@@ -113,7 +113,7 @@ def revoked() -> Iterator[None]:
 @contextmanager
 def without_columns() -> Iterator[None]:
     """Take columns away, as where `migrate` was not run, or ran too early."""
-    columns = ((Run, "worker"), (Job, "state"))
+    columns = ((Run, "worker"), (Run, "call"))
     with connection.cursor() as cursor:
         for model, name in columns:
             cursor.execute(f"ALTER TABLE {model._meta.db_table} RENAME COLUMN {name} TO {name}_away")
