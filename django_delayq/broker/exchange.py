@@ -42,7 +42,7 @@ def is_plain(client: Any) -> bool:
     """Say whether this is redis-py's client of a single server, as redis-py has it. See Note [Somebody's client]."""
     if not isinstance(client, redis.Redis) or getattr(client.connection_pool, "cache", None) is not None:
         return False
-    ways = [getattr(type(client), name, None) for name in ("execute_command", "parse_response", "evalsha", "eval")]
+    ways = [getattr(type(client), name, None) for name in ("execute_command", "parse_response")]
     return all(type(way) is FunctionType and way.__code__.co_filename.startswith(_REDIS_PY) for way in ways)
 
 

@@ -87,10 +87,9 @@ class Scripts:
 
 
 def _run(client: Any, request: Sequence[Argument]) -> Any:
-    command, script, count, *values = request
-    run = client.eval if command == "EVAL" else client.evalsha
+    command, *values = request
     try:
-        return run(script, count, *(wire(value) if isinstance(value, str) else value for value in values))
+        return client.execute_command(command, *(wire(item) if isinstance(item, str) else item for item in values))
     except errors.NoScriptError as error:
         return error
 
