@@ -13,6 +13,7 @@ from typing import Any
 from django_delayq import fields, rows
 from django_delayq.broker import Broker, scripts
 from django_delayq.timing import from_ms
+from django_delayq.worker import calling
 
 #: By this line the scripts read the clock, in ms.
 SERVER_LINE = "return tonumber(time[1]) * 1000"
@@ -45,7 +46,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
     replace(scripts, "load", shifted_load)
     replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
     replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
-    for module in (fields, rows):
+    for module in (fields, rows, calling):
         replace(module, "datetime", Wall)
 
 

@@ -205,7 +205,7 @@ def test_a_worker_that_finds_an_index_of_another_number_drains(broker, changed, 
     mirror.take_layout(changed)
     mirror.rebuild(changed, changed.shards())
     make_due(changed, next(row for row in rows if not changed.shard_of(f"s{row.pk}", "default").number))
-    assert not worker.claims.claim(Shard("default", 0), lambda: 1)
+    assert not worker.claims.claim(Shard("default", 0), 1)
     assert isinstance(worker.failure, OtherLayout) and worker.stopping
     assert changed.count_leases(changed.shards()) == 0, "what it had claimed is handed back"
 

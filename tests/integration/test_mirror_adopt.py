@@ -214,7 +214,7 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     with monkeypatch.context() as elsewhere:
         become_a_copy(elsewhere)
         mirror.adopt(built)
-    assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), lambda: 1)
+    assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), 1)
     assert isinstance(own.failure, ForeignLayout)
     seen = view(built, row)
     assert (seen.point_ms, seen.leased) == (to_ms(point), False)

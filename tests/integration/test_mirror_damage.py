@@ -153,7 +153,7 @@ def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose,
     worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))
     lose(built.client, due, names)
     if how == "a claim":
-        worker.claims.claim(built.shards()[0], lambda: 1)
+        worker.claims.claim(built.shards()[0], 1)
     elif how == "once a minute":
         worker.upkeep._due["minutes"] = 0.0
     else:
@@ -161,7 +161,7 @@ def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose,
         worker.timers._turn = dict.fromkeys(worker.timers._turn, float("inf"))
         worker.tick()
     worker.upkeep.round()
-    worker.claims.claim(built.shards()[0], lambda: 1)  # of jobs too, whose place in the index may be lost as well
+    worker.claims.claim(built.shards()[0], 1)  # of jobs too, whose place in the index may be lost as well
     assert [view(built, row) for row in rows] == before
     assert not built.stats(built.shards()[:1])[0].damaged
 
@@ -180,8 +180,7 @@ def test_a_lost_lease_score_waits_for_its_holder_and_ends_without_one(built):
 
 def test_garbage_beside_lost_scores_is_mended_once(built):
     name = f"{{{built.config.prefix}:default:0}}:"
-    built.client.hset(f"{name}point", mapping={"s99": 7, "jobs": 7, "s98": "x"})
-    built.client.zadd(f"{name}due", {"jobs": float("inf")})
+    built.client.hset(f"{name}point", mapping={"s99": 7, "s98": "x"})
     assert built.mend(built.shards()[0]) == 2
     assert not built.stats(built.shards()[:1])[0].damaged
     run_burst()

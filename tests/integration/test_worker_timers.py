@@ -110,9 +110,9 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once(broker, monkeypatch):
         raise BrokerUnavailable("gone")
 
     monkeypatch.setattr(worker.broker, "claim", lose_the_reply)
-    assert not worker.claims.claim(place, lambda: 1)
+    assert not worker.claims.claim(place, 1)
     assert worker.timers.turns(time.monotonic()) == [place]
-    assert worker.claims.claim(place, lambda: 1)
+    assert worker.claims.claim(place, 1)
     assert len(worker.keeper) == 1
     worker.dispatcher.release_all()
     worker.broker.close()
