@@ -167,7 +167,10 @@ def test_a_failed_enqueue_is_tried_again_and_hides_secrets(broker):
 
 def test_an_enqueue_that_takes_longer_than_the_timeout_is_a_failed_attempt(broker):
     run = burst(broker, schedule("slow", timeout=timedelta(seconds=0.3)))
-    assert (run.status, run.reason) == (Status.FAILED, "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 0.3 s")
+    assert (run.status, run.reason) == (
+        Status.FAILED,
+        "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 0.3 s",
+    )
     assert ACCEPTED == []
 
 

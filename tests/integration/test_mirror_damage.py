@@ -108,7 +108,7 @@ RUN_DAMAGES = [
     ("score far ahead", "due", 9 * 10**15, "repaired"),
     ("point lost", "point", None, "repaired"),
     ("point is garbage", "point", "x", "repaired"),
-    ("generation lost", "gen", None, "repaired"),
+    ("generation lost", "gen", None, "put back"),
 ]
 
 

@@ -53,9 +53,8 @@ def test_a_rebuild_restarts_at_the_first_missing_point(built):
 
 @pytest.mark.parametrize(
     ("module", "name", "call"),
-    [(rebuilding, "write_wanted", 1), (rebuilding, "write_wanted", 2), (compare, "write_wanted", 1),
-     (rebuilding, "put_back", 1)],
-)  # fmt: skip
+    [(rebuilding, "write_wanted", 1), (rebuilding, "write_wanted", 2), (compare, "write_wanted", 1)],
+)
 def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(built, monkeypatch, module, name, call):
     monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]

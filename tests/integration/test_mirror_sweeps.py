@@ -150,7 +150,7 @@ def test_an_order_that_missed_the_fast_path_comes_with_the_delta_sweep(built):
     run = orders.run_now(schedule())
     built.purge()
     mirror.delta_sweep(built)
-    assert built.views([(f"r{run.pk}", "default")])[0].score_ms == to_ms(run.due_at)
+    assert built.views([(f"r{run.pk}", "default")])[0].point_ms == to_ms(run.due_at)
 
 
 def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_before_it(built, monkeypatch):

@@ -120,16 +120,21 @@ def finished(result):
     return result.is_finished
 
 
+def made():
+    """Return an entry under a lease that no server knows."""
+    return Held(None, "j1", "lease", time.monotonic() + 60, None, "", "", None, None)
+
+
 def test_what_is_about_to_be_called_is_asked_about_again():
     """Between the slot and the task there is code of ours: a request that comes then is not used up."""
     timeouts = Timeouts(grace_seconds=1, give_up=print, overdue=print, forget=print)
-    held = Held(None, None, "j1", "lease", time.monotonic() + 60)
+    held = made()
     assert not timeouts.cancel(held, "ann")
     assert held.stopped_by is None
 
 
 def test_a_coroutine_that_was_stopped_before_its_loop_ran_ends_at_once():
-    held = Held(None, None, "j1", "lease", time.monotonic() + 60)
+    held = made()
     timeouts = Timeouts(grace_seconds=60, give_up=print, overdue=print, forget=lambda: None)
 
     class Spun:
@@ -153,7 +158,7 @@ def test_a_coroutine_that_was_stopped_before_its_loop_ran_ends_at_once():
 
 
 def test_a_hard_timeout_that_comes_sooner_is_not_put_off():
-    held = Held(None, None, "j1", "lease", time.monotonic() + 60)
+    held = made()
     timeouts = Timeouts(grace_seconds=60, give_up=print, overdue=print, forget=print)
     watch = Watch(held, 1.0, 0.5, interrupt=False)
     timeouts._watches.add(watch)

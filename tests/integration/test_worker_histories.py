@@ -210,7 +210,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
     first = mk("a", overlap="allow")
     make_due(broker, first)
     make_due(broker, second)
-    real, calls, seen = mirror.enqueue_runs, [], []
+    real, calls, seen = mirror.put_runs, [], []
 
     def broken(*args):
         calls.append(1)
@@ -218,7 +218,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
             raise BrokerUnavailable("gone")
         return real(*args)
 
-    monkeypatch.setattr(mirror, "enqueue_runs", broken)
+    monkeypatch.setattr(mirror, "put_runs", broken)
 
     def receive(run, **kwargs):
         seen.append(run.schedule_name)

@@ -8,7 +8,6 @@ from django_delayq import history
 from django_delayq.history import MOST_ATTEMPTS, MOST_LINE, MOST_TRACE, MOST_TRACES, NOT_ENDED, Attempt
 
 
-
 def kept_of(count: int, trace: str = "trace") -> list[Attempt]:
     kept: list[Attempt] = []
     for number in range(1, count + 1):
