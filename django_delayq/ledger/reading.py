@@ -195,7 +195,7 @@ def count_values(
     sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
     if before is not None:
         sql += " WHERE created_at < %s"
-        values.append(connections[using].ops.adapt_datetimefield_value(before))
+        values.append(Run._meta.get_field("created_at").get_db_prep_value(before, connections[using]))
     with connections[using].cursor() as cursor:
         cursor.execute(f"{sql} GROUP BY {columns}", values)
         return {row[:-1]: row[-1] for row in cursor.fetchall()}

@@ -47,7 +47,7 @@ def sweep_after_commit(count: int, *, using: str) -> None:
 def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
     """Put orders and jobs into Redis once the transaction is committed, then call `then`. Never raises for Redis.
 
-    Never raises for Redis. All that one transaction, or savepoint, puts goes in one script for each shard.
+    All that one transaction, or savepoint, puts goes in one script for each shard.
     """
     connection: Any = connections[using]
     hook = _hook_of(connection) if connection.in_atomic_block and conf.get_config().mirror else None

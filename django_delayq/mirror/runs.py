@@ -38,11 +38,11 @@ def definition_of(run: AnyRun) -> Definition:
     An order and a job without `run_after` start at once, also where the clock of the process that made them is ahead.
     Backfilled points wait in the order in which they were ordered: by their due points they would push before all else.
     """
-    due_ms = to_ms(run.due_at)
-    later = run.due_at > run.created_at and run.origin in (Origin.JOB, Origin.DUE)
-    point_ms = to_ms(run.created_at) if run.origin == Origin.BACKFILL else due_ms
+    point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
+    if run.origin == Origin.MANUAL or run.origin != Origin.BACKFILL and run.due_at <= run.created_at:
+        wake_ms = 0
     generation = chain.generation_of_run(run)
-    return Definition(chain.member_of_run(run), generation, point_ms, due_ms if later else 0, priority=run.priority)
+    return Definition(chain.member_of_run(run), generation, point_ms, wake_ms, priority=run.priority)
 
 
 def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:

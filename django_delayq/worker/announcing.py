@@ -45,7 +45,7 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
         return nothing
     with NEWS:
         _count(run, counted)
-        if outcome.schedule is not None or run.status in LEVELS:  # Django logs the end of a job
+        if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
             log_run(outcome)
     if outcome.schedule is None:
         return nothing

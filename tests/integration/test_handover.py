@@ -216,7 +216,8 @@ def test_a_result_that_has_failed_already_was_not_accepted(broker):
     row = schedule("default", "fail", kwargs={"message": "no luck"}, max_attempts=2, backoff=timedelta(0))
     run = burst(broker, row)
     assert (run.status, run.attempt, run.result) == (Status.FAILED, 2, None)
-    said = "django_delayq.exceptions.HandoverFailed: The TASKS backend 'default' returned a failed result: RuntimeError: no luck"
+    error = "django_delayq.exceptions.HandoverFailed"
+    said = f"{error}: The TASKS backend 'default' returned a failed result: RuntimeError: no luck"
     assert run.reason == said
     assert said in run.error and "raise RuntimeError(message)" in run.error
 
