@@ -39,7 +39,7 @@ def definition_of(run: AnyRun) -> Definition:
     Backfilled points wait in the order in which they were ordered: by their due points they would push before all else.
     """
     point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
-    if run.origin == Origin.MANUAL or run.origin != Origin.BACKFILL and run.due_at <= run.created_at:
+    if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):
         wake_ms = 0
     generation = chain.generation_of_run(run)
     return Definition(chain.member_of_run(run), generation, point_ms, wake_ms, priority=run.priority)
