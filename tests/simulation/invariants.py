@@ -148,6 +148,8 @@ class Invariants:
             raise Broken("I8 started although it was deleted before the claim", held.member)
         if run.origin == "due" and not schedule.enabled:
             raise Broken("I8 started although it was disabled", held.member)
+        if run.origin == "due" and key[2] > self.world.clock.server_ms() and not self.world.false_clock:
+            raise Broken("I8 started before it was due", key)
         if schedule.generation < known.get(schedule.pk, 0) and not self.world.restores:
             raise Broken("R1 started with an older definition than at the claim", held.member)
         row = view.row_of(key)
