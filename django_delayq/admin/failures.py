@@ -171,7 +171,7 @@ class FailuresPage(RunActions):
         """Ask (GET), or do it to the jobs that were asked about (POST): the newest of a group."""
         back = self._back(request, allowed=self.may(request, order))
         if request.method == "POST":
-            self.do_order(request, order, posted(request))
+            self.do_order(request, order, posted(request, MOST_AT_ONCE))
             return back
         group = self._find(request, digest)
         if group is None:

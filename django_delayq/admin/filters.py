@@ -148,13 +148,17 @@ class TagFilter(UsedFilter):
 class IndexedFilter(admin.ChoicesFieldListFilter):
     """A filter by a column with a partial index: says what that index has, too, so that SQLite takes it."""
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
-        found: Any = super().queryset(request, queryset)
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run] | None:
+        found = super().queryset(request, queryset)
         value = request.GET.get(self.lookup_kwarg)
+        if found is None or value is None or value == Status.SUCCEEDED:
+            return found
+        if value == Origin.JOB:
+            return found.filter(schedule=None)  # in the index of schedules
         if value in (Origin.MANUAL, Origin.BACKFILL):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
             return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
-        return found & ledger.with_status(value) if value in Status.values and value != Status.SUCCEEDED else found  # type: ignore[no-any-return]
+        return found & ledger.with_status(value) if value in Status.values else found
 
 
 class ScheduleFilter(admin.SimpleListFilter):

@@ -22,7 +22,7 @@ from ..counters import LAG, Tally, by_queue, outcomes, percentile
 from ..fields import utcnow
 from ..models import Control, Overview
 from ..plain import plain
-from ..status.snapshot import RedisView, Snapshot
+from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
 from .audit import AuditPage
@@ -108,7 +108,7 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
         held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
-        failed = ledger.count_failed_jobs(facts.MOST_COUNTED + 1)
+        failed = ledger.count_failed_jobs(MOST_READ)
         unknown = snapshot is not None and redis is None
         told = list(facts.told(self, request, held, sum(failed.values())))
         return self.page(

@@ -120,7 +120,8 @@ class PagedChangeList(ChangeList):
 
     def _reads_all(self, request: HttpRequest) -> bool:
         """Say whether sorting would read all that is asked for."""
-        joined = any(table.join_type == INNER for table in self.queryset.query.alias_map.values())
+        query = self.queryset.query
+        joined = any(query.alias_refcount[name] and table.join_type == INNER for name, table in query.alias_map.items())
         return joined or self.lacks_values(request)
 
     def lacks_values(self, request: HttpRequest) -> bool:

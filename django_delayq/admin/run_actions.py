@@ -208,7 +208,7 @@ class RunActions(BaseAdmin):
         elif "apply" not in request.POST:
             return self.ask_order(request, order, chosen, request.get_full_path(), [("action", order.action)])
         else:
-            self.do_order(request, order, posted(request))
+            self.do_order(request, order, posted(request, MOST_AT_ONCE))
         return None
 
     def ask_order(
@@ -267,7 +267,7 @@ class RunActions(BaseAdmin):
         self.message_user(request, f"{text} {plain(str(error))}", messages.ERROR)
 
 
-def posted(request: HttpRequest, most: int = MOST_AT_ONCE) -> list[int]:
+def posted(request: HttpRequest, most: int) -> list[int]:
     """Return the primary keys that a page which asks has posted, no more than `most`."""
     found = map(read_key, request.POST.getlist(ACTION_CHECKBOX_NAME))
     return list(dict.fromkeys(pk for pk in found if pk is not None))[:most]

@@ -84,10 +84,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         first = "called" if self.may_see_arguments(request) else "shown_title"
-        return (
-            first, "shown_due", "shown_status", "shown_lag", "shown_duration", "shown_place", "shown_attempt",
-            "shown_reason",
-        )  # fmt: skip
+        return first, "shown_due", "shown_end", "shown_lag", "shown_duration", "shown_place"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the newest first; of one schedule by due point, as the index of those has it."""
@@ -265,10 +262,15 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))
     shown_reason = column(gettext_lazy("reason"), display.reason_words)
+    shown_end = column(
+        gettext_lazy("status"),
+        lambda run: format_html(
+            '{}<div class="delayq-error">{}</div>', display.status_badge(run.status), display.reason_words(run)
+        ),
+    )
     shown_origin = column(gettext_lazy("origin"), Run.get_origin_display)
     shown_lag = column(gettext_lazy("lag"), display.shown_lag)
     shown_duration = column(gettext_lazy("duration"), lambda run: display.milliseconds(run.duration))
-    shown_attempt = column(gettext_lazy("attempt"), lambda run: str(run.attempt))
     shown_place = column(
         gettext_lazy("queue and worker"),
         lambda run: format_html('{}<div class="delayq-note">{}</div>', run.queue, plain(run.worker)),

@@ -130,16 +130,9 @@ class Prefix:
         self.ask("zrem", self._key("workers"), self.worker)
         self.ask("hdel", self._key("worker-details"), self.worker)
 
-    def live_workers(self, *, since_ms: int) -> list[str]:
-        """Return the workers whose last heartbeat is not older."""
-        return [text(name) for name in self.ask("zrangebyscore", self._key("workers"), since_ms, "+inf")]
-
-    def details_of(self, workers: Sequence[str]) -> dict[str, str]:
-        """Return the details of those of these workers that have told them."""
-        if not workers:
-            return {}
-        found = self.ask("hmget", self._key("worker-details"), [wire(name) for name in workers])
-        return {name: text(value) for name, value in zip(workers, found, strict=True) if value is not None}
+    def live_workers(self, *, since_ms: int) -> int:
+        """Return how many workers there are whose last heartbeat is not older."""
+        return int(self.ask("zcount", self._key("workers"), since_ms, "+inf"))
 
     def workers(self) -> dict[str, tuple[int, str]]:
         """Return worker -> (ms of its last heartbeat, 0 for garbage; its details)."""

@@ -166,9 +166,9 @@ def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Pr
     """What people have paused is late because they want it so."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
+        yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
         absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
         yield from _unbuilt(queue.queue, absent)
-        yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
     if snapshot.load is not None and snapshot.load.overloaded:
         yield Problem("overload", _(OVERLOAD) % snapshot.load.told)
 

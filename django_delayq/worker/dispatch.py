@@ -92,8 +92,8 @@ class Dispatcher:
     def _refuse(self, unknown: Sequence[Held]) -> None:
         """Hand back what this code does not know: first to the other workers at once, then with a growing delay.
 
-        Without the offer, the first worker of a shard, which wakes at the very moment at which it comes due, would
-        take it again and again, and the one that knows it never would. It is made now and then only, since whatever
+        Without the offer, the worker that has handed it back would wake with it, and might take it again and again
+        before the one that knows it. It is made now and then only, since whatever
         else is due there waits meanwhile: see `Timers.stand_back`.
         """
         now = time.monotonic()

@@ -185,7 +185,8 @@ def test_a_run_and_the_job_that_it_was_handed_over_as_lead_to_each_other(broker,
 @pytest.mark.parametrize(("values", "wanted"), [
     ({"status": "queued", "due_at": utcnow() + LATER}, ["Run now", "Cancel job"]),
     ({"status": "queued"}, ["Cancel job"]), ({"status": "retrying"}, ["Cancel job"]), ({"status": "running"}, ["Stop"]),
-    ({"status": "failed"}, ["Retry", "Delete"]), ({"status": "lost"}, ["Retry", "Delete"]), ({"status": "succeeded"}, []),
+    ({"status": "failed"}, ["Retry", "Delete"]), ({"status": "lost"}, ["Retry", "Delete"]),
+    ({"status": "succeeded"}, []),
 ])  # fmt: skip
 def test_the_buttons_are_those_of_the_status_and_the_permissions(boss, viewer, values, wanted):
     job = make_job(**values)

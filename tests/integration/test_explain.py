@@ -370,7 +370,7 @@ def test_a_job_that_is_not_there_is_told(wanted):
     "words", [[], ["s", "--job", "1"], ["--job", "1", "--next", "3"], ["--job", "1", "--at", "9:00"]]
 )
 def test_it_is_asked_about_a_schedule_or_a_job(words):
-    with pytest.raises(CommandError, match="--job ID|are of schedules"):
+    with pytest.raises(CommandError, match=r"--job ID|are of schedules"):
         call_command("delayq_explain", *words)
 
 

@@ -191,6 +191,7 @@ def test_what_such_a_process_writes_in_the_moment_of_the_switch_is_dropped_and_r
     row = next(row for row in rows if changed.shard_of(f"s{row.pk}", "default").number)
     mirror.take_layout(changed)
     make_due(changed, row)
+    mirror.sweep_now(changed)  # none is due that would remove it
     broker.enqueue(Shard("default", 0), [(f"s{row.pk}", 1, 1)])  # it counts one shard
     run_burst()
     assert row.runs.get().status == "succeeded"
@@ -242,19 +243,22 @@ def test_the_layout_is_the_highest_that_a_migration_of_this_release_names():
     assert max(raised, default=1) == conf.LAYOUT
 
 
-def test_a_release_of_a_lower_layout_than_the_database_is_refused_and_makes_running_workers_drain(broker, applied):
-    mirror.check_layout(broker)
+def test_a_release_of_a_lower_layout_than_the_database_is_refused_and_makes_running_workers_drain(
+    broker, rows, applied
+):
+    worker = Worker(WorkerOptions(queues=("default",)))
+    assert worker.upkeep.round()
     applied("9998_layout_2")
     applied("9999_another_of_the_same_layout")
+    worker.upkeep._due["beat"] = 0.0
+    assert not worker.upkeep.round()
+    assert isinstance(worker.failure, OutdatedRelease) and worker.stopping
     with pytest.raises(OutdatedRelease, match="has the layout 2 of a later release, but this release has the layout 1"):
         mirror.take_layout(broker)
     broker.purge()
     with pytest.raises(OutdatedRelease):
         mirror.check_layout(broker)
     assert broker.layout() is None, "after a flush it takes no prefix"
-    worker = Worker(WorkerOptions(queues=("default",)))
-    assert not worker.upkeep.round()
-    assert isinstance(worker.failure, OutdatedRelease) and worker.stopping
 
 
 def test_a_release_of_a_higher_layout_waits_for_migrate_then_for_the_others_then_builds_the_index(

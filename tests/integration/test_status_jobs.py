@@ -1,4 +1,4 @@
-"""What `delayq_status` tells of jobs: how many wait and are due, for how long, how many have failed, and when that is wrong."""
+"""What `delayq_status` tells of jobs: how many wait, are due or have failed, and what is wrong."""
 
 from datetime import timedelta
 
@@ -93,7 +93,7 @@ def test_of_those_whose_turn_it_is_the_first_tells_how_long_it_has_waited_whatev
 
 
 def test_a_retry_whose_turn_it_is_has_not_waited_since_it_was_enqueued(built):
-    (first, *others) = enqueue(5)
+    others = enqueue(5)[1:]
     assert claim(built, 1).entries
     found = Standing(others[0])
     found.client.zincrby(found.names["jobs-ready"], -500_000, found.member)

@@ -245,7 +245,7 @@ def test_a_run_that_has_ended_is_not_stopped(boss):
 
 def test_a_job_that_runs_is_shown_and_stopped(boss, broker):
     result = tasks.spin.enqueue(600)
-    with working() as worker:
+    with working():
         wait_until(lambda: Run.objects.filter(status="running").exists(), 20, "a running row")
         page = boss.get("/admin/django_delayq/overview/now/").content.decode()
         found = re.search(r'href="(/admin/django_delayq/run/[^"]+/stop/)"', page)

@@ -151,7 +151,7 @@ def test_a_flush_grants_no_attempts_and_takes_no_backoff_away(broker, tmp_path):
 
 
 def test_an_outcome_of_before_a_retry_is_not_taken_for_one_of_the_new_attempts():
-    """A worker that was overtaken comes back when the job was retried: the row must not look as that one has read it."""
+    """A worker that was overtaken comes back after the retry: the row must not look as that one has read it."""
     for end in (lambda result: run_burst(), lambda result: task_backends["default"].cancel(result.id)):
         result = tasks.fail.using(run_after=timedelta(hours=1)).enqueue()
         stale = ledger.load_runs([row(result).pk])[row(result).pk]

@@ -1,4 +1,4 @@
-"""A job comes with the caller's transaction or not at all, and after the commit into Redis, whatever becomes of that."""
+"""A job comes with the caller's transaction or not at all, and after the commit into Redis, now or by a sweep."""
 
 import subprocess
 import sys
@@ -200,7 +200,7 @@ def test_where_the_database_cannot_be_written_it_raises_and_nothing_is_left(brok
         with connection.cursor() as cursor:
             read_only = connection.vendor == "sqlite"
             cursor.execute("PRAGMA query_only=1" if read_only else "SET default_transaction_read_only = on")
-            with pytest.raises(DatabaseError, match="readonly|read-only"):
+            with pytest.raises(DatabaseError, match=r"readonly|read-only"):
                 tasks.echo.enqueue_many([((2,), {}), ((3,), {})])
             cursor.execute("PRAGMA query_only=0" if read_only else "SET default_transaction_read_only = off")
     assert (heard, Run.objects.count()) == ([], 0)

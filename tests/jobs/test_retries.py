@@ -191,6 +191,9 @@ def test_a_retry_that_is_moved_comes_when_it_was_moved_to(how, broker):
         broker.purge()  # what the row says counts
         [(least, most)] = comes_due(result)
         assert least <= hours * 3600 <= most + 1
+        Standing(result).make_due()  # as damage would
+        [(least, most)] = comes_due(result)
+        assert least <= hours * 3600 <= most + 5
     assert backend.reschedule(result.id, timezone.now() - timedelta(days=1) if how == "datetime" else timedelta(0))
     assert (run(result).status, result.attempts) == (READY, 2)
     [(least, most)] = comes_due(result)

@@ -1,4 +1,4 @@
-"""Unique keys: one job for each, until it starts or until it has ended, also in open transactions and within one call."""
+"""Unique keys: one job for each, until it starts or has ended, also in open transactions and within one call."""
 
 import threading
 import time

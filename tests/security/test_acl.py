@@ -130,7 +130,6 @@ def steps(broker, admin):
     yield lambda: broker.heartbeat(1, "{}")
     yield lambda: broker.workers()
     yield lambda: broker.live_workers(since_ms=0)
-    yield lambda: broker.details_of(["test"])
     yield lambda: broker.take_upkeep()
     yield lambda: broker.keep_upkeep()
     yield lambda: broker.end_upkeep()

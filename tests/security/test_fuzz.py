@@ -23,7 +23,6 @@ from django_delayq.jobs import parse_id
 from django_delayq.kinds import execution, held_job, held_point
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker.timers import _queues
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -247,9 +246,6 @@ def test_nothing_in_redis_chooses_code_or_arguments_and_all_heals(broker, spied,
     assert TRAP not in sys.modules
 
 
-@pytest.mark.parametrize("text", [text.decode("utf-8", "surrogateescape") for text in TEXTS if text[:1] in b"[{n"])
-def test_details_of_an_invented_worker_are_read_without_an_error(text):
-    assert _queues(text) is None or json.loads(text)["queues"]
 
 
 def test_of_made_up_points_of_before_an_edit_one_runs_the_schedules_own_call_and_is_recorded(broker, spied):

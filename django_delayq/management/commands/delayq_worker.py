@@ -61,7 +61,7 @@ logger = logging.getLogger("django_delayq.worker")
 class Command(BaseCommand):
     """Runs what is due, until stopped. SIGTERM, SIGINT and SIGHUP drain; a second SIGTERM or SIGINT ends at once."""
 
-    help = "Run due schedules. Start as many as you like, on as many machines; all are equal."
+    help = "Run due schedules and jobs. Start as many as you like, on as many machines; all are equal."
     #: Set by Django. Whoever calls this command from his own program does not want that program started again.
     _called_from_command_line: bool
 

@@ -51,7 +51,7 @@ def _another_release(version: str) -> None:
 
 
 def _asks_who_lives(seconds: str) -> None:
-    """The worker asks so often who lives, and what the time is."""
+    """The worker asks so often how many live, and what the time is."""
     from django_delayq.worker import timers
 
     timers.WORKERS_SECONDS = float(seconds)

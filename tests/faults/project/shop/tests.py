@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from django_delayq import orders
 from django_delayq.compat import task_backends
-from django_delayq.jobs import DelayQTask
+from django_delayq.jobs import DelayQTask, parse_id
 from django_delayq.models import Job, Run, Schedule
 from django_delayq.testing import Runner
 from shop import child
@@ -91,15 +91,14 @@ class CommittedTests(TransactionTestCase):
         User.objects.create_superuser("boss", password="boss")
         self.client.login(username="boss", password="boss")
         row = schedule()
-        result, stored = charge.enqueue(1), durable().enqueue(2)
-        pages = ["", "django_delayq/schedule/", f"django_delayq/schedule/{row.pk}/change/", "django_delayq/redisjob/"]
-        pages += [f"django_delayq/redisjob/?state={state}" for state in ("ready", "running", "dead")]
-        for page in (*pages, "django_delayq/run/", f"django_delayq/redisjob/{stored.id}/change/"):
+        result = charge.enqueue(1)
+        pages = ["", "django_delayq/schedule/", f"django_delayq/schedule/{row.pk}/change/", "django_delayq/run/"]
+        for page in (*pages, "django_delayq/run/failures/", f"django_delayq/run/{parse_id(result.id)[0]}/change/"):
             self.assertIn(self.client.get(f"/admin/{page}", follow=True).status_code, (200, 503), page)
         asked = {"action": "run_now", "_selected_action": [row.pk]}
         self.client.post("/admin/django_delayq/schedule/", asked, follow=True)
-        asked = {"action": "cancel", "_selected_action": [result.id, stored.id], "confirmed": "1"}
-        self.client.post("/admin/django_delayq/redisjob/", asked, follow=True)
+        asked = {"action": "cancel", "_selected_action": [parse_id(result.id)[0]], "apply": "1"}
+        self.client.post("/admin/django_delayq/run/", asked, follow=True)
 
     def test_commands(self):
         row = schedule()
