@@ -18,6 +18,7 @@ from django_delayq.registry import get_task
 from django_delayq.timing import to_ms
 from django_delayq.timing.point import micros
 
+from .clock import BEGIN_MS
 from .faults import Broken, Killed, step
 from .stage import CALLBACK, FAILURE_TTL, TASK
 
@@ -48,7 +49,7 @@ class Wanted:
     #: Whether it has given its key up.
     keyless: bool = False
     cancelled: bool = False
-    #: What its outcome says, and when it was recorded.
+    #: What its outcome says, and after how many ms of the history it ended.
     outcome: str | None = None
     ended_ms: int = 0
     #: How many outcomes workers have recorded, of all its retries.
@@ -278,7 +279,7 @@ class Callers:
             raise Broken("J the outcome of an execution from before its retry", item, run.fence)
         if status == "failed" and item.begun < item.attempts:
             raise Broken("J failed before all its attempts were made", item)
-        item.outcome, item.ended_ms = status, self.clock.elapsed_ms
+        item.outcome, item.ended_ms = status, to_ms(run.finished_at) - BEGIN_MS
         item.ends += 1
         self.stage.seen["job ended"] += 1
 

@@ -1,10 +1,12 @@
 """Short histories of jobs: each breaks a promise where one rule is missing. See histories.py."""
 
+from functools import partial
+
 from .faults import Fault
 from .histories import LAPSE, LEASE_MS
 
 #: A web process dies after its COMMIT and before Redis hears of it.
-KILLED = Fault("before_mirror", "kill")
+killed = partial(Fault, "before_mirror", "kill")
 
 
 def executed(world):
@@ -43,6 +45,13 @@ def urgent_among_few(world):
     world.claim(0, 2)
 
 
+def released_and_urgent(world):
+    """An urgent job is handed back while it is due."""
+    world.enqueue(queue="mail", many=4, priority=2)
+    world.claim(0, 2)
+    world.release(0)
+
+
 def deleted_when_its_turn_has_come(world):
     """A schedule is deleted when it and more orders than a claim takes are due."""
     world.create("a", queue="mail", missed="all")
@@ -55,7 +64,7 @@ def deleted_when_its_turn_has_come(world):
 
 def committed_and_killed(world):
     """A web process dies between COMMIT and Redis."""
-    world.enqueue(fault=KILLED)
+    world.enqueue(fault=killed())
     world.advance(3000)
     world.sweep(0, "delta")
 
@@ -93,7 +102,7 @@ def retrying_and_flushed(world):
 def moved_and_killed(world):
     """A web process dies after it has moved a job to later in the database, and before it has in Redis."""
     world.enqueue(ahead=5)
-    world.reschedule(ahead=200, fault=KILLED)
+    world.reschedule(ahead=200, fault=killed())
     world.advance(61_000)
     world.claim(0)
     world.begin(0)
@@ -116,7 +125,7 @@ def cancelled_while_a_worker_has_it(world):
 
 def cancelled_before_it_is_put(world):
     """A job that was not put is cancelled at the moment at which a sweep puts it and a worker takes it."""
-    world.enqueue(fault=KILLED)
+    world.enqueue(fault=killed())
     others = [("sweep", {"w": 1}), ("take", {"w": 1})]
     world.cancel(fault=Fault("reply:upsert", "pause", steps=others))
 
@@ -124,10 +133,21 @@ def cancelled_before_it_is_put(world):
 def cancelled_and_killed(world):
     """A web process dies after it has cancelled a job in the database, and before it has in Redis."""
     world.enqueue(unique="k")
-    world.cancel(fault=KILLED)
+    world.cancel(fault=killed())
     world.advance(61_000)
     world.claim(0)
     world.begin(0)
+
+
+def removed_late(world):
+    """A job is cancelled and retried; what takes it out of Redis comes once more, and late."""
+    world.enqueue()
+    world.sweep(0, "delta")
+    world.cancel()
+    world.retry()
+    world.late(script="remove")
+    world.suspect = False
+    world.sweep(0, "delta")
 
 
 def cancelled_with_a_key(world):
@@ -291,6 +311,19 @@ def claimed_for_another_row(world):
     world.begin(0)
 
 
+def settled_for_another_row(world):
+    """The database is restored, and a job gets the key of one that is due in Redis, where it was not put."""
+    world.dump()
+    world.enqueue()
+    world.sweep(0, "delta")
+    world.restore()
+    world.advance(1000)
+    world.enqueue(fault=killed())
+    world.work(0)
+    world.suspect = False
+    world.sweep(0, "delta")
+
+
 def executed_for_another_row(world):
     """The database is restored while a job is executed, and another job gets its key."""
     world.dump()
@@ -306,7 +339,8 @@ def far_ahead_in_place_of_another_row(world):
     world.dump()
     world.enqueue(ahead=40)
     world.restore()
-    world.enqueue(fault=KILLED)
+    world.advance(1000)
+    world.enqueue(fault=killed())
     world.sweep(0, "full")
 
 

@@ -188,11 +188,11 @@ def order_flushed(world):
 
 def order_retrying_and_flushed(world):
     """An order waits for another attempt, and Redis forgets it."""
-    world.create("a", every=3600, max_attempts=3)
+    world.create("a", every=3600, max_attempts=3, queue="mail")
     world.order("a")
     world.advance(1000)
     world.work(0, ok=False)
-    world.flush_redis()
+    world.flush_redis(shard=2)
 
 
 def handed_over_and_killed(world):

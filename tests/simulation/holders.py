@@ -89,8 +89,8 @@ class Holders:
         again = self.journaled.get(key, 0) >= identity[1]
         if leased:
             self.world.note_claim(request.owner, place, fence)
-        if not late and not again and told[1] != "stale":
-            self._check_turns(int(request.args[0]) if told[2] else 0, leased)
+        if told[2] and told[1] != "stale" and not (late or again):
+            self._check_turns(int(request.args[0]), leased)
         if leased and self.given.setdefault(place, {}).setdefault(fence, identity) != identity:
             raise Broken("I3 one fence for two claims", place, fence, self.given[place][fence], identity)
         for member in leased - before.keys():

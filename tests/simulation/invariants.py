@@ -148,6 +148,8 @@ class Invariants:
             raise Broken("I8 started although it was deleted before the claim", held.member)
         if run.origin == "due" and not schedule.enabled:
             raise Broken("I8 started although it was disabled", held.member)
+        if run.origin == "due" and key[2] > self.world.clock.server_ms() and not self.world.false_clock:
+            raise Broken("I8 started before it was due", key)
         if schedule.generation < known.get(schedule.pk, 0) and not self.world.restores:
             raise Broken("R1 started with an older definition than at the claim", held.member)
         row = view.row_of(key)
@@ -226,7 +228,8 @@ class Invariants:
             if run.fence and holder is not None and not (outcome.repeated or self.moved[run.schedule_id]):
                 if result == "yes" and holder.fence != run.fence:
                     raise Broken("I4 a stale holder recorded while another executes", key, run.fence, holder.fence)
-                if result == "lost" and holder.fence == run.fence:
+                stands = run.is_job or run.schedule_id in view.schedules  # no `running` row is left without its schedule
+                if result == "lost" and holder.fence == run.fence and stands:
                     raise Broken("I4 the holder was refused", key, run.fence, view.row_of(key))
             if run.reason == "poison" and result == "yes" and not self.alone[key]:
                 raise Broken("R6 an innocent was taken for poison", key)

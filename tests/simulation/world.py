@@ -13,7 +13,7 @@ from django_delayq.models import Run, Schedule
 
 from .backup import Backup
 from .callers import Callers
-from .faults import Killed, step
+from .faults import Broken, Killed, step
 from .holders import Holders
 from .invariants import Invariants
 from .oracle import Oracle
@@ -307,6 +307,13 @@ class World(People, Callers):
                     self.invariants.swept()
 
     # -- the end
+
+    @step
+    def has_settled(self):
+        """Check that no worker has anything left in Redis."""
+        leases = [member for shard in self.view.shards.values() for member in shard.lease]
+        if leases:
+            raise Broken("R3 what was recorded is not settled", leases)
 
     def finish(self):
         """Let everything come to rest without further faults, then check that nothing is open, missing or left over."""

@@ -19,12 +19,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`broken` names the invariant that finds it (its beginning) when `history` is played; without it seeds do."""
+    """`broken` names the invariant that finds it (its beginning) when `history` is played."""
 
     name: str
     rule: str
     changes: tuple[Change, ...]
-    history: Callable[[Any], None] | None
+    history: Callable[[Any], None]
     broken: str
     #: Names that the new text needs and the module has not.
     names: Mapping[str, Any] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 import time
 
+from django_delayq.fields import utcnow
+
 from .. import histories as h
 from .. import histories_lossy as hl
 from .breaking import Change, Mutant
@@ -107,7 +109,7 @@ RULES = (
     mutant(
         "repeatedgoeson", "R3 whoever records once more explains nothing anew", "ledger.recording:_move_on",
         "        outcome.next_point = state.next_due_at\n",
-        "        _record_left(outcome, claimed, state, using)\n",
+        "        _record_left(outcome.run, claimed, schedule, state, using)\n",
         hl.commit_without_a_reply_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
@@ -128,7 +130,7 @@ RULES = (
     ),
     mutant(
         "fromclock", "R4 the next point comes from the claimed one", "worker.trip:Trip._after",
-        "held.go_to(outcome.next_point if stays else None, schedule)",
+        "held.go_to(outcome.next_point, schedule)",
         "held.go_to(schedule.recurrence.next_after(held.claimed_at), schedule)",
         h.recorded_late, "R3 settled beyond",
     ),
@@ -209,9 +211,31 @@ RULES = (
         h.slow_reply, "I4 started after its lease", time=time,
     ),
     mutant(
-        "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims._claim",
-        "self._unanswered.add(key)", "pass",
+        "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims.claim",
+        "self._unanswered.add(shard)", "pass",
         h.claim_without_a_reply, "R: leases of a lost reply",
+    ),
+    mutant(
+        "notowed", "what is not owed is settled to the first missing point", "worker.judge:_judge_schedule",
+        "held.go_to(first if rows else owed or first, schedule)", "held.drop()",
+        h.killed_before_settling, "R3 settled beyond",
+    ),
+    mutant(
+        "noedited", "R8 a point that was due at an edit runs once", "worker.judge:_not_owed",
+        "if row is None and point <= schedule.effective_from:", "if False:",
+        h.edited_when_due, "I1 a due point without a row",
+    ),
+    mutant(
+        "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle",
+        "for shard, entries in list(unsettled.items()):",
+        "for shard, entries in [(shard, unsettled.pop(shard)) for shard in list(unsettled)]:\n"
+        "        unsettled[shard] = []",
+        h.settled_later, "R3 what was recorded is not settled",
+    ),
+    mutant(
+        "ownclock", "lateness is judged by the server's clock", "worker.trip:Trip.claim",
+        "from_ms(claim.now_ms)", "utcnow()",
+        h.claimed_by_a_fast_clock, "I8 started before it was due", utcnow=utcnow,
     ),
     # the mirror
     mutant(
@@ -227,7 +251,7 @@ RULES = (
     mutant(
         "noputback", "orders that Redis lost are put back", "mirror.runs:put_back",
         "if not dry_run:", "if False:",
-        hl.order_flushed, "I1 a run without outcome",
+        hl.order_retrying_and_flushed, "I1 a run without outcome",
     ),
     mutant(
         "noghosts", "members that nothing stands behind are removed", "mirror.sweep:remove_ghosts",
