@@ -94,7 +94,7 @@ JOBS = (
         hj.tried_again_with_a_key, KEY,
     ),
     mutant(
-        "keyatend", "a key is free with the outcome", "kinds.jobs:close_job",
+        "keyatend", "a key is free with the outcome", "worker.jobs:close_job",
         "run.unique_key, run.expires_at = None,", "run.expires_at =",
         hj.ended_with_a_key, KEY,
     ),
@@ -121,7 +121,7 @@ JOBS = (
     ),
     # how long it is kept
     mutant(
-        "failedgone", "what failed is kept for longer than what succeeded", "kinds.jobs:close_job",
+        "failedgone", "what failed is kept for longer than what succeeded", "worker.jobs:close_job",
         "settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl", "settings.result_ttl",
         hj.kept_for_a_while, "J a job is gone",
     ),
@@ -141,7 +141,7 @@ JOBS = (
         (
             Change("django_delayq.ledger.recording:_write", "        call_back(writable, written)\n", ""),
             Change(
-                "django_delayq.kinds.points:Points.record", 'failpoints.reach("after_ledger")',
+                "django_delayq.worker.trip:Trip.record", 'failpoints.reach("after_ledger")',
                 'failpoints.reach("after_ledger")\n    call_back([outcome for _, outcome, _ in entries], won)',
             ),
         ),

@@ -73,7 +73,7 @@ RULES = (
     ),
     mutant(
         "nopoison", "R6 what kills its workers ends", "worker.trip:Trip.begin",
-        "held.take_overs > self.broker.config.max_reclaims", "False",
+        "held.take_overs > self.index.config.max_reclaims", "False",
         hl.dies_again_and_again, "I7 ",
     ),
     mutant(
@@ -207,7 +207,7 @@ RULES = (
     mutant(
         "fencefromreply", "the deadline counts from the sending of the claim", "worker.trip:Trip.claim",
         "claim.holder, deadline,",
-        "claim.holder, time.monotonic() + self.broker.config.lease_seconds,",
+        "claim.holder, time.monotonic() + self.index.config.lease_seconds,",
         h.slow_reply, "I4 started after its lease", time=time,
     ),
     mutant(
@@ -227,9 +227,9 @@ RULES = (
     ),
     mutant(
         "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle",
-        "for shard, entries in list(unsettled.items()):",
-        "for shard, entries in [(shard, unsettled.pop(shard)) for shard in list(unsettled)]:\n"
-        "        unsettled[shard] = []",
+        "for shard, entries in list(self._unsettled.items()):",
+        "for shard, entries in [(shard, self._unsettled.pop(shard)) for shard in list(self._unsettled)]:\n"
+        "        self._unsettled[shard] = []",
         h.settled_later, "R3 what was recorded is not settled",
     ),
     mutant(
