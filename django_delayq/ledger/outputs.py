@@ -67,10 +67,11 @@ def prune_outputs(limit: int) -> int:
 
 
 def prune_expired(limit: int) -> int:
-    """Delete up to so many jobs whose time is over and that no transaction has locked; return how many there were."""
+    """Delete up to so many jobs whose time is over and that no transaction has locked; return how many those are."""
     using, pks = database(), set(find_expired(limit))
     if pks:
         with writing(using):
-            free = pks - leave_locked(Run, pks, using)
-            delete_with_outputs(free.intersection(find_expired(limit)), using)  # it may have been retried meanwhile
+            pks -= leave_locked(Run, pks, using)
+            pks.intersection_update(find_expired(limit))  # it may have been retried meanwhile
+            delete_with_outputs(pks, using)
     return len(pks)
