@@ -80,7 +80,9 @@ def test_f34_outcomes_wait_for_a_database_that_refuses_them(how, server, trace, 
                 assert len(trace.executions()) == began, "what is due waits while outcomes cannot be written"
                 assert not AVAILABLE or usage(worker.pid).cpu_seconds - used.cpu_seconds <= 2 * IDLE_SHARE
                 assert worker.log().count(SAYS[how]) == 1
-        wait_until(lambda: Run.objects.filter(origin="job", status="succeeded").count() == JOBS, what="the outcomes of jobs")
+        wait_until(
+            lambda: Run.objects.filter(origin="job", status="succeeded").count() == JOBS, what="the outcomes of jobs"
+        )
         wait_until(lambda: len(trace.executions()) > began, what="the next points")
         verdict = report(f"F34 database {how}", histories, note=f"{JOBS} jobs")
         assert "answers again" in worker.log() or not SAYS[how]
