@@ -74,7 +74,7 @@ def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
     from django_delayq.mirror import swept
     from django_delayq.pruning import LastPass
 
-    sweep = swept.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0)
+    sweep = swept.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0, 0.0)
     broker.note_sweep(json.dumps(asdict(sweep)))
     pruned = LastPass(mirror.fingerprint(), broker.now_ms(), after=None if pruning else 0)
     broker.note_pruning(json.dumps(asdict(pruned)))
