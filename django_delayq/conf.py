@@ -148,7 +148,7 @@ def why_no_redis() -> str:
     why = (testing if config.mirror else _NOT_MIRRORED) or (_IN_A_RUNNER if _runners else "")
     if why and why not in _logged:
         _logged.add(why)
-        logger.info("Nothing is sent to Redis, and jobs stay in memory. %s.", why)
+        logger.info("Nothing is sent to Redis. %s.", why)
     return why
 
 

@@ -42,7 +42,8 @@ class JobResult(AnyResult):
             ValueError: The task failed, or has not finished yet.
         """
         value = super().return_value
-        if self.errors and self.errors[-1].exception_class_path == TOO_LARGE:
+        last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # else of an attempt before
+        if last is not None and last.exception_class_path == TOO_LARGE:
             raise ResultTooLarge(self.errors[-1].traceback)
         return value
 

@@ -76,10 +76,11 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
         ended = perform(held, timeouts, partial(_refuse, refused))
     if ended is None:
         return False
-    error = ended.error
+    error, too_large = ended.error, False  # a task may raise that of another job's result: it has failed
     if error is None:
         run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value)
-    if run.is_job and error is not None and issubclass(type(error), ResultTooLarge):
+        too_large = run.is_job and issubclass(type(error), ResultTooLarge)
+    if too_large:
         run.status, run.reason, run.error = Status.SUCCEEDED, TOO_LARGE, str(error)
     elif error is None:
         run.status, run.error = Status.SUCCEEDED, ""

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_delayq import conf, mirror
-from django_delayq.broker import Broker
+from django_delayq.broker import Broker, Definition
 from django_delayq.exceptions import ForeignLayout, OtherLayout
 from django_delayq.mirror import layout
 from django_delayq.models import Schedule
@@ -32,7 +32,7 @@ def sync(*options):
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
     broker.write_layout(json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.enqueue(broker.shards()[0], [("s777", 1, 1)])
+    broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 1)])
     return broker
 
 

@@ -21,11 +21,15 @@ SHORT, LONG = 0.000_01, 0.5
 class Item(Held):
     """What the slots are given here: calls `act`, and is said to have taken `seconds`. It lets other threads go on."""
 
-    kind: object = None
     shard: object = None
-    member: str = "jitem"
+    member: str = "j1"
     lease: str = ""
     deadline: float = float("inf")
+    entry: object = None
+    fence: str = ""
+    worker: str = ""
+    claimed_at: object = None
+    point: object = None
     act: object = lambda: time.sleep(0)
     seconds: float = SHORT
     thread: list[str] = field(default_factory=list)

@@ -6,19 +6,9 @@ from datetime import timedelta
 import pytest
 import redis
 from django.core.management import call_command
-from django_delayq.broker.job_pages import After, JobPages
 
 from django_delayq import orders
-from django_delayq.broker import (
-    Broker,
-    Definition,
-    JobBroker,
-    JobSettlement,
-    MinuteCounts,
-    NewJob,
-    Settlement,
-    keys,
-)
+from django_delayq.broker import Broker, Definition, MinuteCounts, Settlement, keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
 from django_delayq.models import Run, Schedule
@@ -136,12 +126,17 @@ def steps(broker, admin):
     yield lambda: broker.note_pruning("{}")
     yield lambda: broker.note_sweep("{}")
     yield lambda: broker.last_sweep()
+    yield lambda: broker.note_missed_mark("1")
+    yield lambda: broker.missed_mark()
     yield lambda: broker.swap_epochs([place], None, "building:x", ttl_ms=10_000)
     yield lambda: broker.swap_epochs([place], "building:x", "e")
     hints = broker.hints(timeout_seconds=0.01)
     yield lambda: next(hints)
     yield lambda: broker.upsert(place, [Definition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
-    yield lambda: broker.enqueue(place, [(f"r{n}", 1, 1) for n in (1, 2, 3)])
+    yield lambda: broker.upsert(place, [Definition(f"r{n}", 1, 1, 0) for n in (1, 2, 3)], mode="new")
+    jobs = [Definition(f"j{n}", 1, n, 0, priority=n) for n in range(1, 6)]
+    yield lambda: broker.upsert(place, jobs, mode="new")
+    yield lambda: broker.upsert(place, [Definition("j5", 1, point, point)], mode="move")
     claims = []
     yield lambda: claims.append(broker.claim(place, limit=9, request=1, **lease))
     yield lambda: broker.claim(place, limit=9, request=1, **lease)
@@ -151,12 +146,14 @@ def steps(broker, admin):
     yield lambda: broker.settle(place, [Settlement("r2", fence, "retry")])
     yield lambda: broker.settle(place, [Settlement("r3", fence, "drop", 0, 1)])
     yield lambda: broker.remove(place, [("s1", 9, "")])
-    yield lambda: broker.views([("s2", "default")])
+    yield lambda: broker.remove(place, [("j5", 9, "")], gone=True)
+    yield lambda: broker.mend(place)
+    yield lambda: broker.probe(place)
+    yield lambda: broker.views([("s2", "default"), ("j1", "default")])
     yield lambda: list(broker.scan(place))
     yield lambda: broker.stats([place])
     yield lambda: broker.heads([place])
     yield lambda: broker.epochs([place])
-    yield from job_steps(broker)
     counts = MinuteCounts(broker)
     yield lambda: counts.add("default", 1, [(("points", "default", "t"), {"succeeded": 1})])
     yield lambda: [counts.read("default", minute) for minute in counts.minutes("default", 0, 2)]
@@ -169,32 +166,6 @@ def steps(broker, admin):
     yield lambda: broker.drop([place])
     yield lambda: broker.purge()
     hints.close()
-
-
-def job_steps(broker):
-    """Yield what the app asks of Redis for jobs."""
-    place, jobs, claims = PLACE, JobBroker(broker), []
-    names = [f"j{n}" for n in range(6)]
-    new = [NewJob(name, 0, n, f"key {name}", "text") for n, name in enumerate(names)]
-    yield lambda: jobs.enqueue_each([(place, new)], {place: "e"}, again=False)
-    yield lambda: jobs.enqueue_each([(place, new)], {place: "e"}, again=True)
-    yield lambda: claims.append(jobs.claim(place, limit=4, lease_ms=LEASE_MS, request=1))
-    holder = claims[0].holder if claims else ""
-    yield lambda: jobs.renew(place, [("j5", holder)], lease_ms=LEASE_MS, start=True)
-    settlements = [
-        JobSettlement(name, holder, what, 1000, "text")
-        for name, what in zip(names[:1:-1], ("done", "dead", "retry", "release"), strict=True)
-    ]
-    yield lambda: jobs.settle(place, settlements, dead_ms=1000, dead_most=1)
-    yield lambda: jobs.change(place, "j4", "revive", 1, "text")
-    yield lambda: jobs.change(place, "j0", "cancel", 1000, "text")
-    yield lambda: jobs.views([(place, name) for name in names])
-    yield lambda: jobs.counts([place])
-    pages = JobPages(broker)
-    yield lambda: pages.ordered("dead", [place], 1, after=After(0.0, place, 0), newest_first=True)
-    yield lambda: pages.held([place], 10)
-    yield lambda: pages.turn_us(place, "j4")
-    yield lambda: jobs.change(place, "j9", "bury")
 
 
 def play(broker, admin):
