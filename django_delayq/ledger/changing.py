@@ -4,8 +4,8 @@ Note [Compare and set]
 Redis is settled after the ledger, by whoever won the ledger's compare-and-set. A new row is won by a unique
 constraint; an existing one by being locked and found with the version (status, attempt, fence, when it was made) that
 was read, compared for equality only: fences are not ordered, as a clock may step back and Redis may be flushed. A row
-that already has the version that I write is mine: the reply to an earlier COMMIT was lost. So is one that I have written
-in this call: after a flush one worker may have executed an entry twice.
+that already has the version that I write is mine: the reply to an earlier COMMIT was lost. So is one that I have
+written in this call: after a flush one worker may have executed an entry twice.
 """
 
 from collections.abc import Sequence

@@ -93,8 +93,8 @@ class Callers:
     def enqueue(self, alias="default", queue="default", ahead=0, many=1, how="alone", **said):
         """Enqueue some jobs alike, which start `ahead` seconds from now at the earliest.
 
-        `how`: `alone`; in a transaction (`atomic`), one of two savepoints of which is rolled back (`savepoint`); one that
-        is rolled back (`undone`); one that is still open elsewhere (`open`), until `commit`.
+        `how`: `alone`; in a transaction (`atomic`), one of two savepoints of which is rolled back (`savepoint`); in one
+        that is rolled back (`undone`); in one that is still open elsewhere (`open`), until `commit`.
         """
         with self._calling():
             task = self._task(alias, queue, ahead, **said)
@@ -253,6 +253,7 @@ class Callers:
                 mine = held.member == item.member and held.outcome.run.token == job.token
                 if mine and not stepped.lapsed(held) and stepped.claimed_since_loss(self.tag(held.shard), held.fence):
                     raise Broken("J a job that a worker has was cancelled or moved", item, stepped.name)
+        self.holders.not_before.pop((self.tag_of(item.member, item.queue), item.member), None)
         return item
 
     def retried(self, job):

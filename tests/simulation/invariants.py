@@ -228,7 +228,8 @@ class Invariants:
             if run.fence and holder is not None and not (outcome.repeated or self.moved[run.schedule_id]):
                 if result == "yes" and holder.fence != run.fence:
                     raise Broken("I4 a stale holder recorded while another executes", key, run.fence, holder.fence)
-                stands = run.is_job or run.schedule_id in view.schedules  # no `running` row is left without its schedule
+                # A `running` row goes with its schedule, and that of a job of which nothing is kept with its outcome.
+                stands = view.row_of(key) is not None if run.is_job else run.schedule_id in view.schedules
                 if result == "lost" and holder.fence == run.fence and stands:
                     raise Broken("I4 the holder was refused", key, run.fence, view.row_of(key))
             if run.reason == "poison" and result == "yes" and not self.alone[key]:
@@ -247,9 +248,7 @@ class Invariants:
         """
         self.recorded(outcomes, results)
         waiting = {
-            self.world.key_of(held.outcome.run)
-            for stepped in self.world.workers
-            for held in stepped.slots.entries
+            self.world.key_of(held.outcome.run) for stepped in self.world.workers for held in stepped.slots.entries
         }
         for outcome, result in zip(outcomes, results, strict=True):
             run, key = outcome.run, self.world.key_of(outcome.run)

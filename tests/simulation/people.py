@@ -17,7 +17,6 @@ from .stage import TASK
 from .view import OPEN, View, read_shards
 from .wire import deliver
 
-
 #: No history takes so long.
 FOR_EVER_MS = 10**8
 
@@ -193,12 +192,7 @@ class People:
         It is the last but `back` of those of this `script` and of this worker's process, or of all.
         """
         owner = None if w is None else self.workers[w].name
-        found = [
-            item
-            for item in self.requests
-            if script in (None, item.name)
-            and owner in (None, item.owner)
-        ]
+        found = [item for item in self.requests if script in (None, item.name) and owner in (None, item.owner)]
         if found:
             request = found[-1 - back % len(found)]
             if request.repeats_itself:
