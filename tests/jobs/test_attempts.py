@@ -113,10 +113,10 @@ def test_a_worker_that_takes_a_job_over_knows_whose_execution_did_not_end():
     assert tasks.CALLS == [(1, 1)]
 
 
-def test_a_job_that_was_claimed_and_not_begun_counts_no_take_over():
+def test_a_job_that_was_claimed_and_not_begun_counts_one_take_over():
     result = tasks.add.enqueue(1)
-    died(result, times=5, started=False)
-    assert (run(result).status, row(result).reclaims) == (SUCCESSFUL, 0)
+    died(result, times=5, started=False)  # any of these may have executed it, but for a second
+    assert (run(result).status, row(result).reclaims) == (SUCCESSFUL, 1)
 
 
 def test_a_job_that_kills_its_workers_is_lost_with_each_execution_and_can_be_retried(broker):
