@@ -21,6 +21,7 @@ from django_delayq.timing.point import micros
 from .clock import BEGIN_MS
 from .faults import Broken, Killed, step
 from .stage import CALLBACK, FAILURE_TTL, TASK
+from .view import read_shards
 
 
 class RolledBack(Exception):
@@ -200,8 +201,6 @@ class Callers:
                 self.stage.seen["killed after a commit"] += 1
 
     def _members(self):
-        from .view import read_shards
-
         return {member for shard in read_shards(self).values() for member in shard.due}
 
     # -- told by the writes themselves, see `Stage`
