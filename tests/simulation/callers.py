@@ -21,6 +21,7 @@ from django_delayq.timing.point import micros
 from .clock import BEGIN_MS
 from .faults import Broken, Killed, step
 from .stage import CALLBACK, FAILURE_TTL, TASK
+from .view import read_shards
 
 
 class RolledBack(Exception):
@@ -200,8 +201,6 @@ class Callers:
                 self.stage.seen["killed after a commit"] += 1
 
     def _members(self):
-        from .view import read_shards
-
         return {member for shard in read_shards(self).values() for member in shard.due}
 
     # -- told by the writes themselves, see `Stage`
@@ -253,6 +252,7 @@ class Callers:
                 mine = held.member == item.member and held.outcome.run.token == job.token
                 if mine and not stepped.lapsed(held) and stepped.claimed_since_loss(self.tag(held.shard), held.fence):
                     raise Broken("J a job that a worker has was cancelled or moved", item, stepped.name)
+        self.holders.not_before.pop((self.tag_of(item.member, item.queue), item.member), None)
         return item
 
     def retried(self, job):

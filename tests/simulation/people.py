@@ -274,8 +274,8 @@ class People:
         for stepped in list(self.workers):
             self.killed(stepped)
         while True:
-            shards, now = self.view.shards.values(), self.clock.server_ms()
-            leases = [member for shard in shards for member in shard.lease if shard.due[member] > now]
+            now, moving = self.clock.server_ms(), [view for tag, view in self.view.shards.items() if ":default:" in tag]
+            leases = [member for view in moving for member in view.lease if view.due[member] > now]
             if self.workers[0].take_layout():
                 break
             self.advance_clock(10_000)
