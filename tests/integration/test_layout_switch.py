@@ -7,9 +7,9 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_delayq import conf, mirror, orders
-from django_delayq.broker import Broker, Shard
+from django_delayq.broker import Broker, Definition, Shard
 from django_delayq.exceptions import OtherLayout, OutdatedRelease, PendingMigrations
-from django_delayq.mirror import layout, turn
+from django_delayq.mirror import layout, swept
 from django_delayq.models import Run
 from django_delayq.worker import Worker, WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule
@@ -62,7 +62,7 @@ def test_without_other_workers_the_index_is_built_anew_and_nothing_is_left_of_th
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": count}
         built = Broker(timeout_seconds=5)
         mirror.take_layout(built)
-        assert turn.read_last(built) is None, "a full sweep is due"
+        assert swept.read_last(built) is None, "a full sweep is due"
         assert mirror.rebuild(built, built.shards())
         assert all(mirrored(built, row) for row in rows)
         assert sum(stats.members for stats in built.stats([Shard("default", n) for n in range(4)])) == len(rows) + 1
@@ -151,19 +151,19 @@ def test_an_interrupted_switch_keeps_all_out_until_the_next_one_ends_it(broker, 
 
 
 def test_one_of_two_that_wait_switches_and_the_other_finds_it_done(broker, changed, monkeypatch):
-    assert broker.begin_sweep("of another", ttl_ms=60_000)
-    assert "another process has ended its sweep, or its switch" in refused(changed)
-    broker.end_sweep("of another")
-    begin = changed.begin_sweep
+    broker.seize_upkeep("another")
+    assert "another process has ended its upkeep, or its switch" in refused(changed)
+    broker.end_upkeep("another")
+    begin = changed.take_upkeep
 
-    def faster(token, *, ttl_ms):
+    def faster():
         monkeypatch.undo()
         mirror.take_layout(changed)
         mirror.rebuild(changed, changed.shards())
         monkeypatch.setattr(changed, "write_layout", None)  # no worker sees it change once more
-        return begin(token, ttl_ms=ttl_ms)
+        return begin()
 
-    monkeypatch.setattr(changed, "begin_sweep", faster)
+    monkeypatch.setattr(changed, "take_upkeep", faster)
     mirror.take_layout(changed)
     assert None not in changed.epochs(changed.shards()), "the index of the other one stands"
 
@@ -192,7 +192,7 @@ def test_what_such_a_process_writes_in_the_moment_of_the_switch_is_dropped_and_r
     mirror.take_layout(changed)
     make_due(changed, row)
     mirror.sweep_now(changed)  # none is due that would remove it
-    broker.enqueue(Shard("default", 0), [(f"s{row.pk}", 1, 1)])  # it counts one shard
+    broker.upsert(Shard("default", 0), [Definition(f"s{row.pk}", 1, 1, 1)])  # it counts one shard
     run_burst()
     assert row.runs.get().status == "succeeded"
     assert absent(broker, row)
@@ -204,7 +204,7 @@ def test_a_worker_that_finds_an_index_of_another_number_drains(broker, changed, 
     mirror.take_layout(changed)
     mirror.rebuild(changed, changed.shards())
     make_due(changed, next(row for row in rows if not changed.shard_of(f"s{row.pk}", "default").number))
-    assert not worker.claims.claim(Shard("default", 0), lambda: 1)
+    assert not worker.claims.claim(Shard("default", 0), 1)
     assert isinstance(worker.failure, OtherLayout) and worker.stopping
     assert changed.count_leases(changed.shards()) == 0, "what it had claimed is handed back"
 
