@@ -9,9 +9,10 @@ and never before the last edit, so an edit creates no due point in the past.
 from datetime import datetime
 
 from .exceptions import InvalidRecurrence
-from .models import Schedule, ScheduleState
-from .rows import AnySchedule, AnyState
+from .models import Origin, Schedule, ScheduleState
+from .rows import AnyRun, AnySchedule, AnyState
 from .timing import from_ms, to_ms, wake_at
+from .timing.point import micros
 from .timing.policy import MISSED, OVERLAP
 
 
@@ -20,17 +21,28 @@ def member_of(schedule_pk: int) -> str:
     return f"s{schedule_pk}"
 
 
-def run_member_of(run_pk: int) -> str:
-    """Return the member of a run apart from its schedule's own chain."""
-    return f"r{run_pk}"
+def member_of_run(run: AnyRun) -> str:
+    """Return the member of a row: of a job or a backfilled point `j<pk>`, of any other `r<pk>`.
+
+    They are in two lanes: see `broker/lua/_prelude.lua`, Note [Lanes].
+    """
+    return f"{'j' if run.origin in (Origin.JOB, Origin.BACKFILL) else 'r'}{run.pk}"
+
+
+def generation_of_run(run: AnyRun) -> int:
+    """Return what tells a row from another one with its primary key, as a restored database may have: when it was made.
+
+    In µs since the epoch; one more for each time that a job was retried.
+    """
+    return micros(run.created_at) + (run.generation if run.token else 0)
 
 
 def parse_member(member: str) -> tuple[str, int] | None:
-    """Return (kind letter, primary key) of a schedule's or run's member, None for anything else."""
+    """Return ('s' or 'r', primary key) of the member of a schedule or a row, None for anything else."""
     kind, number = member[:1], member[1:]
-    if kind not in ("s", "r") or not (number.isascii() and number.isdecimal()) or len(number) > 18:
+    if kind not in ("s", "r", "j") or not (number.isascii() and number.isdecimal()) or len(number) > 18:
         return None
-    return kind, int(number)
+    return "s" if kind == "s" else "r", int(number)
 
 
 def state_of(schedule: AnySchedule) -> AnyState:

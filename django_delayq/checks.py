@@ -20,9 +20,9 @@ from .declared.values import declared_schedule
 from .exceptions import BrokerError
 from .fields import utcnow
 from .isolation import isolation_of
-from .jobs.aliases import durable_alias, keepers_of
+from .jobs.aliases import alias_for
 from .ledger.sqlite import WANTED, lacking
-from .models import Declaration, Job, Run, Schedule, ScheduleState, Tombstone
+from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .spelling import did_you_mean
 from .timing import zone
 
@@ -49,7 +49,7 @@ def _check(find: Callable[[], Found]) -> Callable[..., list[checks.CheckMessage]
 
 def connect() -> None:
     """Register every check once."""
-    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_dead_jobs, check_alerts):
+    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_alerts):
         checks.register(check, "delayq")
     for check in (check_mirror, check_server, check_sqlite):
         checks.register(check, "delayq", deploy=True)
@@ -165,27 +165,14 @@ def check_isolation() -> Found:
 
 
 @_check
-def check_dead_jobs() -> Found:
-    """Check that all aliases keep the dead jobs of a queue for as long, and as many: they are in one list."""
-    for queue in conf.get_config().queues:
-        kept = {alias: (item.dead_ttl, item.dead_max) for alias, item in keepers_of(queue).items()}
-        if len(set(kept.values())) > 1:
-            said = "; ".join(f"{alias!r} {ttl:,.0f} s and {most:,}" for alias, (ttl, most) in sorted(kept.items()))
-            message = f"Aliases of TASKS say different dead_ttl and dead_max for the queue {queue!r}: {said}."
-            hint = "The largest count for all of them. Say the same in their OPTIONS, or give them QUEUES of their own."
-            yield checks.Warning(message, hint=hint, id="delayq.W021")
-            return
-
-
-@_check
 def check_alerts() -> Found:
-    """Check that alerts can be delivered: by durable jobs, and to somebody."""
+    """Check that alerts can be delivered: by jobs, and to somebody."""
     settings = conf.get_config().alerts
     if settings is None:
         return
-    if settings.channels and durable_alias(conf.get_config().queues) is None:
-        message = "DELAYQ['ALERTS'] sends mail and webhooks by durable jobs, and no alias of TASKS takes them."
-        hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend", "OPTIONS": {"durable": True}}.'
+    if settings.channels and alias_for(conf.get_config().queues) is None:
+        message = "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them."
+        hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
         yield checks.Error(message, hint=hint, id="delayq.E008")
     if settings.mail is True and not conf.admins():
         message = "DELAYQ['ALERTS']['MAIL'] is True, and ADMINS is empty: nobody gets the mail."
@@ -229,7 +216,7 @@ _HINT = f'Set in DATABASES: "OPTIONS": {json.dumps(WANTED)}. For more than a few
 @_check
 def check_routers() -> Found:
     """Check that all models are in one database: outcomes, states and definitions are written in one transaction."""
-    models = (Schedule, ScheduleState, Declaration, Run, Tombstone, Job)
+    models = (Schedule, ScheduleState, Declaration, Run, Tombstone)
     aliases = {model.__name__: router.db_for_write(model) for model in models}
     if len(set(aliases.values())) > 1:
         found = ", ".join(f"{name} to {alias!r}" for name, alias in aliases.items())

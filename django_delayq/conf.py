@@ -46,6 +46,8 @@ _runners = 0
 QUEUE_NAME = rules.QUEUE_NAME
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SHARDS = 4096
+#: The layout of the database and of the index in Redis. See `mirror/layout.py`, Note [Releases of one layout].
+LAYOUT = 1
 #: Scripts unpack a whole batch onto Lua's stack, and larger batches only block Redis for longer.
 MAX_BATCH_SIZE = 1000
 
@@ -83,7 +85,6 @@ class Config:
     #: By outcome where it is a mapping; None and what it does not name is kept for ever.
     history_days: int | Mapping[str, int | None] | None = _setting(None, rules.HISTORY)
     sync_after_migrate: bool = _setting(False, rules.BOOLEAN)
-    accept_jobs_without_queue: bool = _setting(True, rules.BOOLEAN)
     #: Whoever has it may read the metrics of the web view; empty: nobody.
     metrics_token: str = field(default="", repr=False, metadata={"rule": rules.TOKEN})
     traces: bool = _setting(False, rules.TRACES)
@@ -147,7 +148,7 @@ def why_no_redis() -> str:
     why = (testing if config.mirror else _NOT_MIRRORED) or (_IN_A_RUNNER if _runners else "")
     if why and why not in _logged:
         _logged.add(why)
-        logger.info("Nothing is sent to Redis, and jobs stay in memory. %s.", why)
+        logger.info("Nothing is sent to Redis. %s.", why)
     return why
 
 

@@ -1,7 +1,7 @@
 """Pause and limit what the workers of a queue, or of a task, do: for code; people use the admin or `delayq_control`.
 
 A change is a row of the database. Every worker follows it within a second, also one that starts later, and whatever
-becomes of Redis. Workers of an older release do not heed it: replace them first.
+becomes of Redis.
 """
 
 from datetime import datetime

@@ -1,12 +1,12 @@
 """Sums of what became of due points and jobs: outcomes, and histograms of waits and durations. Pure values.
 
 Note [Counters]
-Each worker adds up in memory (`kinds/`), and once a second adds that to the minute's hash in Redis
+Each worker adds up in memory (`worker/`), and once a second adds that to the minute's hash in Redis
 (`worker/counting.py`, `broker/counts.py`). Two minutes later a worker moves the hash into the table `Rollup`
 (`minutes.py`). So how much was done of late is read from a few hundred sums, and nobody scans the ledger for it.
 
 The ledger is the truth, these are not. A worker that crashes loses what it has counted in its last second, and a lost
-reply of Redis may count a second twice. A job is not counted where the reply to its settlement was lost. What Redis
+reply of Redis may count a second twice. What Redis
 loses before it is moved is lost.
 """
 
@@ -32,7 +32,7 @@ Tally = dict[str, int]
 
 #: What a histogram's buckets are called: with their bounds, so that other bounds can stand beside them one day.
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
-#: And what their sums are called; who has counted before there were sums has none.
+#: And what their sums are called.
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
 #: What became of an outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"

@@ -39,8 +39,20 @@ class MissingTables(DelayQError):
     """The database does not have our tables yet: `manage.py migrate` makes them."""
 
 
+class PendingMigrations(DelayQError):
+    """`manage.py migrate` was not run for this release. A worker waits for it."""
+
+
+class OutdatedRelease(DelayQError):
+    """The database was migrated to the layout of a later release: this one must not go on, nor be started again."""
+
+
 class ForeignLayout(DelayQError):
-    """The prefix in Redis belongs to another database, or to another number of shards."""
+    """The prefix in Redis belongs to another database."""
+
+
+class OtherLayout(ForeignLayout):
+    """The index in Redis was built by a release of another layout, or for another number of shards."""
 
 
 class UnknownTask(DelayQError, LookupError):
@@ -49,14 +61,6 @@ class UnknownTask(DelayQError, LookupError):
 
 class InvalidArguments(DelayQError, ValueError):
     """Arguments that do not fit the signature of a task, or that are not plain JSON."""
-
-
-class ForgedJob(DelayQError):
-    """A job or a result that is not signed for its queue with this project's SECRET_KEY, nor with a fallback."""
-
-
-class UnreadableJob(UnknownTask):
-    """A job that is signed with this project's key, but whose text this version cannot read: that of a later one."""
 
 
 class ResultTooLarge(DelayQError, ValueError):
@@ -73,6 +77,10 @@ class JobLost(DelayQError):
 
 class JobHeld(DelayQError):
     """A worker has this job already, so that it can be neither cancelled nor moved."""
+
+
+class KeyTaken(DelayQError):
+    """A failed job is not retried, because another job has its unique key; the message names it."""
 
 
 class ResultTimeout(DelayQError, TimeoutError):

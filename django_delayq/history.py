@@ -17,6 +17,12 @@ MOST_ATTEMPTS = 100
 MOST_TRACES = 10
 #: So much of a traceback is kept, from its end, and so much of a line and of a worker's name.
 MOST_TRACE, MOST_LINE = 20_000, 200
+#: What the reasons of ours stand for that name no error.
+_OWN = {
+    "cancelled": "django_delayq.exceptions.TaskCancelled",
+    "timeout": "django_delayq.exceptions.TaskTimeout",
+    "poison": "django_delayq.exceptions.JobLost",
+}
 #: The title of an attempt whose worker died.
 NOT_ENDED = "its worker did not end it"
 
@@ -61,13 +67,11 @@ def _cut(attempt: Attempt, *, traced: bool) -> Attempt:
     )
 
 
-def title_of(path: str, trace: str) -> str:
-    """Return the line of a traceback that names the error of this class path, the path where none does."""
-    name = path.rpartition(".")[2]
-    for line in reversed(trace.splitlines()):
-        if line.startswith((path, name)):
-            return line
-    return path
+def path_of_title(title: str) -> str:
+    """Return the class path of the error that a title or a reason names, as Django's `TaskError` has it."""
+    path = title.partition(": ")[0]
+    own = _OWN.get(title.partition(" by ")[0])
+    return own or (path if "." in path else f"builtins.{path}")
 
 
 def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
@@ -76,7 +80,7 @@ def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any) -> list[Attempt]:
-    """Return the attempts of such JSON. What is none, or of a version that writes others, is left out."""
+    """Return the attempts of such JSON. What is none is left out."""
     found = [_read(item) for item in value] if isinstance(value, list) else []
     return [attempt for attempt in found if attempt is not None]
 

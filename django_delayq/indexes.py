@@ -1,12 +1,10 @@
-"""Indexes that Django has not for every database, and how they come into a table that is in use."""
+"""Indexes that Django has not for every database."""
 
 from functools import cache
 from typing import Any
 
 from django.db import connections, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations import AddIndex
-from django.db.migrations.state import ProjectState
 
 
 class PrefixIndex(models.Index):
@@ -40,30 +38,3 @@ def has_trigrams(alias: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", [TRIGRAMS])
         return bool(cursor.fetchone() == (True,))
-
-
-class AddIndexConcurrently(AddIndex):
-    """Adds an index; on PostgreSQL without locking the table, for which the migration must not be atomic.
-
-    After an interruption it can be run again: what is there is left, what was not finished is made anew. Django's own
-    operation of this name knows PostgreSQL only.
-    """
-
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
-    ) -> None:
-        """Add the index unless it is there."""
-        connection = schema_editor.connection
-        if connection.vendor != "postgresql" or connection.in_atomic_block:
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
-            return
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if not self.allow_migrate_model(connection.alias, model):
-            return
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", [self.index.name])
-            found = cursor.fetchone()
-        if found == (False,):
-            schema_editor.execute(f"DROP INDEX CONCURRENTLY {schema_editor.quote_name(self.index.name)}")
-        if found != (True,):
-            schema_editor.execute(str(self.index.create_sql(model, schema_editor, concurrently=True)), params=None)

@@ -27,24 +27,20 @@ from .fields import utcnow
 from .timing import from_ms, to_ms
 
 MINUTE_MS = 60_000
-#: All workers together look so often; somewhat less than a minute, as each asks with its heartbeat.
-TURN_MS = 55_000
 #: A minute is moved when it ended so long ago.
 SETTLED_MINUTES = 2
 MINUTES_KEPT, HOURS_KEPT = timedelta(hours=48), timedelta(days=90)
-#: So much is moved, merged or deleted in one turn: minutes of each queue, and batches of rows.
+#: So much is moved, merged or deleted at once: minutes of each queue, and batches of rows.
 MOST_MINUTES, MOST_BATCHES = 200, 40
 
 
-def roll_up(broker: Broker, now_ms: int) -> int | None:
-    """Move, merge and delete what is old enough; return how many minutes were moved, None where it is not our turn.
+def roll_up(broker: Broker, now_ms: int) -> int:
+    """Move, merge and delete what is old enough; return how many minutes were moved.
 
     Raises:
-        BrokerError, DatabaseError: The next turn goes on with what is left.
+        BrokerError, DatabaseError: The next call goes on with what is left.
     """
     minutes = MinuteCounts(broker)
-    if not minutes.take_turn(TURN_MS):
-        return None
     moved = sum(_move(minutes, queue, now_ms // MINUTE_MS - SETTLED_MINUTES - 1) for queue in broker.config.queues)
     now = from_ms(now_ms)
     try:

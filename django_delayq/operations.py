@@ -1,28 +1,25 @@
 """What a project puts into its own migrations.
 
 Note [Renaming in a migration]
-A migration sees historical models, and maybe tables older than this code; so only columns that were always there are
-touched, and a model that the state does not know is left alone. It sends no signal and asks no Redis, which need not be
-there: schedules get a new generation, by which the sweep of any worker mirrors them within seconds, or the next worker
-that starts. Rows are found anew for each batch, so that it can be run again after an interruption; for several
-transactions the migration has `atomic = False`.
+A migration sees the models of its state, which may be those of the first migration: what is touched has been there
+since then. It sends no signal and asks no Redis, which need not be there: schedules get a new generation, by which the
+sweep of any worker mirrors them within seconds, or the next worker that starts. Rows are found anew for each batch, so
+that it can be run again after an interruption; for several transactions the migration has `atomic = False`.
 
-Rows of jobs hold the call unsigned, and it is renamed there, for what is rebuilt or revived from them. What waits in
-Redis is signed, and a migration that could sign it would have to find it while workers take it: it keeps the old name,
-which TASK_ALIASES explains. So do what old code enqueues while it is still running, runs and other history.
+Jobs are renamed that are open or have failed, as these can be retried. What old code enqueues while it is still running
+keeps the old name, which TASK_ALIASES explains, and so do a job that starts or ends at that moment, and all history.
+A unique key is that of the name under which it was enqueued: the same key under the new name is another one.
 """
 
-import json
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from django.db import router, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
-from django.db.models import Model, Q
+from django.db.models import Model
 
+from . import ledger
 from .fields import utcnow
 from .jobs.callbacks import NAMES as CALLBACKS
 from .models.versions import next_generation
@@ -30,10 +27,12 @@ from .models.versions import next_generation
 APP = "django_delayq"
 #: So many rows are written in one transaction, where the migration is not atomic.
 BATCH = 1000
+#: The statuses of jobs that may still be executed.
+WALKED = ("queued", "retrying", "running", "failed", "lost")
 
 
 class RenameTask(Operation):
-    """Renames a task in schedules, in what the code declares, in pauses, and in the rows of jobs; reversible.
+    """Renames a task in schedules, in what the code declares, in pauses, and in jobs; reversible.
 
     Also where it is called after an outcome (`on_success`, `on_failure`).
 
@@ -76,53 +75,43 @@ class RenameTask(Operation):
 
 
 def _rename(using: str, state: ProjectState, old: str, new: str) -> None:
-    models: dict[str, Any] = {
-        name: state.apps.get_model(APP, name)
-        for name in ("schedule", "declaration", "control", "job")
-        if (APP, name) in state.models
-    }
-    if "schedule" not in models:
+    if (APP, "schedule") not in state.models:
         raise ValueError(
-            f'RenameTask needs the tables of django_delayq: add ("{APP}", "0017_output"), or a later one, to the '
+            f'RenameTask needs the tables of django_delayq: add ("{APP}", "0001_initial"), or a later one, to the '
             "dependencies of the migration that has it."
         )
-    if not router.allow_migrate_model(using, models["schedule"]):
+    schedule: Any = state.apps.get_model(APP, "schedule")
+    if not router.allow_migrate_model(using, schedule):
         return
-    while pks := list(_rows(models["schedule"], using).filter(task=old).values_list("pk", flat=True)[:BATCH]):
-        rows = _rows(models["schedule"], using).filter(pk__in=pks, task=old)
+    while pks := list(_rows(schedule, using).filter(task=old).values_list("pk", flat=True)[:BATCH]):
+        rows = _rows(schedule, using).filter(pk__in=pks, task=old)
         rows.update(task=new, generation=next_generation(), updated_at=utcnow())
     for field in CALLBACKS:
-        if any(known.name == field for known in models["schedule"]._meta.fields):
-            _rows(models["schedule"], using).filter(**{field: old}).update(**{field: new})
+        _rows(schedule, using).filter(**{field: old}).update(**{field: new})
     for name, column, lookup in (("declaration", "key", {}), ("control", "name", {"kind": "task"})):
-        if name in models:
-            rows = _rows(models[name], using)
-            if not rows.filter(**lookup, **{column: new}).exists():
-                rows.filter(**lookup, **{column: old}).update(**{column: new})
-    if "job" in models:
-        _rename_jobs(models["job"], using, old, new)
+        rows = _rows(state.apps.get_model(APP, name), using)
+        if not rows.filter(**lookup, **{column: new}).exists():
+            rows.filter(**lookup, **{column: old}).update(**{column: new})
+    _rename_jobs(state.apps.get_model(APP, "run"), using, old, new)
 
 
 def _rename_jobs(model: Any, using: str, old: str, new: str) -> None:
-    """Walk by the primary key: there is no index on the task, and no row is looked at twice."""
-    before, after = (f'"task":{json.dumps(name)},"args":' for name in (old, new))
-    options = [tuple(f'"{field}":{json.dumps(name)}' for name in (old, new)) for field in CALLBACKS]
-    wanted = Q(task=old) | reduce(or_, (Q(call__contains=was) for was, _ in options))
-    rows, last = _rows(model, using).order_by("pk"), 0
-    while (end := max(rows.filter(pk__gt=last).values_list("pk", flat=True)[:BATCH], default=0)) > 0:
-        with transaction.atomic(using=using):
-            found = list(rows.filter(wanted, pk__gt=last, pk__lte=end).only("task", "call"))
-            for row in found:
-                if (
-                    row.task == old
-                ):  # the first is the call's own: what stands before it, of a trace, holds no such text
-                    row.task, row.call = new, row.call.replace(before, after, 1)
-                head, mark, tail = row.call.rpartition(',"enqueued":')  # behind all that is somebody's own text
-                for was, now in options:
-                    tail = tail.replace(was, now)
-                row.call = f"{head}{mark}{tail}"
-            _rows(model, using).bulk_update(found, ["task", "call"], batch_size=100)
-        last = end
+    """Walk what is open or has failed by an index: there is none on the task."""
+    for status in WALKED:
+        found, last = ledger.with_status(status).using(using).filter(origin="job").order_by("pk"), 0
+        while pks := list(found.filter(pk__gt=last).values_list("pk", flat=True)[:BATCH]):
+            with transaction.atomic(using=using):
+                rows = _rows(model, using).filter(pk__in=pks)
+                rows.filter(task=old).update(task=new)
+                calling = [row for row in rows.only("options") if _rename_callbacks(row.options or {}, old, new)]
+                rows.bulk_update(calling, ["options"], batch_size=100)
+            last = pks[-1]
+
+
+def _rename_callbacks(options: dict[str, Any], old: str, new: str) -> bool:
+    named = [name for name in CALLBACKS if options.get(name) == old]
+    options.update(dict.fromkeys(named, new))
+    return bool(named)
 
 
 def _rows(model: type[Model], using: str) -> Any:

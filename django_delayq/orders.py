@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from . import chain, ledger, mirror
+from . import chain, ledger, mirror, tracing
 from .exceptions import InvalidBackfill
 from .fields import utcnow
 from .models import Origin, Run, Schedule, Status
@@ -54,10 +54,11 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
 def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) -> list[Run]:
     """Order one run of each of these schedules like `run_now`; after an exception none is ordered."""
     using, at = ledger.database(), from_ms(to_ms(now or utcnow()))
-    runs = [Run.of(row, at, origin=Origin.MANUAL, apart=True, status=Status.QUEUED) for row in schedules]
+    values = {"origin": Origin.MANUAL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
+    runs = [Run.of(row, at, **values) for row in schedules]
     with transaction.atomic(using=using):
         Run._base_manager.using(using).bulk_create(runs)
-        mirror.enqueue_after_commit(runs, using=using)
+        mirror.put_after_commit(runs, using=using)
     return runs
 
 
@@ -92,7 +93,9 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     current, plan = _plan(schedule, start, end, limit)
     points = [item.due_at for item in plan if not item.left_out]
     now = from_ms(to_ms(utcnow()))
-    values = {"origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED}
+    values = {
+        "origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options(),
+    }  # fmt: skip
     rows = [  # dated in their order, in which Redis will offer them
         Run.of(current, point, created_at=now - (len(points) - index) * MILLISECOND, **values)
         for index, point in enumerate(points)
@@ -100,7 +103,7 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     with transaction.atomic(using=using):
         pruned = ledger.lock_horizon(current.pk, using)  # which may have risen since
         runs = _insert([run for run in rows if pruned is None or run.due_at > pruned], using)
-        mirror.enqueue_after_commit(runs, using=using)
+        mirror.put_after_commit(runs, using=using)
     return runs
 
 

@@ -1,34 +1,31 @@
-"""Pruning by the workers, one at a time: when, for how long at once, and what is known of the last time.
+"""Pruning by the workers: when, for how long at once, and what is known of the last time.
 
 Which rows go says `ledger/retention.py`; they are found and deleted by `ledger/pruning.py`.
 
-Note [Turns of pruning]
-As with full sweeps (`mirror/turn.py`, Note [Turns]) whoever prunes sets a mark that he renews. A pass goes through all
-schedules; a new one is due EVERY_SECONDS after the end of the last. Between two batches the worker does its small
-chores, and rests for RESTS times as long as the batch took: so the others get most of the time of a database that has
-one writer. Where the worker has something else to do, a pass ends with a note of how far it came, and is due again at
-once: whoever is next continues there. Where he dies, it continues at the note before that. Two that prune side by side,
-as where a person gives the command, do no harm: each leaves out what the other has locked.
+Note [Passes of pruning]
+The worker that does the upkeep prunes (`worker/upkeep.py`, Note [One lease]). A pass goes through all schedules; a new
+one is due EVERY_SECONDS after the end of the last. Between two batches the worker does its small chores, and rests for
+RESTS times as long as the batch took: so the others get most of the time of a database that has one writer. Where the
+worker has something else to do, a pass ends with a note of how far it came, and is due again at once: it continues
+there. Where the worker dies, the next one continues at the note before that. Two that prune side by side, as where a
+person gives the command, do no harm: each leaves out what the other has locked.
 """
 
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from . import failpoints, ledger, mirror
-from .broker import Broker, PruningNotes
+from .broker import Broker
 from .fields import utcnow
 from .timing import from_ms
 
 #: Between two passes.
 EVERY_SECONDS = 3600.0
 #: A worker prunes for so long at once, and looks then what else is to be done.
-TURN_SECONDS = 20.0
-#: How long a batch may take before another worker may continue.
-TTL_MS = 30_000
+AT_ONCE_SECONDS = 20.0
 #: The rest after a batch, as a multiple of its time; a worker that is to stop waits for no longer than the longest.
 RESTS, MOST_REST_SECONDS = 9.0, 0.5
 
@@ -67,7 +64,7 @@ def read_last(broker: Broker) -> LastPass | None:
         BrokerError: Redis does not answer.
     """
     try:
-        value = json.loads(PruningNotes(broker).last() or "")
+        value = json.loads(broker.last_pruning() or "")
         at_ms, rows, left = (int(value[name]) for name in ("at_ms", "rows", "left"))
         seconds, behind = (float(value[name]) for name in ("seconds", "behind_seconds"))
         after = None if value["after"] is None else min(int(value["after"]), ledger.LAST_KEY)
@@ -78,10 +75,10 @@ def read_last(broker: Broker) -> LastPass | None:
     return last if last.database == mirror.fingerprint() else None
 
 
-def prune_in_turn(
-    broker: Broker, *, go_on: Callable[[], bool] = lambda: True, seconds: float = TURN_SECONDS
+def prune_if_due(
+    broker: Broker, *, go_on: Callable[[], bool] = lambda: True, seconds: float = AT_ONCE_SECONDS
 ) -> LastPass | None:
-    """Prune if it is time and nobody is at it; return how far it came, None where not. See Note [Turns of pruning].
+    """Prune if it is time; return how far it came, None where not. See Note [Passes of pruning].
 
     `go_on` is asked after each batch; where it says no, or so many seconds have passed, the pass ends there.
 
@@ -90,16 +87,8 @@ def prune_in_turn(
     """
     if not _is_due(broker):
         return None
-    token, turn = secrets.token_hex(8), PruningNotes(broker).turn
-    if not turn.begin(token, ttl_ms=TTL_MS):
-        return None
-    try:
-        if not _is_due(broker):  # another one has just finished
-            return None
-        until = time.monotonic() + seconds
-        return _prune(broker, lambda: time.monotonic() < until and go_on() and turn.keep(token, ttl_ms=TTL_MS))
-    finally:
-        turn.end(token)
+    until = time.monotonic() + seconds
+    return _prune(broker, lambda: time.monotonic() < until and go_on())
 
 
 def _is_due(broker: Broker) -> bool:
@@ -126,7 +115,7 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
         if not go_on():
             break
     last = replace(last, at_ms=broker.now_ms(), seconds=round(last.seconds + time.monotonic() - began, 3))
-    PruningNotes(broker).note(json.dumps(asdict(last)))
+    broker.note_pruning(json.dumps(asdict(last)))
     return last
 
 

@@ -43,7 +43,7 @@ class Recurring:
             rule = Every(self.every or timedelta(0), anchor=anchor)
         elif self.kind == ONCE:
             rule = Once(self.at)  # None is refused by Once, with a message
-        else:  # raw SQL, or a row of a newer release
+        else:  # raw SQL
             raise InvalidRecurrence(f"The kind is one of cron, every and once, not {self.kind!r}.", field="kind")
         if self.start_at or self.end_at:
             return Windowed(rule, start=self.start_at, end=self.end_at)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from .jobs.ids import result_id
 from .models import Condition, Origin, Run, Schedule, ScheduleState
 from .recurring import Recurring
 from .timing import Recurrence
@@ -90,9 +91,9 @@ class ScheduleRow(Recurring):
 
 @dataclass(slots=True, eq=False)
 class RunRow:
-    """A row of the ledger: see `Run`. `pk` is 0 until it is inserted."""
+    """A row of the ledger: see `Run`. `pk` is 0 until it is inserted; a job has no schedule."""
 
-    schedule_id: int
+    schedule_id: int | None
     schedule_name: str
     task: str
     queue: str
@@ -115,13 +116,43 @@ class RunRow:
     last_due_at: datetime | None = None
     points: int = 1
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    token: str = ""
+    backend: str = ""
+    priority: int = 0
+    call: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    unique_key: str | None = None
+    expires_at: datetime | None = None
     pk: int = 0
 
     @classmethod
     def of(cls, schedule: "Schedule | ScheduleRow", due_at: datetime, **values: Any) -> Self:
         """Return a new row of this schedule, as its definition stands; `values` win."""
-        values = {"task": schedule.task, "queue": schedule.queue, "generation": schedule.generation, **values}
+        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
+        values = {**same, **values}
         return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
+
+    @classmethod
+    def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
+        """Return a new row of a job."""
+        same: dict[str, Any] = {"status": "queued", "origin": Origin.JOB.value, "apart": True}
+        values = {"schedule_id": None, "schedule_name": "", "generation": 0, **same, **values}
+        return cls(task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values)
+
+    @property
+    def is_job(self) -> bool:
+        """True where it has no schedule."""
+        return bool(self.token)
+
+    @property
+    def title(self) -> str:
+        """See `Run.title`."""
+        return self.schedule_name or self.task
+
+    @property
+    def result_id(self) -> str:
+        """See `Run.result_id`."""
+        return result_id(self.pk, self.token) if self.token else ""
 
     @property
     def lag(self) -> timedelta | None:

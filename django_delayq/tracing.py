@@ -3,8 +3,8 @@
 Note [Parent or link]
 By OpenTelemetry's conventions for messaging an execution is a span of the kind CONSUMER. What somebody has asked for
 once, a job or a run now, is a child of the span in which that was done, so that a trace that begins with a request
-shows what the request has caused. The due points of a schedule are no part of the request that saved it, perhaps
-years ago: each begins a trace of its own, with a link to the span of the last save.
+shows what the request has caused. Its row carries the span. The due points of a schedule are no part of the request
+that saved it, perhaps years ago: each begins a trace of its own.
 
 Note [Nothing while idle]
 A worker asks Redis several times a second whether something is due. Where a client of Redis or a database is
@@ -56,6 +56,12 @@ def carrier() -> dict[str, str]:
     with TRACER:
         TraceContextTextMapPropagator().inject(found)
     return {name: text for name, text in found.items() if name == PARENT or (name == STATE and len(text) <= MOST_STATE)}
+
+
+def as_options() -> dict[str, Any] | None:
+    """Return the span of this moment as options of a row that is made now; None where there is none."""
+    carried = carrier()
+    return {"trace": carried} if carried else None
 
 
 def context_of(carried: Mapping[str, str]) -> Any:

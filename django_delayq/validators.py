@@ -9,6 +9,7 @@ from .exceptions import InvalidArguments
 MAX_ARGUMENT_BYTES = 64 * 1024
 MAX_DEPTH = 32
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_UNSTORABLE_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:
@@ -34,6 +35,33 @@ def validate_json(args: Any, kwargs: Any) -> None:
     size = len(storable_json([args, kwargs]))
     if size > MAX_ARGUMENT_BYTES:
         raise too_large(size)
+
+
+def validate_call(args: Any, kwargs: Any) -> None:
+    """Check that the arguments of a job, a list and a dict of JSON's types, are stored by every database.
+
+    Raises:
+        InvalidArguments: Names what is wrong, as `validate_json` does.
+    """
+    try:
+        text = json.dumps([args, kwargs], allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise not_plain(error) from None
+    if what := find_unstorable(text):
+        raise InvalidArguments(f"The arguments contain {what}.")
+    size = len(text.encode())
+    if size > MAX_ARGUMENT_BYTES:
+        raise too_large(size)
+
+
+def find_unstorable(text: str) -> str:
+    """Return what it is in a text of JSON, made without escapes, that not every database stores; '' for nothing."""
+    found = _UNSTORABLE_JSON.search(text)
+    if found is None:
+        return ""
+    if found[0].startswith("\\"):
+        return "a NUL character, which PostgreSQL cannot store"
+    return "half of a surrogate pair, which no database can store"
 
 
 def too_large(size: int) -> InvalidArguments:

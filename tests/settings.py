@@ -79,6 +79,12 @@ else:
 if "DELAYQ_TEST_DATABASE" in os.environ:
     DATABASES["default"]["NAME"] = os.environ["DELAYQ_TEST_DATABASE"]
 
+# Worker processes of another release: see tests/acceptance/test_layouts.py.
+if "DELAYQ_TEST_LAYOUT" in os.environ:
+    from django_delayq import conf
+
+    conf.LAYOUT = int(os.environ["DELAYQ_TEST_LAYOUT"])
+
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
@@ -95,16 +101,7 @@ DELAYQ = {
 }
 TASKS = {
     "default": {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": ["default", "mail"]},
-    "durable": {
-        "BACKEND": "django_delayq.backend.DelayQBackend",
-        "QUEUES": ["default", "mail"],
-        "OPTIONS": {"durable": True},
-    },
-    "stored": {
-        "BACKEND": "django_delayq.backend.DelayQBackend",
-        "QUEUES": ["default", "mail"],
-        "OPTIONS": {"results": "database"},
-    },
+    "second": {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": ["default", "mail"]},
 }
 
 # Mail of worker processes becomes files in this folder.

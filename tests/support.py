@@ -10,7 +10,8 @@ from django_delayq import mirror
 from django_delayq.broker import Broker
 from django_delayq.models import Schedule
 from django_delayq.timing import Recurrence, from_ms, to_ms
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 
 
 def _daily_cron(minutes_ago: int) -> str:
@@ -73,6 +74,5 @@ def count_keys(broker: Broker) -> int:
 
 
 def claims_of(workers: Sequence[Worker]) -> int:
-    """Count the claims of points that these have sent, without the repeated ones."""
-    requests = [(worker.kinds[0], item) for worker in workers for item in worker.claims._request.items()]
-    return sum(count for points, ((kind, _), count) in requests if kind is points)
+    """Count the claims that these have sent, without the repeated ones."""
+    return sum(count for worker in workers for count in worker.claims._request.values())

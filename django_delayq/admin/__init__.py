@@ -4,9 +4,8 @@ logic: each action is one call.
 
 from .alerts import AlertAdmin
 from .controls import ControlAdmin
-from .jobs import RedisJobAdmin
 from .overview import OverviewAdmin
 from .runs import RunAdmin
 from .schedules import ScheduleAdmin
 
-__all__ = ["AlertAdmin", "ControlAdmin", "OverviewAdmin", "RedisJobAdmin", "RunAdmin", "ScheduleAdmin"]
+__all__ = ["AlertAdmin", "ControlAdmin", "OverviewAdmin", "RunAdmin", "ScheduleAdmin"]

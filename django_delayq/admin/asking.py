@@ -1,5 +1,5 @@
 """Why did this one not run? A name and a time are typed; the page about that schedule answers, or what did not run then
-is listed. Changes nothing.
+is listed. The id of a job leads to that job. Changes nothing.
 """
 
 from datetime import timedelta
@@ -11,15 +11,16 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from .. import explain
+from .. import explain, ledger
 from ..fields import utcnow
+from ..jobs import parse_id
 from ..models import Run, Schedule, Status
 from ..plain import plain
 from . import display, paging
 from .base import BaseAdmin
 
-#: So many schedules, or runs, are named.
-MOST_NAMED = 50
+#: So many schedules, or runs, are named; and so many rows of each outcome are looked through for these.
+MOST_NAMED, MOST_LOOKED = 50, 10_000
 #: What has such an outcome is found by an index; and how far back a stretch of skipped points may begin.
 _NOT_DONE = (Status.FAILED, Status.LOST, Status.SKIPPED)
 _BACK = timedelta(days=1)
@@ -29,16 +30,18 @@ class AskPage(BaseAdmin):
     """A page for whoever may view schedules; what is said of runs, for whoever may view those."""
 
     def ask_view(self, request: HttpRequest) -> HttpResponse:
-        """Lead to the schedule whose name was typed, or name those that it may be; without a name, what did not run."""
+        """Lead to the schedule or job that was typed, or name those it may be; without a name, what did not run."""
         if not request.user.has_perm("django_delayq.view_schedule"):
             raise PermissionDenied
         name, at, error = request.GET.get("name", "").strip(), request.GET.get("at", "").strip(), ""
-        named, runs = list[Schedule](), list[Run]()
+        named, runs, sees_runs = list[Schedule](), list[Run](), request.user.has_perm("django_delayq.view_run")
         if name:
+            if (job := parse_id(name)) is not None and ledger.find_job(*job) is not None and sees_runs:
+                return HttpResponseRedirect(self.address("change", job[0], model="run"))
             named = _named(name)
             if len(named) == 1:
                 return HttpResponseRedirect(self._why(named[0].pk, at))
-        elif at and request.user.has_perm("django_delayq.view_run"):
+        elif at and sees_runs:
             try:
                 runs = _not_done(explain.parse_moment(at, timezone.get_current_timezone_name(), utcnow()))
             except (ValueError, OverflowError) as wrong:
@@ -48,11 +51,16 @@ class AskPage(BaseAdmin):
             at=at, error=error, zone=timezone.get_current_timezone_name(), asked=bool(name or at) and not error,
             named=[(row.name, self._why(row.pk, at)) for row in named],
             runs=[
-                (plain(run.schedule_name), self._why(run.schedule_id, run.due_at.isoformat()),
+                (plain(run.title), self._about(run),
                  display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run))
                 for run in runs
             ],
         )  # fmt: skip
+
+    def _about(self, run: Run) -> str:
+        if run.schedule_id is None:
+            return self.address("change", run.pk, model="run")
+        return self._why(run.schedule_id, run.due_at.isoformat())
 
     def _why(self, pk: int, at: str) -> str:
         return self.address("why", pk, model="schedule") + (f"?{urlencode({'at': at})}" if at else "")
@@ -71,8 +79,15 @@ def _named(text: str) -> list[Schedule]:
 
 
 def _not_done(moment: explain.Moment) -> list[Run]:
-    """Return what was due in this moment and did not succeed, also as a part of a stretch of skipped points."""
-    rows = Run.objects.filter(status__in=_NOT_DONE, due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
-    return list(
-        rows.filter(Q(due_at__gte=moment.first) | Q(last_due_at__gte=moment.first)).order_by("-due_at")[:MOST_NAMED]
-    )
+    """Return what was due in this moment and did not succeed, also as a part of a stretch of skipped points.
+
+    Looks through the newest rows of each outcome, which an index finds.
+    """
+    found = list[Run]()
+    for status in _NOT_DONE:
+        rows = ledger.with_status(status)
+        before = rows.order_by("-pk").values_list("pk", flat=True)[MOST_LOOKED : MOST_LOOKED + 1].first() or 0
+        rows = rows.filter(pk__gt=before, due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
+        rows = rows.filter(Q(due_at__gte=moment.first) | Q(last_due_at__gte=moment.first))
+        found += rows.order_by("-pk")[:MOST_NAMED]
+    return sorted(found, key=lambda run: run.due_at, reverse=True)[:MOST_NAMED]

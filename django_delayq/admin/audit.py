@@ -27,7 +27,7 @@ from django.utils.translation import gettext as _
 
 from .. import ledger
 from ..declared.values import SWITCH, Values, differing, from_json, values_of
-from ..models import BulkAction, Control, Definition, Dismissal, RedisJob, Run, Schedule
+from ..models import BulkAction, Control, Definition, Dismissal, Run, Schedule
 from ..models.primary import heirs
 from ..plain import plain
 from ..validators import read_key
@@ -50,7 +50,6 @@ class Kind(NamedTuple):
 KINDS = {
     "schedule": Kind(Schedule, "view_schedule", ("history", "schedule")),
     "run": Kind(Run, "view_run", ("change", "run")),
-    "redisjob": Kind(RedisJob, "view_redisjob", ("change", "redisjob")),
     "control": Kind(Control, "view_control", ("history", "control")),
     "bulkaction": Kind(BulkAction, "view_schedule", ("bulk", "schedule")),
     "dismissal": Kind(Dismissal, "view_run", None),

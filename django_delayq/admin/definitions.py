@@ -79,7 +79,7 @@ def listed(rows: Sequence[Change]) -> SafeString:
 
 def definition_of_run(run: Run, history: str) -> display.Html:
     """Return what a run was executed by, and what differs from it now; `history` is where edits are listed."""
-    schedule = Schedule.objects.filter(pk=run.schedule_id).first()
+    schedule = Schedule.objects.filter(pk=run.schedule_id or 0).first()
     if schedule is None:
         return _("Not kept: the schedule was deleted.")
     kept = Definition.objects.of_generation(schedule.pk, run.generation)

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -13,13 +13,13 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import registry
+from .. import ledger, registry
 from ..exceptions import InvalidRecurrence
 from ..handover import REASON as REASON_HANDED_OVER
-from ..history import Attempt, bounded
+from ..history import bounded
 from ..models import Output, Run, Schedule, Status
 from ..plain import plain
-from ..redaction import redact_arguments, redact_text
+from ..redaction import redact_arguments, redact_text, secret_texts
 from ..timing.point import known_ms
 from ..timing.zone import get_zone
 from .durations import format_duration
@@ -41,6 +41,11 @@ def badge(tone: str, text: Any, title: Any = "") -> SafeString:
     """Return a small coloured label; the text alone says it all."""
     more = format_html(' title="{}"', title) if title else ""
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
+
+
+def joined(parts: Iterable[Any]) -> SafeString:
+    """Return these with a space between."""
+    return format_html_join(" ", "{}", ((part,) for part in parts))
 
 
 def sentence(tone: str, text: Any) -> SafeString:
@@ -76,7 +81,14 @@ def reason_words(run: Run) -> str:
         return str(_REASONS[run.reason])
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
         return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
-    return redact_text(run.reason)
+    return redacted(run, run.reason)
+
+
+def redacted(run: Run, text: str) -> str:
+    """Return a text about a run as it may be shown: without the secrets that a job was called with."""
+    call = run.call or {}
+    secrets = secret_texts(call.get("args"), call.get("kwargs"), parameters_of(run.task)) if call else []
+    return redact_text(text, secrets)
 
 
 def shown_lag(run: Run) -> Html:
@@ -176,6 +188,12 @@ def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
 
 
+def arguments_of(run: Run) -> list[Html]:
+    """Return positional and keyword arguments of a job as they may be shown."""
+    call = run.call or {}
+    return arguments(run.task, call.get("args") or [], call.get("kwargs") or {})
+
+
 def argument_line(task: str, args: Any, kwargs: Any) -> str:
     """Return positional and keyword arguments on one line as they may be shown."""
     args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
@@ -191,10 +209,10 @@ def parameters_of(task: str) -> list[inspect.Parameter] | None:
         return None
 
 
-def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) -> str:
-    """Return the attempts of a run or a job, oldest first; `redact` hides in errors what is not to be shown."""
+def attempts_table(run: Run) -> str:
+    """Return the attempts of a run, oldest first."""
     rows = []
-    for attempt in bounded(attempts):
+    for attempt in bounded(ledger.attempts_of(run)):
         started, finished = known_ms(attempt.started), known_ms(attempt.finished)
         rows.append(
             {
@@ -204,8 +222,8 @@ def attempts_table(attempts: Sequence[Attempt], redact: Callable[[str], str]) ->
                 "duration": milliseconds(None if started is None or finished is None else finished - started),
                 "worker": plain(attempt.worker),
                 "ended": attempt.ended,
-                "title": plain(redact(attempt.title)),
-                "trace": attempt.trace and traceback(redact(attempt.trace)),
+                "title": plain(redacted(run, attempt.title)),
+                "trace": attempt.trace and traceback(redacted(run, attempt.trace)),
             }
         )
     return render_to_string("admin/django_delayq/attempts.html", {"attempts": rows})

@@ -1,4 +1,4 @@
-"""What a person should look at although nothing is out of order: failing schedules, dead jobs, what people hold back.
+"""What a person should look at although nothing is out of order: failing schedules, failed jobs, what people hold back.
 
 Counts and links; judges nothing.
 """
@@ -29,22 +29,22 @@ OFTEN = 2
 
 def restarted() -> QuerySet[Run]:
     """Return the runs that run now and have lost their worker again and again."""
-    return Run.objects.filter(status=Status.RUNNING, reclaims__gte=OFTEN)
+    return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
 
 
 def told(
-    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], dead: int, *, complete: bool
+    page: BaseAdmin, request: HttpRequest, held: Sequence[Control], failed: int
 ) -> Iterator[tuple[str, SafeString]]:
     """Yield (tone, words with a link), the gravest first, in one query. `held` is what people hold back.
 
-    `dead` is the number of dead jobs; unless it is `complete`, Redis may hold more.
+    `failed` is the number of jobs that have failed and are kept.
     """
     states = ScheduleState.objects.filter(schedule__enabled=True)
     failing, parked, paused, orders, often = ledger.count_up_to(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
         Schedule.objects.paused(), BulkAction.objects.open(), restarted(),
     )  # fmt: skip
-    schedules, jobs = page.address("changelist", model="schedule"), page.address("changelist", model="redisjob")
+    schedules, runs = page.address("changelist", model="schedule"), page.address("changelist", model="run")
     found = (
         (often, "bad",
          ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
@@ -52,14 +52,13 @@ def told(
         (failing, "bad", ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing),
          f"{schedules}?state=failing"),
         (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), f"{schedules}?state=parked"),
-        (dead, "bad", ngettext("%(count)s dead job", "%(count)s dead jobs", dead), f"{jobs}?state=dead"),
+        (failed, "bad", ngettext("%(count)s failed job", "%(count)s failed jobs", failed),
+         f"{runs}?origin__exact=job&status__exact=failed"),
         (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), schedules),
     )  # fmt: skip
     for number, tone, words, address in found:
         if number:
             yield tone, _counted(number, words, address)
-    if not complete:
-        yield "quiet", format_html("{}", _("dead jobs in Redis: unknown while Redis does not answer"))
     for row in held:
         yield "warn" if row.is_paused() else "quiet", held_back(page, request, row)
     if paused:
@@ -84,11 +83,6 @@ def held_back(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString
     return format_html("{}, {}", words, display.relative(row.changed_at, utcnow()))
 
 
-def is_served(redis: RedisView, queue: str) -> bool:
-    """Say whether a live worker serves a queue."""
-    return any(worker.live and queue in worker.queues for worker in redis.workers)
-
-
 def _why_waiting(
     page: BaseAdmin, request: HttpRequest, row: Control | None, *, served: bool
 ) -> tuple[str, display.Html]:
@@ -104,13 +98,10 @@ def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Seque
     """Return, of each queue in which something that is due waits for a worker, how much, how long, and why."""
     rows = []
     controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
-    for jobs in redis.jobs:
-        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        due, seconds = sum(shard.due for shard in shards), [shard.oldest_due or 0.0 for shard in shards]
-        oldest = max([*seconds, jobs.oldest_ready or 0.0])
-        if not (due or jobs.ready) or oldest < WAITING_SECONDS:
+    for each in redis.queues:
+        if not each.due or each.oldest_due < WAITING_SECONDS:
             continue
-        tone, why = _why_waiting(page, request, controls.get(jobs.queue), served=is_served(redis, jobs.queue))
-        rows.append({"queue": jobs.queue, "due": due, "ready": jobs.ready, "tone": tone, "why": why,
-                     "oldest": display.milliseconds(timedelta(seconds=oldest))})  # fmt: skip
+        tone, why = _why_waiting(page, request, controls.get(each.queue), served=each.served)
+        rows.append({"queue": each.queue, "due": each.due - each.jobs_due, "jobs": each.jobs_due, "tone": tone,
+                     "why": why, "oldest": display.milliseconds(timedelta(seconds=each.oldest_due))})  # fmt: skip
     return rows

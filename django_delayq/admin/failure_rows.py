@@ -1,4 +1,4 @@
-"""Groups of failures as a template shows them, without what is secret. Reads schedules and errors; decides nothing."""
+"""Groups of failures as a template shows them, without what is secret. Reads schedules and runs; decides nothing."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -22,9 +22,21 @@ SCHEDULES_SHOWN = 5
 TRACE_SHOWN, TRACE_READ = 3_000, 6_000
 
 
-def words(text: str) -> str:
-    """Return a fingerprint as it may be shown."""
-    return plain(redact_text(text)) or "–"
+def title_of(group: RunGroup) -> str:
+    """Return a group as one line; reads its last run."""
+    return f"{plain(group.task)}: {_words(group, _last([group]).get(group.last.pk))}"
+
+
+def _words(group: RunGroup, last: Run | None) -> str:
+    """Return a fingerprint as it may be shown; `last` has the secrets that may be in it."""
+    return plain(redact_text(group.text) if last is None else display.redacted(last, group.text)) or "–"
+
+
+def _last(groups: Sequence[RunGroup]) -> dict[int, Run]:
+    """Return the last run of each with the end of its error."""
+    rows = Run._base_manager.using(ledger.database()).filter(pk__in=[group.last.pk for group in groups])
+    read = rows.annotate(ending=Right("error", TRACE_READ)).only("task", "call")
+    return {run.pk: run for run in read} if groups else {}
 
 
 def run_rows(
@@ -35,19 +47,20 @@ def run_rows(
     using = ledger.database()
     wanted = {pk for schedules in named.values() for pk, _name in schedules} if linked else set[int]()
     there = set(Schedule.objects.using(using).filter(pk__in=wanted).values_list("pk", flat=True)) if wanted else set()
-    ends = Run._base_manager.using(using).filter(pk__in=[group.last.pk for group in groups])
-    traces = dict(ends.values_list("pk", Right("error", TRACE_READ))) if groups else {}
+    last = _last(groups)
 
     def link(pk: int) -> str:
         return page.address("change", pk, model="schedule") if pk in there else ""
 
-    return [
-        {
+    def shown(group: RunGroup) -> dict[str, Any]:
+        run = last.get(group.last.pk)
+        return {
             "task": display.breakable(plain(group.task)),
-            "text": words(group.text),
-            "said": words(group.last.reason),
+            "text": _words(group, run),
+            "said": plain(redact_text(group.last.reason) if run is None else display.redacted(run, group.last.reason)),
             "lost": display.status_badge(Status.LOST) if group.last.status == Status.LOST else "",
             "is_new": group.is_new,
+            "of_jobs": group.of_jobs,
             "count": len(group.times),
             "spark": _spark(group.times, now - step * number, step, number),
             "first": display.instant(group.first),
@@ -56,10 +69,10 @@ def run_rows(
             "run": page.address("change", group.last.pk, model="run"),
             "schedules": [(plain(name), link(pk)) for pk, name in named[group.digest]],
             "more": len(group.schedules) - SCHEDULES_SHOWN,
-            "trace": _trace(traces.get(group.last.pk, "")),
+            "trace": "" if run is None else _trace(run),
         }
-        for group in groups
-    ]
+
+    return [shown(group) for group in groups]
 
 
 def _spark(times: Sequence[datetime], since: datetime, step: timedelta, number: int) -> Any:
@@ -70,9 +83,9 @@ def _spark(times: Sequence[datetime], since: datetime, step: timedelta, number: 
     return charts.spark(counts, "bad", title)
 
 
-def _trace(text: str) -> Any:
+def _trace(run: Any) -> Any:
     """Return the end of a traceback, from the beginning of a line on."""
-    text = redact_text(text).strip()
+    text = display.redacted(run, run.ending).strip()
     if len(text) > TRACE_SHOWN:
         text = "…\n" + text[-TRACE_SHOWN:].partition("\n")[2]
     return display.traceback(text) if text else ""

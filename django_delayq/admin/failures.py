@@ -1,10 +1,11 @@
 """Failures: what failed of late, grouped by task and error, with what a person can do to all of a group. Asks first.
 
-Whoever may view runs may view it; running again and dismissing need what "Run now" does. What can be done to dead jobs
-is for `job_failures.py` to say.
+To view it takes what the list of runs takes; to run again what "Run now" takes; jobs are retried and deleted as in that
+list. Dismissing takes one of these permissions.
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
@@ -17,22 +18,24 @@ from django.urls import URLPattern
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
 
 from .. import failures
 from ..failures import Failures, RunGroup
 from ..fields import utcnow
-from ..models import Dismissal, RedisJob, Run, Schedule
-from ..plain import plain
-from ..validators import read_key
+from ..models import Dismissal, Run, Schedule
 from . import failure_rows as shown
 from . import paging
 from .actions import NAMES_SHOWN, ScheduleActions
-from .base import BaseAdmin
+from .base import View
 from .bulk import ACTIONS, MOST_AT_ONCE
-from .job_failures import JobFailures, read_dead
+from .failure_rows import title_of
+from .run_actions import ORDERS, Order, RunActions, posted
 
-#: So many groups are on a page, and so many of dead jobs below.
+#: So many groups are on a page.
 GROUPS_SHOWN = 25
+#: What is done to the jobs of a group, and what the button is called.
+LABELS = {"retry": gettext_lazy("Retry all"), "delete": gettext_lazy("Delete all")}
 
 
 class Span(NamedTuple):
@@ -93,7 +96,7 @@ class ErrorFilter(admin.SimpleListFilter):
             if self._group and model_admin.model is Schedule and len(self._group.schedules) > paging.MOST_FOUND:
                 said = _("More than %(count)d schedules have this error. Those that had it last are listed.")
                 model_admin.message_user(request, said % {"count": paging.MOST_FOUND}, messages.WARNING)
-        return [(value, _title(self._group) if self._group else _("There are no such failures any more."))]
+        return [(value, title_of(self._group) if self._group else _("There are no such failures any more."))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() is None:
@@ -104,19 +107,22 @@ class ErrorFilter(admin.SimpleListFilter):
         return queryset.filter(pk__in=self._group.runs if is_of_runs else schedules)
 
 
-class FailuresPage(BaseAdmin):
-    """The page, and what is done to a group of runs."""
+class FailuresPage(RunActions):
+    """The page, and what is done to a group."""
 
     def failures_urls(self) -> list[URLPattern]:
+        take = require_http_methods(["GET", "HEAD", "POST"])
+        views: dict[str, View] = {
+            "run-again": self.again_view, "dismiss": self.dismiss_view, "take-back": self.take_back_view,
+            **{f"group-{name}": partial(self.group_view, order=ORDERS[name]) for name in LABELS},
+        }  # fmt: skip
         return [
             self.route("failures/", self.failures_view, "failures"),
-            self.route("failures/<str:digest>/run-again/", self.again_view, "run-again"),
-            self.route("failures/<str:digest>/dismiss/", self.dismiss_view, "dismiss"),
-            self.route("failures/<str:digest>/take-back/", self.take_back_view, "take-back"),
+            *(self.route(f"failures/<str:digest>/{name}/", take(view), name) for name, view in views.items()),
         ]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the groups, new ones first, then what failed last, and those of dead jobs to whoever may view jobs."""
+        """Show the groups, new ones first, then what failed last."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         asked = Asked.of(request)
@@ -132,7 +138,6 @@ class FailuresPage(BaseAdmin):
             new=sum(group.is_new for group in listed), places=self.places(request, "failures"),
             shows_dismissed=asked.dismissed, other=asked._replace(dismissed=not asked.dismissed).query,
             spans=[(asked._replace(span=name).query, each.label, name == asked.span) for name, each in SPANS.items()],
-            **self._dead(request),
         )  # fmt: skip
 
     def _rows(
@@ -140,38 +145,50 @@ class FailuresPage(BaseAdmin):
     ) -> list[dict[str, Any]]:
         """Return what a template shows of these groups, and what this person may do to them."""
         schedules, span = self._schedules, SPANS[asked.span]
-        linked, may = schedules.has_view_permission(request), schedules.may(request, "run_now")
+        linked, may_run = schedules.has_view_permission(request), schedules.may(request, "run_now")
+        may_dismiss = self._may_dismiss(request)
         rows = shown.run_rows(self, groups, now, span.step, span.number, linked=linked)
         for group, row in zip(groups, rows, strict=True):
             row["dismissed"] = dismissed.get(group.digest)
             listed = ErrorFilter.address_of(asked.span, group.digest)
             row["runs"] = f"{self.address('changelist')}{listed}"
-            row["list"] = f"{self.address('changelist', model='schedule')}{listed}" if linked else ""
-            if may:
-                row["again"] = f"{self.address('run-again', group.digest)}{asked.query}"
-                act = "take-back" if row["dismissed"] else "dismiss"
-                row[act.replace("-", "_")] = f"{self.address(act, group.digest)}{asked.query}"
+            row["list"] = (
+                f"{self.address('changelist', model='schedule')}{listed}" if linked and group.schedules else ""
+            )
+            acts: list[tuple[str, Any]] = []
+            if group.of_jobs:
+                acts += [(f"group-{name}", text) for name, text in LABELS.items() if self.may(request, ORDERS[name])]
+            elif may_run:
+                acts.append(("run-again", _("Run again")))
+            if may_dismiss and row["dismissed"]:
+                acts.append(("take-back", _("Take the dismissal back")))
+            elif may_dismiss:
+                acts.append(("dismiss", _("Dismiss")))
+            row["acts"] = [(f"{self.address(act, group.digest)}{asked.query}", text) for act, text in acts]
         return rows
 
-    def _dead(self, request: HttpRequest) -> dict[str, Any]:
-        """Return what a template shows of dead jobs; nothing to whoever may not view jobs."""
-        jobs = self._jobs
-        if not jobs.has_view_permission(request):
-            return {}
-        dead = read_dead()
-        return {
-            "dead": dead,
-            "dead_rows": jobs.group_rows(request, dead.groups[:GROUPS_SHOWN]),
-            "dead_more": len(dead.groups) - GROUPS_SHOWN,
-            "dead_reason": dead.reason if jobs.has_change_permission(request) else "",
-            "dead_list": f"{self.address('changelist', model='redisjob')}?state=dead",
-        }
+    def group_view(self, request: HttpRequest, digest: str, order: Order) -> HttpResponse:
+        """Ask (GET), or do it to the jobs that were asked about (POST): the newest of a group."""
+        back = self._back(request, allowed=self.may(request, order))
+        if request.method == "POST":
+            self.do_order(request, order, posted(request, MOST_AT_ONCE))
+            return back
+        group = self._find(request, digest)
+        if group is None:
+            return back
+        there = self.get_queryset(request).in_bulk(group.runs[:MOST_AT_ONCE])
+        jobs = [there[pk] for pk in group.runs if pk in there and order.fits(there[pk])]
+        counted = _("The newest %(count)d of %(total)d jobs:") % {"count": len(jobs), "total": len(group.runs)}
+        return self.ask_order(
+            request, order, jobs, back.url, counted=counted if len(group.runs) > MOST_AT_ONCE else ""
+        )  # fmt: skip
 
     def again_view(self, request: HttpRequest, digest: str) -> HttpResponse:
         """Ask (GET), or order one run of each schedule that was asked about (POST)."""
-        back, schedules = self._may_change(request), self._schedules
+        schedules = self._schedules
+        back = self._back(request, allowed=schedules.may(request, "run_now"))
         if request.method == "POST":
-            wanted = set(filter(None, map(read_key, request.POST.getlist(ACTION_CHECKBOX_NAME))))
+            wanted = set(posted(request, MOST_AT_ONCE + 1))
         else:
             group = self._find(request, digest)
             if group is None:
@@ -198,37 +215,37 @@ class FailuresPage(BaseAdmin):
 
     def dismiss_view(self, request: HttpRequest, digest: str) -> HttpResponse:
         """Ask (GET), or dismiss a group as far as it was seen when that was asked (POST)."""
-        back, group = self._may_change(request), self._find(request, digest)
+        back, group = self._back(request, allowed=self._may_dismiss(request)), self._find(request, digest)
         if group is None:
             return back
         if request.method == "POST":
             until = _instant(request.POST.get("until", ""))
             if until is not None:
                 row = failures.dismiss(digest, min(until, group.last.at), request.user.get_username())
-                row.title = _title(group)
+                row.title = title_of(group)
                 self.log_change(request, row, _("Dismissed."))
                 self.message_user(request, _("It is dismissed until it fails again."), messages.SUCCESS)
             return back
         return self.page(
-            request, "confirm.html", _("Dismiss"), names=[_title(group)],
+            request, "confirm.html", _("Dismiss"), names=[title_of(group)],
             note=_("It is hidden from everybody until it fails again. Its runs stay in the history."),
             hidden=[("until", group.last.at.isoformat())], back=back.url,
         )  # fmt: skip
 
     def take_back_view(self, request: HttpRequest, digest: str) -> HttpResponse:
         """Ask (GET), or show a dismissed group to everybody again (POST)."""
-        back, group = self._may_change(request), self._find(request, digest)
+        back, group = self._back(request, allowed=self._may_dismiss(request)), self._find(request, digest)
         if group is None:
             return back
         if request.method == "POST":
             row = failures.take_back(digest)
             if row is not None:
-                row.title = _title(group)
+                row.title = title_of(group)
                 self.log_change(request, row, _("The dismissal was taken back."))
                 self.message_user(request, _("It is shown again."), messages.SUCCESS)
             return back
         return self.page(
-            request, "confirm.html", _("Take the dismissal back"), names=[_title(group)],
+            request, "confirm.html", _("Take the dismissal back"), names=[title_of(group)],
             note=_("It is shown to everybody again."), back=back.url,
         )  # fmt: skip
 
@@ -238,19 +255,16 @@ class FailuresPage(BaseAdmin):
         assert isinstance(found, ScheduleActions)  # noqa: S101 - for mypy
         return found
 
-    @property
-    def _jobs(self) -> JobFailures:
-        found = self.admin_site.get_model_admin(RedisJob)
-        assert isinstance(found, JobFailures)  # noqa: S101 - for mypy
-        return found
+    def _may_dismiss(self, request: HttpRequest) -> bool:
+        return self._schedules.may(request, "run_now") or self.may(request, ORDERS["retry"])
 
-    def _may_change(self, request: HttpRequest) -> HttpResponseRedirect:
+    def _back(self, request: HttpRequest, *, allowed: bool) -> HttpResponseRedirect:
         """Return the way back to the page.
 
         Raises:
-            PermissionDenied: Runs may not be viewed, or schedules not be run.
+            PermissionDenied: It is not `allowed`, or runs may not be viewed.
         """
-        if not (self.has_view_permission(request) and self._schedules.may(request, "run_now")):
+        if not (allowed and self.has_view_permission(request)):
             raise PermissionDenied
         return HttpResponseRedirect(f"{self.address('failures')}{Asked.of(request).query}")
 
@@ -271,10 +285,6 @@ def _dismissed(groups: list[RunGroup]) -> dict[str, Dismissal]:
         for group in groups
         if group.digest in known and group.last.at <= known[group.digest].until
     }
-
-
-def _title(group: RunGroup) -> str:
-    return f"{plain(group.task)}: {shown.words(group.text)}"
 
 
 def _instant(text: str) -> datetime | None:

@@ -68,7 +68,7 @@ def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Prob
     found = [each for each in found if each.code != "overdue" or each.queue not in unserved]
     if len(unserved) > 1 and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
         text = _("No worker runs, so nothing starts. Start one: manage.py delayq_worker")
-        found = [each for each in found if each.code not in ("no_worker", "jobs_without_worker", "overdue")]
+        found = [each for each in found if each.code not in ("no_worker", "overdue")]
         found = [status.Problem("no_worker", text), *found]
     if not details:
         hidden = _("Redis does not answer.")
@@ -126,7 +126,6 @@ class ScheduleChangeList(PagedChangeList):
     `details`: whether it is shown why Redis does not answer, and where it is. `bulk`: what workers are to do.
     """
 
-    sorts = True
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None

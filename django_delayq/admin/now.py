@@ -11,64 +11,58 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import conf, ledger
-from ..backend import listing
-from ..backend.listing import JobState, SeenJob
-from ..broker import Broker
 from ..broker.web import ask
-from ..exceptions import BrokerError, ForeignLayout
+from ..exceptions import BrokerError, UnknownTask
 from ..fields import utcnow
+from ..jobs import call_of
+from ..jobs.aliases import backend_of
 from ..models import Cancellation, Run, Schedule, Status
-from ..models.cancellation import job_key, run_key
 from ..plain import plain
+from ..registry import get_task
 from ..status.redis_side import read_redis
 from ..status.snapshot import RedisView
-from ..timing.point import known_ms
 from . import display, facts
 from .base import BaseAdmin
-from .job_list import failure
 
-#: So many of each kind are shown, those that were due first.
+#: So many are shown, those that were ordered first.
 MOST_SHOWN = 100
 #: A run that should have stopped within seconds, and has not for so long, does not listen.
 DEAF = timedelta(seconds=30)
 
 
 class NowPage(BaseAdmin):
-    """A page for whoever may view the overview; runs and jobs for whoever may view those."""
+    """A page for whoever may view the overview; runs for whoever may view those."""
 
     def now_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what the rows say of runs, and Redis of jobs. What has run for less than a second has no row yet."""
+        """Show what the rows say. What has run for less than a second has no row that says so yet."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         now, may = utcnow(), request.user.has_perm
         redis = _ask_redis()
         runs = self._runs(request, now, redis) if may("django_delayq.view_run") else []
-        jobs, error = self._jobs(request, now) if may("django_delayq.view_redisjob") else ([], "")
         return self.page(
-            request, "overview/now.html", _("Now"), runs=runs, jobs=jobs, error=error, most=MOST_SHOWN,
+            request, "overview/now.html", _("Now"), runs=runs, most=MOST_SHOWN,
             at=display.instant(now), places=self.places(request, "now"),
             waits=[] if redis is None else facts.waiting(self, request, redis, ledger.held_back()),
-            stuck=sum(bool(row["stuck"]) for row in (*runs, *jobs)), count=len(runs) + len(jobs),
+            stuck=sum(bool(row["stuck"]) for row in runs), count=len(runs),
         )  # fmt: skip
 
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
         """Return a row for each run, those that seem stuck first."""
-        found = list(Run.objects.filter(status=Status.RUNNING).order_by("due_at")[:MOST_SHOWN])
+        found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
-        asked = _asked([run_key(run.pk) for run in found])
+        asked = _asked([run.pk for run in found])
         may_stop = request.user.has_perm("django_delayq.add_cancellation")
         live = None if redis is None else {worker.name for worker in redis.workers if worker.live}
         rows = []
         for run in found:
-            since, limit, stop = (
-                run.started_at or run.claimed_at,
-                limits.get(run.schedule_id),
-                asked.get(run_key(run.pk)),
-            )
+            since, stop = run.started_at or run.claimed_at, asked.get(run.pk)
+            limit = _limit_of(run) if run.schedule_id is None else limits.get(run.schedule_id)
             left = None if limit is None or since is None else since + limit - now
             stuck = [*_deaf(stop, now), *_stuck(run, left, live)]
             rows.append({
-                "name": run.schedule_name, "address": self.address("change", run.pk, model="run"), "task": run.task,
+                "name": run.title, "address": self.address("change", run.pk, model="run"),
+                "task": run.result_id or run.task,
                 "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1, "stuck": stuck,
                 "due": display.instant(run.due_at),
                 "left": _("no limit") if left is None else display.milliseconds(max(left, timedelta(0))),
@@ -76,35 +70,13 @@ class NowPage(BaseAdmin):
             })  # fmt: skip
         return sorted(rows, key=lambda row: not row["stuck"])
 
-    def _jobs(self, request: HttpRequest, now: datetime) -> tuple[list[dict[str, Any]], str]:
-        """Return a row for each job that a worker has, or what to say instead."""
-        config = conf.get_config()
-        if not config.mirror:
-            return [], ""
 
-        def read(broker: Broker) -> list[SeenJob]:
-            shards = listing.shards_of(broker, config.queues)
-            return listing.list_jobs(broker, shards, JobState.RUNNING, size=MOST_SHOWN).jobs
-
-        try:
-            found = ask(read)
-        except (BrokerError, ForeignLayout) as error:
-            return [], failure(error)
-        asked = _asked([job_key(job.result_id) for job in found if job.result_id])
-        may_stop = request.user.has_perm("django_delayq.change_redisjob")
-        rows = [
-            {
-                "name": plain(job.call.task) if job.call else "–",
-                "stuck": _deaf(asked.get(job_key(job.result_id or "")), now),
-                "queue": job.shard.queue,
-                "worker": plain(job.worker),
-                "address": self.address("change", job.result_id, model="redisjob") if job.result_id else "",
-                "stop": self.address("stop", job.result_id, model="redisjob") if may_stop and job.result_id else "",
-                **_common(known_ms(job.at_ms), asked.get(job_key(job.result_id or "")), now),
-            }
-            for job in found
-        ]
-        return sorted(rows, key=lambda row: not row["stuck"]), ""
+def _limit_of(job: Run) -> timedelta | None:
+    """Return for how long a job may run, None where nothing limits it or its task is not known here."""
+    try:
+        return call_of(job, get_task(job.task), backend_of(job.backend)).timeout
+    except UnknownTask:
+        return None
 
 
 def _ask_redis() -> RedisView | None:
@@ -141,5 +113,5 @@ def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:
     return [_("does not stop")] if asked is not None and now - asked.asked_at > DEAF else []
 
 
-def _asked(keys: list[str]) -> dict[str, Cancellation]:
-    return {row.key: row for row in Cancellation.objects.filter(key__in=keys)}
+def _asked(runs: list[int]) -> dict[int, Cancellation]:
+    return {row.run: row for row in Cancellation.objects.filter(run__in=runs)}

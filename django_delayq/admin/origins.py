@@ -4,16 +4,14 @@ from datetime import timedelta
 from typing import Any
 
 from ..backend import DelayQBackend
-from ..backend.listing import SeenJob
 from ..compat import task_backends
 from ..handover import REASON
 from ..jobs import parse_id
 from ..models import Run, Schedule
-from ..timing.point import known_ms
 
 #: So many schedules that hand this task over are looked at, and so many runs of each, from the enqueueing backwards.
 MOST_SCHEDULES, MOST_RUNS = 20, 25
-#: The clocks of whoever claimed the point and of whoever enqueued the job may differ by this.
+#: The clocks of who claimed the point and of who enqueued the job may differ by this.
 CLOCKS = timedelta(minutes=1)
 
 
@@ -29,19 +27,16 @@ def job_of(run: Run) -> str:
     return str(given["result_id"]) if ours else ""
 
 
-def run_of(seen: SeenJob) -> Run | None:
+def run_of(job: Run) -> Run | None:
     """Return the run that handed a job over, None where none is found.
 
-    No job says where it comes from, as older workers could not read that. So runs are looked for of the schedules that
-    hand this task over to this backend now, shortly before the job was enqueued: not one that came due long before.
+    No job says where it comes from. So runs are looked for of the schedules that hand this task over to this backend
+    now, shortly before the job was enqueued: not one that came due long before.
     """
-    call, enqueued = seen.call, known_ms(None if seen.call is None else seen.call.enqueued)
-    if call is None or enqueued is None:
-        return None
-    schedules = Schedule.objects.filter(task=call.task, backend=call.backend).order_by()
+    schedules = Schedule.objects.filter(task=job.task, backend=job.backend).order_by()
     for pk in schedules.values_list("pk", flat=True)[:MOST_SCHEDULES]:
-        runs = Run.objects.filter(schedule_id=pk, due_at__lte=enqueued + CLOCKS).order_by("-due_at")
+        runs = Run.objects.filter(schedule_id=pk, due_at__lte=job.created_at + CLOCKS).order_by("-due_at")
         for run in runs.defer("error", "attempts")[:MOST_RUNS]:
-            if run.reason == REASON and isinstance(run.result, dict) and run.result.get("result_id") == seen.result_id:
+            if job_of(run) == job.result_id:
                 return run
     return None

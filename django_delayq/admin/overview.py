@@ -22,7 +22,7 @@ from ..counters import LAG, Tally, by_queue, outcomes, percentile
 from ..fields import utcnow
 from ..models import Control, Overview
 from ..plain import plain
-from ..status.snapshot import RedisView, Snapshot
+from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
 from .audit import AuditPage
@@ -108,17 +108,15 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         snapshot = _look(server=details)
         redis = None if snapshot is None else snapshot.redis
         held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
-        dead = ledger.count_dead_each(conf.get_config().queues, facts.MOST_COUNTED + 1)
-        for jobs in redis.jobs if redis else ():
-            dead[jobs.queue] = dead.get(jobs.queue, 0) + jobs.dead
+        failed = ledger.count_failed_jobs(MOST_READ)
         unknown = snapshot is not None and redis is None
-        told = list(facts.told(self, request, held, sum(dead.values()), complete=not unknown))
+        told = list(facts.told(self, request, held, sum(failed.values())))
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=_problems(snapshot, details=details), facts=told, headline=_headline(snapshot, told),
             charts=list(_charts(span, complete=not unknown)), unknown=unknown,
-            queues=_queues(redis, dead, self._named_queue(request, held, redis)), workers=_workers(redis),
+            queues=_queues(redis, failed, self._named_queue(request, held, redis)), workers=_workers(redis),
             servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
             places=self.places(request, "changelist"),
         )  # fmt: skip
@@ -132,7 +130,7 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         def shown(queue: str) -> SafeString:
             row = rows.get(queue)
             told = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
-            if redis is not None and not facts.is_served(redis, queue):
+            if redis is not None and not redis.serves(queue):
                 told = format_html("{} {}", told, display.badge("quiet", _("no worker")))
             if not request.user.has_perm("django_delayq.add_control"):
                 return format_html("{} {}", queue, told)
@@ -215,28 +213,26 @@ def _seconds(value: float | None) -> str:
 
 
 def _queues(
-    redis: RedisView | None, dead: dict[str, int], shown: Callable[[str], SafeString]
+    redis: RedisView | None, failed: dict[str, int], shown: Callable[[str], SafeString]
 ) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return a row for each queue: its name, points, jobs, the oldest, what was done in a minute; `dead` by queue."""
+    """Return a row for each queue: its name, what waits, the oldest, what was done in a minute; `failed` jobs by queue.
+
+    Of what waits and is due, `jobs` and `jobs due` are jobs and backfilled points.
+    """
     if redis is None:
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
     rows = []
-    for jobs in redis.jobs:
-        shards = [shard for shard in redis.shards if shard.queue == jobs.queue]
-        waiting, due, leased = (sum(getattr(shard, name) for shard in shards) for name in ("members", "due", "leased"))
-        oldest = max([shard.oldest_due or 0.0 for shard in shards] + [jobs.oldest_ready or 0.0])
+    for each in redis.queues:
         ended = sum(
-            number for kind in KINDS for name, number in outcomes(done.get((jobs.queue, kind), {})).items()
+            number for kind in KINDS for name, number in outcomes(done.get((each.queue, kind), {})).items()
             if not name.startswith("skipped")
         )  # fmt: skip
-        points, of_jobs = KINDS["points"], KINDS["jobs"]
-        rows.append((shown(jobs.queue), [
-            (f"{points}: {_('waiting')}", waiting - due - leased), (f"{points}: {_('due')}", due),
-            (f"{points}: {_('running')}", leased), (f"{of_jobs}: {_('waiting')}", jobs.waiting),
-            (f"{of_jobs}: {_('ready')}", jobs.ready), (f"{of_jobs}: {_('running')}", jobs.running),
-            (f"{of_jobs}: {_('dead')}", facts.limited(dead[jobs.queue])),
-            (_("oldest"), display.milliseconds(timedelta(seconds=oldest)) if oldest else "–"),
+        rows.append((shown(each.queue), [
+            (_("waiting"), each.members - each.due - each.leased), (_("due"), each.due), (_("running"), each.leased),
+            (_("jobs"), each.jobs), (_("jobs due"), each.jobs_due),
+            (_("failed jobs"), facts.limited(failed[each.queue])),
+            (_("oldest"), display.milliseconds(timedelta(seconds=each.oldest_due)) if each.oldest_due else "–"),
             (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
         ]))  # fmt: skip
     return rows

@@ -35,7 +35,7 @@ from django.http import HttpRequest
 
 #: Rows are counted up to this number; a longer table is long.
 MOST_COUNTED = 10_000
-#: Of schedules that are found too often so many are listed; and a search for runs looks at those of so many.
+#: Of schedules that are found too often so many are listed; a search for runs finds those of so many, and so many jobs.
 MOST_FOUND = 1_000
 AFTER, BEFORE = "after", "before"
 
@@ -66,8 +66,6 @@ class PagedChangeList(ChangeList):
     """
 
     is_capped = is_unsorted = False
-    #: Whether few rows are sorted, see Note [Found, then sorted]; else every filter has an index with the order.
-    sorts = False
     first_page = previous_page = next_page = last_page = ""
     _wanted: tuple[str, str] | None = None
     #: How many rows there are, where that is known.
@@ -122,7 +120,8 @@ class PagedChangeList(ChangeList):
 
     def _reads_all(self, request: HttpRequest) -> bool:
         """Say whether sorting would read all that is asked for."""
-        joined = any(table.join_type == INNER for table in self.queryset.query.alias_map.values())
+        query = self.queryset.query
+        joined = any(query.alias_refcount[name] and table.join_type == INNER for name, table in query.alias_map.items())
         return joined or self.lacks_values(request)
 
     def lacks_values(self, request: HttpRequest) -> bool:
@@ -208,7 +207,7 @@ class PagedChangeList(ChangeList):
         return rows.filter(behind if self._unique else behind | behind_pk, **{f"{self._key}__{side}e": place.value})
 
     def _ordered(self, name: str, descending: bool) -> OrderBy:
-        found = Coalesce(F(name), F(name)) if self.sorts and not self.is_capped else F(name)
+        found = F(name) if self.is_capped else Coalesce(F(name), F(name))
         return OrderBy(found, descending=descending)
 
     def _read_place(self, text: str) -> Place:

@@ -1,169 +1,205 @@
-"""The ledger in the admin: to be searched and read, never to be written. A run's schedule may be gone."""
+"""The ledger in the admin: runs of schedules and jobs, to be searched and read, never to be written.
 
+The schedule of a run may be gone.
+"""
+
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
 from django.urls import URLPattern
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_http_methods
 
 from .. import ledger
-from ..kinds.announcing import idempotency_key
-from ..models import Origin, Run, Schedule, Status
-from ..redaction import redact, redact_text
+from ..fields import utcnow
+from ..jobs import parse_id
+from ..jobs.callbacks import NAMES as CALLBACKS
+from ..models import Origin, Run, Schedule, Status, explain_wait
+from ..plain import plain
+from ..redaction import redact
+from ..worker.announcing import idempotency_key
 from . import charts, display, paging
-from .base import column
+from .base import ReadOnlyAdmin, column
 from .definitions import definition_of_run
 from .display import Html, instant
 from .failures import ErrorFilter, FailuresPage
-from .filters import RecentFilter, ScheduleFilter
-from .job_orders import STOP_NOTE
-from .origins import job_of
+from .filters import IndexedFilter, ScheduleFilter
+from .origins import job_of, run_of
+
+#: What has been due for longer than this, and waits, is told as late.
+SLACK = timedelta(seconds=5)
+#: So much of a job's arguments is shown in the list.
+LINE_SHOWN = 150
+
+
+class RunChangeList(paging.PagedChangeList):
+    """A page of runs; those that wait for a worker know what holds them back."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page, and what people hold back where that can concern one of its rows."""
+        super().get_results(request)
+        waiting = [run for run in self.result_list if run.status == Status.QUEUED]
+        held = ledger.held_back() if waiting else ()
+        for run in waiting:
+            run.waits = explain_wait(held, (run.queue, run.task))
 
 
 @admin.register(Run)
-class RunAdmin(FailuresPage):
-    list_display = (
-        "schedule_name", "shown_due", "shown_status", "shown_lag", "shown_duration", "attempt", "shown_reason",
-        "worker",
-    )  # fmt: skip
-    list_filter = ("status", "origin", RecentFilter, ScheduleFilter, ErrorFilter)
+class RunAdmin(ReadOnlyAdmin, FailuresPage):
+    list_display_links = None
+    list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
     search_help_text = gettext_lazy(
-        "Schedule or task; in a long ledger, the beginning of either, of existing schedules"
+        "Schedule, task, or id of a job; in a long ledger, schedules by the beginning of name or task, and newest jobs"
     )
-    hidden_columns = ("result", "attempts", "outputs")
-    ordering = ("-due_at", "-pk")
-    sortable_by = ("shown_due",)
+    hidden_columns = ("result", "attempts", "outputs", "call", "options", "unique_key")
+    sortable_by = ()
     list_per_page = 50
-    actions = None
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "shown_schedule", ("task", "queue"), ("shown_status", "shown_reason"),
-                    ("shown_origin", "shown_points"),
-                )
-            },
-        ),
-        (gettext_lazy("Outcome"), {"fields": ("shown_error", "shown_result")}),
-        (
-            gettext_lazy("Time"),
-            {"fields": ("timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration"))},
-        ),
-        (gettext_lazy("Execution"), {"fields": (("worker", "attempt", "reclaims"), "shown_key")}),
-        (gettext_lazy("Definition"), {"fields": ("definition",)}),
-    )  # fmt: skip
 
     class Media:
         js = ("django_delayq/copy.js",)
 
     def get_urls(self) -> list[URLPattern]:
-        take = require_http_methods(["GET", "HEAD", "POST"])
-        stop = self.route("<int:pk>/stop/", take(self.stop_view), "stop")
-        return [stop, *self.failures_urls(), *super().get_urls()]
+        return [*self.order_urls(), *self.failures_urls(), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs; what may be long and is on one page only is read for that."""
         return super().get_queryset(request).defer("attempts")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[paging.PagedChangeList]:
-        return paging.PagedChangeList
+    def may_see_arguments(self, request: HttpRequest) -> bool:
+        """Arguments of jobs have a permission of their own, which whoever may change them has too."""
+        return any(map(request.user.has_perm, ("django_delayq.change_run", "django_delayq.view_job_arguments")))
+
+    # The list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RunChangeList]:
+        return RunChangeList
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        first = "called" if self.may_see_arguments(request) else "shown_title"
+        return first, "shown_due", "shown_end", "shown_lag", "shown_duration", "shown_place"
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the newest first; of one schedule by due point, as the index of those has it."""
+        return ("-due_at", "-pk") if ScheduleFilter.parameter_name in request.GET else ("-pk",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Run], search_term: str
     ) -> tuple[QuerySet[Run], bool]:
-        """Look anywhere in the texts; in a long ledger, by an index for schedules and by another one for their runs."""
+        """Find a job by its id, else look anywhere in the texts.
+
+        In a long ledger schedules are found by an index and their runs by another one, and the newest rows are looked
+        through for jobs.
+        """
         text = search_term.strip()
+        if (wanted := parse_id(text)) is not None:
+            return queryset.filter(pk=wanted[0], token=wanted[1]), False
         if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
         schedules = Schedule.objects.order_by().found_by(text)
         pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
         if len(pks) > paging.MOST_FOUND:
-            said = _("More than %(count)d schedules or their tasks match “%(text)s”. None are listed. Type more of it.")
+            said = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
             self.message_user(request, said % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
-        return queryset.filter(schedule_id__in=pks), False
+        newest = self.model._default_manager.order_by("-pk").values_list("pk", flat=True)
+        jobs = newest.filter(pk__gt=newest[paging.MOST_COUNTED], origin=Origin.JOB, task__icontains=text)
+        return queryset.filter(Q(schedule_id__in=pks) | Q(pk__in=list(jobs[: paging.MOST_FOUND]))), False
 
-    def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
-        fieldsets = [*super().get_fieldsets(request, obj)]
-        if obj is not None and len(ledger.attempts_of(obj)) > 1:
-            fieldsets.insert(2, (gettext_lazy("Attempts"), {"fields": ("shown_attempts",)}))
-        if not self._schedules.has_view_permission(request):
-            fieldsets.pop()  # the definition
-        if getattr(obj, "said", None):
-            fieldsets.insert(2, (gettext_lazy("Output"), {"fields": ("shown_output",)}))
-        if obj is not None and job_of(obj) and request.user.has_perm("django_delayq.view_redisjob"):
-            fieldsets.insert(1, (gettext_lazy("Handed over"), {"fields": ("shown_job",)}))
-        return fieldsets
+    @admin.display(description=gettext_lazy("schedule or task"))
+    def shown_title(self, run: Run) -> SafeString:
+        """Return a link to the run by its schedule's name; of a job its task, and its id below."""
+        url, note = self.address("change", run.pk), run.result_id
+        name: Html = display.breakable(plain(run.task.rpartition(".")[2])) if note else run.title
+        below = format_html('<div class="delayq-note delayq-path">{}</div>', note) if note else ""
+        return format_html('<a href="{}" title="{}">{}</a>{}', url, plain(run.task), name, below)
+
+    @admin.display(description=gettext_lazy("schedule or task"))
+    def called(self, run: Run) -> SafeString:
+        """Return the same, and the arguments of a job in a line as they may be shown."""
+        call = run.call or {}
+        line = display.argument_line(run.task, call.get("args") or [], call.get("kwargs") or {}) if call else ""
+        line = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
+        below = format_html('<div class="delayq-path delayq-json">{}</div>', line) if line else ""
+        return format_html("{}{}", self.shown_title(run), below)
+
+    @admin.display(description=gettext_lazy("due"))
+    def shown_due(self, run: Run) -> Html:
+        """Return when it was due, to the second, why there is such a run, and of a job that waits how long and why."""
+        if run.origin == Origin.DUE:
+            return instant(run.due_at)
+        notes: list[Html] = [run.get_origin_display()]
+        now = utcnow()
+        if run.origin == Origin.JOB and run.status == Status.QUEUED:
+            notes.append(display.relative(run.due_at, now))
+            if now - run.due_at > SLACK:
+                waits = getattr(run, "waits", "")
+                notes.append(display.sentence("warn", waits) if waits else display.badge("warn", _("overdue")))
+        return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), display.joined(notes))
+
+    # One run
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return what there is to tell of a run."""
+        if obj is None:
+            return []
+        job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)
+        state = ("task", "queue"), ("shown_status", "shown_reason")
+        times: list[Any] = ["timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
+        execution: list[Any] = [("worker", "attempt", "reclaims")]
+        if job:
+            about = [*state, ("shown_origin", "shown_id"), *["shown_run"] * bool(obj.handed_over)]
+            times.append(("created", "expires"))
+            execution += [("backend", "priority"), ("shown_options", "shown_unique")]
+        else:
+            execution.append("shown_key")
+            about = ["shown_schedule", *state, ("shown_origin", "shown_points"), *["shown_job"] * bool(job_of(obj))]
+        sees_definition = not job and self._schedules.has_view_permission(request)
+        parts = [
+            (None, about, True),
+            (gettext_lazy("Outcome"), ["shown_error", "shown_result"], True),
+            (gettext_lazy("Output"), ["shown_output"], obj.said),
+            (gettext_lazy("Attempts"), ["shown_attempts"], len(former) > 1 or (former and obj.started_at is None)),
+            (gettext_lazy("Arguments"), ["shown_args", "shown_kwargs"], job and self.may_see_arguments(request)),
+            (gettext_lazy("Time"), times, True),
+            (gettext_lazy("Execution"), execution, True),
+            (gettext_lazy("Definition"), ["definition"], sees_definition),
+        ]
+        return [(title, {"fields": fields}) for title, fields, shown in parts if shown]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
+        """Return a run with what its page tells beside."""
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
             run.said = list(run.outputs.order_by("attempt"))
+            run.handed_over = run_of(run) if run.origin == Origin.JOB else None
         return run  # type: ignore[no-any-return]
-
-    def may_stop(self, request: HttpRequest) -> bool:
-        """Stopping has a permission of its own."""
-        return self.has_view_permission(request) and request.user.has_perm("django_delayq.add_cancellation")
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         run = kwargs.get("obj")
-        if run is not None and run.status == Status.RUNNING and self.may_stop(request):
-            context["stop"] = self.address("stop", run.pk)
+        if run is not None:
+            context["orders"] = self.orders_of(request, run)
         if run is not None and run.status in (Status.FAILED, Status.LOST) and self._may_run(request, run):
             context["again"] = self.address("run-now", run.schedule_id, model="schedule")
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _may_run(self, request: HttpRequest, run: Run) -> bool:
-        return self._schedules.may(request, "run_now") and Schedule.objects.filter(pk=run.schedule_id).exists()
-
-    def stop_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask (GET), or have it stopped (POST)."""
-        run = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
-        if not self.may_stop(request):
-            raise PermissionDenied
-        if run is None:
-            raise Http404(_("There is no such run; it may have been pruned."))
-        back = self.address("change", pk)
-        if request.method != "POST":
-            title = _("Stop “%(name)s”") % {"name": run.schedule_name}
-            return self.page(request, "confirm.html", title, note=STOP_NOTE, back=back, button=_("Stop"), grave=True)
-        if run.cancel(by=request.user.get_username()):
-            self.log_change(request, run, _("Stop asked for."))
-            self.message_user(request, _("%(name)s is being stopped.") % {"name": run.schedule_name})
-        else:
-            self.message_user(request, _("It has ended meanwhile."), messages.WARNING)
-        return HttpResponseRedirect(back)
-
-    def nobody(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The ledger is written by workers."""
-        return False
-
-    has_add_permission = has_change_permission = has_delete_permission = nobody
+        return self._schedules.may(request, "run_now") and _is_there(run)
 
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> Html:
         """Return a link to the schedule, its former name where it is gone."""
-        if not Schedule.objects.filter(pk=run.schedule_id).exists():
+        if not _is_there(run):
             return _("%(name)s (deleted)") % {"name": run.schedule_name}
         url = self.address("change", run.schedule_id, model="schedule")
         return format_html('<a href="{}">{}</a>', url, run.schedule_name)
-
-    @admin.display(description=gettext_lazy("due"), ordering="due_at")
-    def shown_due(self, run: Run) -> Html:
-        """Return the due point, to the second, and who else ordered the run."""
-        if run.origin == Origin.DUE:
-            return instant(run.due_at)
-        return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), run.get_origin_display())
 
     @admin.display(description=gettext_lazy("due points"))
     def shown_points(self, run: Run) -> Html:
@@ -193,28 +229,71 @@ class RunAdmin(FailuresPage):
         ]
         return charts.stretches(parts) if parts else "–"
 
-    @admin.display(description=gettext_lazy("job"))
+    @admin.display(description=gettext_lazy("handed over as"))
     def shown_job(self, run: Run) -> Html:
         """Return a link to the job that the run was handed over as."""
-        url = self.address("change", job_of(run), model="redisjob")
-        return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, job_of(run))
+        wanted = job_of(run)
+        url = self.address("change", wanted.partition("-")[0])
+        return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, wanted)
+
+    @admin.display(description=gettext_lazy("handed over by"))
+    def shown_run(self, run: Any) -> Html:
+        """Return a link to the run of a schedule that has enqueued the job."""
+        there = run.handed_over
+        url = self.address("change", there.pk)
+        return format_html('<a href="{}">{}</a> {}', url, there.schedule_name, instant(there.due_at))
+
+    @admin.display(description=gettext_lazy("options of its own"))
+    def shown_options(self, run: Run) -> str:
+        """Return what the call says of attempts, where its task and its backend do not, and what follows its end."""
+        given = run.options or {}
+        numbers = [f"{name} {given[name]:g}" for name in ("max_attempts", "backoff", "timeout") if name in given]
+        return ", ".join([*numbers, *(f"{name} {plain(given[name])}" for name in CALLBACKS if name in given)]) or "–"
+
+    @admin.display(description=gettext_lazy("unique key"))
+    def shown_unique(self, run: Run) -> str:
+        """Return whether it holds a unique key, and until when."""
+        given = run.options or {}
+        if "unique_key" not in given:
+            return "–"
+        if run.unique_key is None:
+            return _("not held any more")
+        return _("held until it has ended") if given.get("unique_until") == "end" else _("held until it starts")
 
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))
     shown_reason = column(gettext_lazy("reason"), display.reason_words)
+    shown_end = column(
+        gettext_lazy("status"),
+        lambda run: format_html(
+            '{}<div class="delayq-error">{}</div>', display.status_badge(run.status), display.reason_words(run)
+        ),
+    )
     shown_origin = column(gettext_lazy("origin"), Run.get_origin_display)
     shown_lag = column(gettext_lazy("lag"), display.shown_lag)
     shown_duration = column(gettext_lazy("duration"), lambda run: display.milliseconds(run.duration))
+    shown_place = column(
+        gettext_lazy("queue and worker"),
+        lambda run: format_html('{}<div class="delayq-note">{}</div>', run.queue, plain(run.worker)),
+    )
+    shown_id = column(gettext_lazy("id"), lambda run: display.identity(run.result_id))
     due = column(gettext_lazy("due"), lambda run: instant(run.due_at, millis=True))
     claimed = column(gettext_lazy("claimed"), lambda run: instant(run.claimed_at, millis=True))
     started = column(gettext_lazy("started"), lambda run: instant(run.started_at, millis=True))
     finished = column(gettext_lazy("finished"), lambda run: instant(run.finished_at, millis=True))
+    created = column(gettext_lazy("enqueued"), lambda run: instant(run.created_at, millis=True))
+    expires = column(gettext_lazy("kept until"), lambda run: instant(run.expires_at, millis=True))
+    shown_args = column(gettext_lazy("positional arguments"), lambda run: display.arguments_of(run)[0])
+    shown_kwargs = column(gettext_lazy("keyword arguments"), lambda run: display.arguments_of(run)[1])
     shown_result = column(
         gettext_lazy("result"),
         lambda run: "–" if run.result is None else display.block(display.pretty_json(redact(run.result))),
     )
-    shown_attempts = column(
-        gettext_lazy("all attempts"), lambda run: display.attempts_table(ledger.attempts_of(run), redact_text)
-    )
+    shown_attempts = column(gettext_lazy("all attempts"), display.attempts_table)
     shown_output = column(gettext_lazy("logged and printed"), lambda run: display.said(run.said))
     shown_key = column(gettext_lazy("idempotency key"), lambda run: display.identity(idempotency_key(run)))
-    shown_error = column(gettext_lazy("error"), lambda run: display.traceback(redact_text(run.error)))
+    shown_error = column(gettext_lazy("error"), lambda run: display.traceback(display.redacted(run, run.error)))
+
+
+def _is_there(run: Run) -> bool:
+    """Say whether a run has a schedule that is there."""
+    return run.schedule_id is not None and Schedule.objects.filter(pk=run.schedule_id).exists()

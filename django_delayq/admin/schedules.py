@@ -279,6 +279,8 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
         obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
+        if obj.doubt:
+            messages.warning(request, obj.doubt)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 

@@ -1,4 +1,4 @@
-"""Looks at what stands wrong, again and again, and has states follow it. One worker at a time, or a command.
+"""Looks at what stands wrong, again and again, and has states follow it: the worker that does the upkeep, or a command.
 
 Note [What is not known]
 While Redis does not answer, or a shard is being rebuilt after a flush, there is nothing to tell of it: queues are
@@ -6,34 +6,17 @@ empty, no worker has said yet that it lives. Then the states that are judged by 
 as long as one of its shards is not built, the others as long as any is.
 """
 
-import math
 from collections.abc import Callable
 from datetime import timedelta
 
-from .. import conf
-from ..broker import Broker
 from ..fields import utcnow
 from ..status import Snapshot, judge, look_quickly
 from . import matters, states
 
 #: These are judged whatever Redis is like.
-BY_THE_DATABASE = frozenset(matters.FINDERS)
+BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
 #: And these say what Redis is like.
 OF_REDIS = frozenset(("redis_unreachable", "not_built", "damaged_keys"))
-
-
-def look_in_turn(broker: Broker) -> float:
-    """Look if the settings want it, and it is time and nobody else's turn; return the seconds until it may be due.
-
-    Raises:
-        BrokerError, DatabaseError: The next turn sees what stands then.
-    """
-    alerts = conf.get_config().alerts
-    if alerts is None:
-        return math.inf
-    if broker.take_alerts_turn(int(alerts.every * 1000)):
-        look_now()
-    return alerts.every / 2
 
 
 def look_now() -> Snapshot:
@@ -47,9 +30,9 @@ def look_now() -> Snapshot:
     known: dict[str, list[int]] = {}
     rows = states.standing()
     for kind, subject in rows:
-        if kind in BY_THE_DATABASE and subject:
+        if kind in matters.FINDERS and subject:
             known.setdefault(kind, []).append(int(subject))
-    found = [*matters.of_problems(judge(snapshot)), *matters.of_dead_jobs(snapshot), *matters.of_schedules(known)]
+    found = [*matters.of_problems(judge(snapshot)), *matters.of_failed_jobs(), *matters.of_schedules(known)]
     is_known = _what_is_known(snapshot)
     now = utcnow()
     seen = {(each.kind, each.subject): each for each in reversed(found) if is_known(each.kind, each.queue)}

@@ -2,9 +2,9 @@
 
 Note [Kinds of alerts]
 Of a schedule: it has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown
-task (`unknown_task`), or its next point cannot be computed (`parked`). Of a queue: it has dead jobs (`dead_jobs`). All
-else are the problems of `status.judge`, by their words, of a queue or of everything. What `delayq_status` sums up of
-schedules, `unknown_tasks` and `late`, is told of each schedule instead.
+task (`unknown_task`), or its next point cannot be computed (`parked`). Of a queue: it has failed jobs (`failed_jobs`).
+All else are the problems of `status.judge`, by their words, of a queue or of everything. What `delayq_status` sums up
+of schedules, `unknown_tasks` and `late`, is told of each schedule instead.
 
 Note [Not many at once]
 When a database that tasks need goes away, 100,000 schedules fail. Of each kind MOST schedules are told of at a time; of
@@ -20,10 +20,10 @@ from django.utils.translation import ngettext
 
 from .. import conf, ledger
 from ..models import Condition, Schedule, ScheduleState
-from ..status import Problem, Snapshot
+from ..status import Problem
 from ..status.database_side import find_unknown_tasks
 from ..status.late import find_late
-from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN
+from ..status.snapshot import MOST_READ, MOST_UNKNOWN
 
 #: So many schedules of each kind.
 MOST = 100
@@ -52,20 +52,17 @@ def of_problems(problems: Collection[Problem]) -> Iterator[Matter]:
             yield Matter(problem.code, problem.queue, problem.queue, problem.queue, problem.message)
 
 
-def of_dead_jobs(snapshot: Snapshot) -> Iterator[Matter]:
-    """Return the queues that have dead jobs: in Redis, or durable ones in the database."""
-    for queue in conf.get_config().queues:
-        count = sum(jobs.dead for jobs in (snapshot.redis.jobs if snapshot.redis else ()) if jobs.queue == queue)
-        count += ledger.count_dead((queue,), MOST_COUNTED)
-        if count:
-            text = ngettext(
-                "Queue %(queue)s has %(count)d dead job: its last attempt failed. Look at it in the admin, among the "
-                "jobs, and retry or delete it.",
-                "Queue %(queue)s has %(count)d dead jobs: their last attempts failed. Look at them in the admin, among "
-                "the jobs, and retry or delete them.",
-                count,
-            )
-            yield Matter("dead_jobs", queue, queue, queue, text % {"queue": queue, "count": count})
+def of_failed_jobs() -> Iterator[Matter]:
+    """Return the queues that have failed jobs."""
+    for queue, count in sorted(ledger.count_failed_jobs(MOST_READ).items()):
+        text = ngettext(
+            "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or "
+            "delete it.",
+            "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or "
+            "delete them.",
+            count,
+        )
+        yield Matter("failed_jobs", queue, queue, queue, text % {"queue": queue, "count": count})
 
 
 def of_schedules(known: dict[str, list[int]]) -> Iterator[Matter]:

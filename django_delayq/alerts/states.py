@@ -18,7 +18,7 @@ from django.db import transaction
 
 from .. import conf, failpoints, ledger, registry
 from ..alert_settings import AlertSettings
-from ..jobs.aliases import durable_alias
+from ..jobs.aliases import alias_for
 from ..models import Alert
 from ..side_channels import send
 from ..signals import alert_changed
@@ -95,18 +95,18 @@ def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) 
 
 
 def find_jobs(alerts: AlertSettings) -> Any:
-    """Return the task whose durable jobs deliver messages; None where there is nothing to deliver.
+    """Return the task whose jobs deliver messages; None where there is nothing to deliver.
 
     Raises:
-        ImproperlyConfigured: No alias of TASKS takes durable jobs; says what to add.
+        ImproperlyConfigured: No alias of TASKS takes jobs; says what to add.
     """
     if not alerts.channels:
         return None
-    found = durable_alias(conf.get_config().queues)
+    found = alias_for(conf.get_config().queues)
     if found is None:
         raise ImproperlyConfigured(
-            "DELAYQ['ALERTS'] sends mail and webhooks by durable jobs, and no alias of TASKS takes them. Add one: "
-            '"alerts": {"BACKEND": "django_delayq.backend.DelayQBackend", "OPTIONS": {"durable": True}}.'
+            "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them. Add one: "
+            '"alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
         )
     backend, queue = found
     return backend.task_class(

@@ -1,30 +1,39 @@
-"""From calls of tasks to jobs: checked, named, signed. Sends nothing.
+"""From calls of tasks to rows of jobs: checked, with their results. Writes nothing.
 
 What follows from the task alone is worked out once for all calls of one task.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import conf, registry, tracing
-from ..broker import NewJob
 from ..compat import AnyTask, InvalidTask, TaskResultStatus
 from ..fields import utcnow
-from ..jobs import Call, CallLine, callbacks_of, encode, key_hash, new_members, result_id, with_trace
-from ..jobs.ids import with_head
-from ..jobs.results import JobResult, instant
+from ..jobs.callbacks import callbacks_of
+from ..jobs.ids import key_hash, new_tokens
+from ..jobs.results import JobResult, local
 from ..jobs.task import retries_of, unique_key_of
-from ..timing import to_ms
-from .store import Enqueued
+from ..timing import from_ms, to_ms
+from ..validators import validate_call
+
+if TYPE_CHECKING:
+    from ..rows import RunRow
 
 TaskCall = tuple[AnyTask, Iterable[Any], Mapping[str, Any]]
 
 
-#: A task that is ready to be enqueued any number of times.
-Prepared = tuple[AnyTask, CallLine]
+class Prepared(NamedTuple):
+    """A task that is ready to be enqueued any number of times: with what its jobs' rows have in common."""
+
+    task: AnyTask
+    path: str
+    queue: str
+    priority: int
+    run_after: datetime | None
+    unique_key: str | None
+    options: dict[str, Any]
 
 
 class Preparer:
@@ -32,35 +41,30 @@ class Preparer:
 
     MOST = 256
 
-    def __init__(
-        self, alias: str, validate: Callable[[AnyTask], None], *, durable: bool, each_time: bool = False
-    ) -> None:
+    def __init__(self, alias: str, validate: Callable[[AnyTask], None], *, each_time: bool = False) -> None:
         """Take what checks a task; `each_time` where its answer may change without the settings."""
-        self.alias, self.durable, self._each_time = alias, durable, each_time
-        self._validate = validate
+        self.alias, self._each_time, self._validate = alias, each_time, validate
         self._known: dict[int, Prepared] = {}  # by the identity of a task, which is kept with it, and never changes
         self._config: conf.Config | None = None
 
-    def prepare(self, calls: Iterable[TaskCall]) -> list[Enqueued]:
-        """Return a result, still to come, and a (queue, job) for each call.
+    def prepare(self, calls: Iterable[TaskCall]) -> "list[tuple[JobResult, RunRow]]":
+        """Return a result, still to come, and a row for each call.
 
         Raises:
             InvalidTask, InvalidArguments, UnknownTask: One of the calls can never be executed as it is.
         """
-        items: list[Enqueued] = []
-        known: dict[int, Prepared] = {}
-        now_ms, carried = int(time.time() * 1000), tracing.carrier()
-        enqueued_at = instant(now_ms)
-        all_calls = list(calls)
-        for member, (task, args, kwargs) in zip(new_members(len(all_calls)), all_calls, strict=True):
-            if id(task) not in known:
-                known[id(task)] = self._prepared(task)
-            with_instant, line = known[id(task)]
-            call, queue = line.call, str(task.queue_name)
-            name = with_head(member, call.unique) if call.unique else member
+        from ..rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
+
+        items, known, all_calls = [], dict[int, Prepared](), list(calls)
+        now, carried = from_ms(to_ms(utcnow())), tracing.carrier()
+        enqueued_at = local(now)
+        for token, (task, args, kwargs) in zip(new_tokens(len(all_calls)), all_calls, strict=True):
+            one = known.get(id(task))
+            if one is None:
+                one = known[id(task)] = self._prepared(task)
             result = JobResult(
-                task=with_instant,
-                id=result_id(queue, name),
+                task=one.task,
+                id="",
                 status=TaskResultStatus.READY,
                 enqueued_at=enqueued_at,
                 started_at=None,
@@ -72,9 +76,15 @@ class Preparer:
                 errors=[],
                 worker_ids=[],
             )
-            text = with_trace(line.encode(result.args, result.kwargs, now_ms), carried)
-            payload = encode(queue, name, text)
-            items.append((result, (queue, NewJob(name, call.run_after or 0, call.priority, call.unique, payload))))
+            if args or kwargs:
+                validate_call(result.args, result.kwargs)
+            row = RunRow.job(
+                one.path, one.queue, self.alias, max(one.run_after or now, now), token,
+                priority=one.priority, created_at=now, unique_key=one.unique_key,
+                call={"args": result.args, "kwargs": result.kwargs},
+                options={**one.options, "trace": carried} if carried else one.options or None,
+            )  # fmt: skip
+            items.append((result, row))
         return items
 
     def _prepared(self, task: AnyTask) -> Prepared:
@@ -89,14 +99,17 @@ class Preparer:
         path, key = task.module_path, unique_key_of(task)
         registry.get_task(path)
         with_instant = absolute(task)
-        at_ms = None if with_instant.run_after is None else to_ms(moment(with_instant.run_after))
-        unique = key_hash(path, key) if key else ""
-        call = Call(
-            path, [], {}, self.alias, 0, int(task.priority), at_ms, unique, *retries_of(task), self.durable,
-            *callbacks_of(task),
-        )  # fmt: skip
-        fresh = with_instant, CallLine(call)
-        if at_ms is None:  # else it may count from now
+        run_after = None if with_instant.run_after is None else from_ms(to_ms(moment(with_instant.run_after)))
+        said = retries_of(task)._asdict()
+        options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        options |= callbacks_of(task)
+        unique_key = key_hash(path, key) if key else None
+        if unique_key:
+            options["unique_key"] = unique_key
+            if getattr(task, "unique_until", None) == "end":
+                options["unique_until"] = "end"
+        fresh = Prepared(with_instant, path, str(task.queue_name), int(task.priority), run_after, unique_key, options)
+        if run_after is None:  # else it may count from now
             if len(self._known) >= self.MOST:
                 self._known.clear()
             self._known[id(task)] = fresh

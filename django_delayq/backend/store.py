@@ -1,171 +1,153 @@
-"""Where jobs stand, and what is told of them: values, and one interface to Redis and to the database. Reads nothing.
+"""Jobs as rows of the ledger: enqueued, found, cancelled, moved, retried, and Redis after them. Checks no task.
 
-Needs no model, so that `TASKS` can be read before Django's apps are loaded.
+Note [Row and Redis together]
+Whether a worker has a job only Redis knows, and whether a transaction is committed only the database. So a cancellation
+or a move first puts the job off in Redis by a minute, which fails where a worker has it; then it writes the row; and
+after the commit it does in Redis what the row says. Whatever is cut off on the way, the job comes due within that
+minute, and the worker that claims it does what the row says.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+import warnings
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
-from ..broker import NewJob, Shard
-from ..compat import AnyResult, task_enqueued
-from ..exceptions import ForgedJob, UnreadableJob
-from ..jobs import Call, State, parse_id, result_id
+from django.db import IntegrityError, connections, transaction
+
+from .. import conf, ledger, mirror
+from ..broker import Broker
+from ..compat import AnyResult, TaskResultDoesNotExist, task_enqueued
+from ..exceptions import JobHeld, KeyTaken
+from ..fields import utcnow
+from ..jobs import as_called, parse_id
+from ..models import Run, Status
+from ..rows import RunRow
 from ..side_channels import send
+from ..timing import from_ms, to_ms
 
-if TYPE_CHECKING:
-    from ..models import Job
-
-#: A job that is being enqueued: its result, still to come, and (queue, job).
-Enqueued = tuple[AnyResult, tuple[str, NewJob]]
+#: A job that is being cancelled or moved is put off by so long meanwhile.
+HOLD = timedelta(minutes=1)
 
 
-class JobState(StrEnum):
-    """Where a job is. `WAITING` for a time, `READY` for its turn, `ENDED` with a result."""
+def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
+    """Insert jobs in the caller's transaction, have them put into Redis after its commit, and give the results ids.
 
-    WAITING = "waiting"
-    READY = "ready"
-    RUNNING = "running"
-    DEAD = "dead"
-    ENDED = "ended"
-
-
-#: The states that can be listed.
-LISTED = (JobState.WAITING, JobState.READY, JobState.RUNNING, JobState.DEAD, JobState.ENDED)
-
-
-class Flaw(StrEnum):
-    """What is wrong with a job's text: not signed for its queue with our key, or not readable although it is."""
-
-    FORGED = "forged"
-    UNREADABLE = "unreadable"
-
-
-class Outcome(StrEnum):
-    """What became of an order. Only after `DONE` something is another way than before."""
-
-    DONE = "done"
-    #: A worker holds it: it runs, or is about to.
-    HELD = "held"
-    #: It has ended, was deleted, or never was.
-    GONE = "gone"
-    #: It is dead, but would have to wait.
-    DEAD = "dead"
-    #: It waits or runs, but would have to be dead.
-    NOT_DEAD = "not_dead"
-    #: No worker has it, so that nothing is to be stopped.
-    WAITING = "waiting"
-    #: Its turn comes without that.
-    READY = "ready"
-    #: It cannot be revived while another job that waits has its unique key.
-    KEY_TAKEN = "key_taken"
-    #: It cannot be revived without being read.
-    UNREADABLE = "unreadable"
-
-
-@dataclass(frozen=True, slots=True)
-class SeenJob:
-    """A job as it was seen. All instants are ms since the epoch, None where they are not known.
-
-    `at_ms`: until when it waits, since when it is ready (about: by its turn), since when a worker has it, when it died.
-    `call` and `record` are None where there is a `flaw`; `line` is that of the call. `result_id` is None where its name
-    is none of ours. `row`: all of this was read in it, and Redis need not know of it.
+    Raises:
+        DatabaseError: None was inserted.
     """
-
-    shard: Shard
-    member: str
-    state: JobState
-    at_ms: int | None
-    size: int
-    worker: str = ""
-    lease_until_ms: int | None = None
-    flaw: Flaw | None = None
-    line: str = ""
-    call: Call | None = None
-    record: State | None = None
-    row: "Job | None" = None
-
-    @property
-    def result_id(self) -> str | None:
-        """The id of its result, by which it can be found and changed."""
-        found = result_id(self.shard.queue, self.member)
-        return found if parse_id(found) == (self.shard.queue, self.member) else None
-
-    def read(self) -> tuple[Call, State]:
-        """Return its call and its state.
-
-        Raises:
-            UnreadableJob: It has a `flaw`.
-        """
-        if self.call is None or self.record is None:
-            raise UnreadableJob(f"The text of the job {self.member!r} is {self.flaw}.")
-        return self.call, self.record
-
-    @property
-    def alias(self) -> str:
-        """The alias of its backend, '' where that cannot be read."""
-        return self.row.backend if self.row is not None else self.call.backend if self.call is not None else ""
-
-    @property
-    def in_database(self) -> bool:
-        """Whether its row was read."""
-        return self.row is not None
-
-
-class Store(Protocol):
-    """Where jobs stand. Whoever gives an order brings the job as this store found it.
-
-    All but `enqueue` raise `BrokerError` where Redis has to say something and does not, and `UnreadableJob` where the
-    text of the job counts and cannot be read.
-    """
-
-    def enqueue(self, items: Sequence[Enqueued], sender: type) -> None:
-        """Take jobs, and tell of them as this sender. A result whose job another one stands for becomes that one's."""
-
-    def find(self, wanted: str) -> SeenJob | None:
-        """Return the job of a result's id, None where this store knows none."""
-
-    def for_result(self, seen: SeenJob) -> SeenJob:
-        """Return it with what only a result tells: whether it runs, and as its call's `run_after` when it may start."""
-
-    def cancel(self, seen: SeenJob, keep_ms: int) -> Outcome:
-        """Write the outcome of a job that waits, for so long: failed, with the error `JobCancelled`."""
-
-    def move(self, seen: SeenJob, at_ms: int) -> Outcome:
-        """Let a job that waits start at another time."""
-
-    def revive(self, seen: SeenJob) -> Outcome:
-        """Let a dead job wait again, as it was enqueued but for its history."""
-
-    def delete(self, seen: SeenJob) -> Outcome:
-        """Forget a dead job, and with it its result."""
-
-
-def with_text(seen: SeenJob, read: Callable[[], tuple[str, Call, State]]) -> SeenJob:
-    """Return a job with what its text says: the line of its call, the call, and the state."""
-    try:
-        line, call, record = read()
-    except ForgedJob:
-        return replace(seen, flaw=Flaw.FORGED)
-    except UnreadableJob:
-        return replace(seen, flaw=Flaw.UNREADABLE)
-    return replace(seen, line=line, call=call, record=record)
-
-
-def without_standing(items: Sequence[Enqueued], standing: Mapping[str, str]) -> list[Enqueued]:
-    """Return the items but for those whose jobs others stand for, by member: their results become those others'."""
+    using = ledger.database()
+    if not connections[using].in_atomic_block:
+        _warn_of_others(using)
+    rows = ledger.add_jobs([row for _, row in items])
     fresh = []
-    for result, (queue, job) in items:
-        other = standing.get(job.member) or job.member
-        if other == job.member:
-            fresh.append((result, (queue, job)))
-        else:
-            object.__setattr__(result, "id", result_id(queue, other))
-    return fresh
+    for (result, own), row in zip(items, rows, strict=True):
+        object.__setattr__(result, "id", row.result_id)
+        if row is own:
+            fresh.append((result, row))
+        else:  # of the job that has the key, which may be one of another alias
+            object.__setattr__(result, "task", as_called(result.task, row))
+            object.__setattr__(result, "backend", row.backend)
+    if fresh:
+        tell = partial(_tell_enqueued, [result for result, _ in fresh], sender)
+        mirror.put_after_commit([row for _, row in fresh], using=using, then=tell)
 
 
-def tell_enqueued(items: Sequence[Enqueued], sender: type) -> None:
-    """Send Django's signal for each. Never raises: the jobs are there."""
-    for result, _ in items:
+def _warn_of_others(using: str) -> None:
+    """Warn where a transaction is open on another database only: it does not cover the job."""
+    for other in connections.all(initialized_only=True):
+        if other.alias != using and other.in_atomic_block:
+            warnings.warn(
+                f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs "
+                f"are in {using!r}, and only a transaction there covers them. Open one there too, or enqueue later.",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+
+
+def _tell_enqueued(results: Sequence[AnyResult], sender: type) -> None:
+    for result in results:
         send(task_enqueued, "task_enqueued", sender=sender, task_result=result)
+
+
+def find(result_id: str) -> Run:
+    """Return the row of a job.
+
+    Raises:
+        TaskResultDoesNotExist: No job has this id, or its time is over.
+    """
+    parsed = parse_id(result_id)
+    row = None if parsed is None else ledger.find_job(*parsed)
+    if row is None:
+        raise TaskResultDoesNotExist(result_id)
+    return row
+
+
+def cancel(job: Run, keep_seconds: float) -> bool:
+    """Cancel a job that waits; False where it has ended. See Note [Row and Redis together].
+
+    Raises:
+        JobHeld: A worker has it.
+        BrokerUnavailable: Redis does not answer; nothing was changed.
+    """
+    expires_at = utcnow() + timedelta(seconds=keep_seconds)
+    return _change(job, lambda: ledger.cancel_job(job, expires_at), lambda broker: mirror.forget_run(broker, job))
+
+
+def move(job: Run, when: datetime) -> bool:
+    """Let a job that waits start at another time; False where it has ended. Raises what `cancel` does."""
+    due_at = from_ms(to_ms(max(when, utcnow())))
+
+    def follow(broker: Broker) -> None:
+        job.due_at = due_at
+        mirror.move_run(broker, job, due_at)
+
+    return _change(job, lambda: ledger.move_job(job, due_at), follow)
+
+
+def _change(job: Run, write: Any, follow: Any) -> bool:
+    if not Status(job.status).is_open:
+        return False
+    if job.status == Status.RUNNING:
+        raise _held(job)
+    if conf.get_config().mirror and not mirror.move_now(job, utcnow() + HOLD):
+        raise _held(job)
+    using = ledger.database()
+    with transaction.atomic(using=using):
+        if not write():
+            fresh = Run._base_manager.using(using).filter(pk=job.pk).first()
+            if fresh is not None and fresh.status == Status.RUNNING:
+                raise _held(job)
+            return False
+        mirror.follow_after_commit(follow, using=using)
+    return True
+
+
+def _held(job: Run) -> JobHeld:
+    return JobHeld(f"A worker has the job {job.result_id} already, so that it can be neither cancelled nor moved.")
+
+
+def retry(job: Run) -> bool:
+    """Let a job that has failed wait again, in the caller's transaction; False where it does not stand as it was read.
+
+    Needs no Redis: a sweep puts what cannot be put now.
+
+    Raises:
+        KeyTaken: Another job has its unique key.
+    """
+    if job.status not in (Status.FAILED, Status.LOST):
+        return False
+    using, now = ledger.database(), from_ms(to_ms(utcnow()))
+    with transaction.atomic(using=using):
+        try:
+            if not ledger.retry_job(job, now):
+                return False
+        except IntegrityError:
+            other = ledger.taken_by((job.options or {}).get("unique_key", ""))
+            name = "another job" if other is None else f"the job {other.result_id}"
+            raise KeyTaken(
+                f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
+            ) from None
+        job.status, job.due_at, job.generation = Status.QUEUED, now, job.generation + 1
+        mirror.put_after_commit([job], using=using)
+    return True

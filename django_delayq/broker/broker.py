@@ -12,19 +12,18 @@ from .cluster import node_of
 from .keys import Shard
 from .prefix import SCAN_PAGE, Prefix
 from .scripts import Call, claimed_ms, clock_ms, head_ms, instant_ms, listed, number, settled, text, wire
-from .types import Claim, Definition, Entry, EntryView, Settled, Settlement, Stats, Trial
+from .types import Claim, Definition, Entry, EntryView, Mode, Settled, Settlement, Stats, Trial
 
 #: Items that one run of a script of the mirror takes: some 0.5 ms of Redis.
 SCRIPT_PART = 100
 #: A lost reply is asked for again within seconds; the journal must outlive the lease by more than that.
 JOURNAL_GRACE_MS = 60_000
-#: The largest number that Lua, a score and JSON hold exactly.
+#: The parts of a shard that have its members, each in one of them.
+SCORED = ("due", "ready", "jobs", "jobs-ready")
+#: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
 EXACT = 2**53 - 1
-
-
-def claim_arguments(limit: int, lease_ms: int, request: int, worker: str, most: int | None) -> list[Any]:
-    """Return what the claims of both kinds are given."""
-    return [limit, lease_ms, request, 4 * lease_ms + JOURNAL_GRACE_MS, worker, "" if most is None else most]
+#: Of these, those that have the ends of leases: what is leased waits for no turn.
+LEASED = ("due", "jobs")
 
 
 class Broker(Prefix):
@@ -46,10 +45,8 @@ class Broker(Prefix):
     def _keys(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.config.prefix, shard)
 
-    def _run(
-        self, name: str, shard: Shard, args: list[Any], *, worker: str = "", parts: tuple[str, ...] = keys.PARTS
-    ) -> Any:
-        names = keys.shard_keys(self.config.prefix, shard, worker or self.worker, parts)
+    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
+        names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
         return self.scripts.run(name, Call(names, args))
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
@@ -67,23 +64,23 @@ class Broker(Prefix):
 
     # -- what a worker does
 
-    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim[Entry]:
-        """Lease up to `limit` due members until `lease_ms` from the server's now.
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
+        """Lease up to `limit` due members until `lease_ms` from the server's now, in their turn: see Note [Lanes].
 
-        `most`: so many leases, of due points and jobs together, may stand in the shard; None for any number.
+        `most`: so many leases may stand in the shard; None for any number.
 
         Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
-        args = claim_arguments(limit, lease_ms, request, self.worker, most)
-        now, head, epoch, fence, flags, *rest = listed(self._run("claim", shard, args, parts=keys.CLAIM_PARTS))
+        journal_ms = 4 * lease_ms + JOURNAL_GRACE_MS
+        args = [limit, lease_ms, request, journal_ms, self.worker, "" if most is None else most]
+        now, head, epoch, fence, damaged, *rest = listed(self._run("claim", shard, args))
         entries = []
         for at in range(0, len(rest), 5):
             member, point, generation, attempts, lapsed = rest[at : at + 5]
             parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", claimed_ms(lapsed)
             entries.append(Entry(member, *parts))
-        told = "1" in flags, "2" in flags
-        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.worker}", tuple(entries), *told)
+        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.worker}", tuple(entries), bool(damaged))
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
@@ -95,12 +92,12 @@ class Broker(Prefix):
 
     # -- what the mirror does
 
-    def upsert(self, shard: Shard, definitions: Sequence[Definition], *, reset: bool = False) -> list[str]:
-        """Mirror definitions, each member once; return what became of each, in the words of upsert.lua.
+    def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
+        """Mirror schedules or rows, each member once; return what became of each, in the words of upsert.lua.
 
-        `reset`: the ledger, read after Redis, shows that what stands there is wrong. What is leased stays as it is.
+        Modes: see there. What is leased stays as it is.
         """
-        head = [self._channel, str(shard), "reset" if reset else ""]
+        head = [self._channel, str(shard), mode]
         return [
             word for reply in self._run_in_parts("upsert", shard, head, definitions) for word in text(reply).split()
         ]
@@ -113,11 +110,6 @@ class Broker(Prefix):
         replies = self._run_in_parts("remove", shard, ["gone" if gone else ""], members)
         return [text(reply) for part in replies for reply in part]
 
-    def enqueue(self, shard: Shard, members: Sequence[tuple[str, int, int]]) -> list[bool]:
-        """Add (member, point_ms, wake_ms) that are not there yet; say per member whether it was added."""
-        replies = self._run_in_parts("enqueue", shard, [self._channel, str(shard)], members)
-        return [bool(reply) for part in replies for reply in part]
-
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
         """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
         args = [expected or "", new, ttl_ms]
@@ -128,35 +120,20 @@ class Broker(Prefix):
         values = self.ask_all([methodcaller("get", self._keys(shard)["epoch"]) for shard in shards])
         return [text(value) or None if value is not None else None for value in values]
 
-    def mark_part(self, shard: Shard, name: str, value: str, *, ttl_ms: int, absent: bool = False) -> bool:
-        """Mark a part of a rebuild, `absent`: unless it is marked; say whether it was. `shard` has the key."""
-        key = keys.build_key(self.config.prefix, shard, name)
-        return bool(self.ask("set", key, value, px=ttl_ms, nx=absent))
-
-    def part_marks(self, parts: Sequence[tuple[Shard, str]]) -> list[str | None]:
-        """Return how these parts of a rebuild, (shard, name) each, are marked, in one round trip."""
-        asked = [methodcaller("get", keys.build_key(self.config.prefix, *part)) for part in parts]
-        return [None if value is None else text(value) for value in self.ask_all(asked)]
-
     def take_over(self, shards: Sequence[Shard]) -> None:
-        """Do as `renew_epochs`, and void all leases, so that no holder of before moves a member."""
-        self.renew_epochs(shards)
-        for shard in shards:
-            self.ask("delete", self._keys(shard)["lease"])
-
-    def renew_epochs(self, shards: Sequence[Shard]) -> None:
-        """Give each shard that has one another epoch, so that every worker looks again whose index this is.
-
-        What is leased stays leased.
+        """Give each shard that has one another epoch, so that every worker looks again whose index this is; then void
+        all leases, so that no holder of before moves a member.
         """
         for shard in shards:
             self.ask("set", self._keys(shard)["epoch"], secrets.token_hex(4), xx=True)
+        for shard in shards:
+            self.ask("delete", self._keys(shard)["lease"])
 
     def drop(self, shards: Sequence[Shard]) -> None:
-        """Delete all keys of these shards, but for what expires: the journals of workers and the results of jobs."""
+        """Delete all keys of these shards, but for what expires: the journals of workers."""
         for shard in shards:
             names = self._keys(shard)
-            self.ask("unlink", *(name for part, name in names.items() if part not in keys.OF_A_WORKER))
+            self.ask("unlink", *(name for part, name in names.items() if part != keys.OF_A_WORKER))
 
     def mend(self, shard: Shard) -> int:
         """Give the members of a shard scores again where they are lost or impossible; return how many were mended.
@@ -166,6 +143,17 @@ class Broker(Prefix):
         head = [self._channel, str(shard), int(self.config.lease_seconds * 1000)]
         pages = self.scan(shard)
         return sum(sum(self._run_in_parts("mend", shard, head, [(name,) for name in page])) for page in pages)
+
+    def count_leases(self, shards: Sequence[Shard]) -> int:
+        """Count the leases that have not ended, whether their holders live or not."""
+        now_ms = self.now_ms()
+        parts, ends = [self._keys(shard) for shard in shards], []
+        holders = self.ask_all([methodcaller("hgetall", names["lease"]) for names in parts])
+        for names, found in zip(parts, holders, strict=True):
+            members = [member for member, holder in found.items() if b" " in holder]  # else it was handed back
+            ends += [methodcaller("zmscore", names[part], members) for part in LEASED if members]
+        scores = self.ask_all(ends)
+        return sum(score is not None and score > now_ms for page in scores for score in page)
 
     # -- before anything else
 
@@ -194,16 +182,24 @@ class Broker(Prefix):
         """Count the members of each shard, in one round trip; the shards at slightly different instants."""
         found = []
         for reply in self._run_each("stats", [(shard, []) for shard in shards]):
-            now, members, due, leased, head, epoch, points, generations, astray = reply
-            counts = int(members), int(due), int(leased), number(head), text(epoch) or None
-            found.append(Stats(int(now), *counts, int(points), int(generations), int(astray)))
+            now, members, due, leased, head, epoch, *counts = reply
+            numbers = int(members), int(due), int(leased), number(head), text(epoch) or None
+            found.append(Stats(int(now), *numbers, *map(int, counts)))
         return found
 
     def heads(self, shards: Sequence[Shard]) -> list[int | None]:
-        """Return the score of each shard's head, None where it is empty, by plain reads in one round trip."""
-        due = (keys.shard_keys(self.config.prefix, shard)[0] for shard in shards)
-        replies = self.ask_all([methodcaller("zrange", key, 0, 0, withscores=True) for key in due])
-        return [head_ms(head[0][1]) if head else None for head in replies]
+        """Return when each shard needs attention, in ms, None where it is empty, by plain reads in one round trip."""
+        asked: list[Any] = []
+        for shard in shards:
+            names = self._keys(shard)
+            asked += [methodcaller("zrange", names[part], 0, 0, withscores=True) for part in ("due", "jobs")]
+            asked.append(methodcaller("exists", names["ready"], names["jobs-ready"]))
+        replies = iter(self.ask_all(asked))
+        found = []
+        for points, jobs, ready in zip(replies, replies, replies, strict=True):
+            scores = [head_ms(head[0][1]) for head in (points, jobs) if head]
+            found.append(0 if ready else min((score for score in scores if score is not None), default=None))
+        return found
 
     def views(self, members: Sequence[tuple[str, str]]) -> list[EntryView]:
         """Return what Redis holds of each (member, queue), in one round trip for all of them."""
@@ -211,36 +207,37 @@ class Broker(Prefix):
         commands = []
         for shard, indexes in by_shard.items():
             names, parts = [wire(members[index][0]) for index in indexes], self._keys(shard)
-            commands.append(methodcaller("zmscore", parts["due"], names))
+            commands += [methodcaller("zmscore", parts[part], names) for part in SCORED]
             commands += [methodcaller("hmget", parts[part], names) for part in ("point", "gen", "lease", "attempts")]
         replies = iter(self.ask_all(commands))
         found: dict[int, EntryView] = {}
         for indexes in by_shard.values():
-            columns = [next(replies) for _ in range(5)]
-            for index, score, point, generation, lease, attempts in zip(indexes, *columns, strict=True):
-                found[index] = _view(score, point, generation, lease is not None, attempts is not None)
+            columns = [next(replies) for _ in range(len(SCORED) + 4)]
+            for index, *scores, point, generation, lease, attempts in zip(indexes, *columns, strict=True):
+                found[index] = _view(_score(*scores), point, generation, lease is not None, attempts is not None)
         return [found[index] for index in range(len(members))]
 
     def scan(self, shard: Shard) -> Iterator[set[str]]:
-        """Yield the names of all members of a shard in pages: those with a score, then what is left of others.
-
-        Jobs are none of them, nor is the member that stands for them, where it has but its score.
-        """
+        """Yield the names of all members of a shard in pages: those with a score, then what is left of others."""
         parts = self._keys(shard)
-        for part in ("due", "point", "gen", "lease", "attempts"):
-            read, cursor = "zscan" if part == "due" else "hscan", None
+        for part in (*SCORED, "point", "gen", "lease", "attempts"):
+            read, cursor = "zscan" if part in SCORED else "hscan", None
             while cursor != 0:
                 cursor, page = self.ask(read, parts[part], cursor or 0, count=SCAN_PAGE)
                 names = [item[0] if isinstance(item, tuple) else item for item in page]
                 found = {text(name) for name in names}
-                if part == "due":
-                    found.discard(keys.POINTER)
-                elif names:
-                    scores = self.ask("zmscore", parts["due"], names)
-                    scored = {text(name) for name, score in zip(names, scores, strict=True) if score is not None}
-                    found -= scored - {keys.POINTER}
+                if names and part not in SCORED:
+                    scores = self.ask_all([methodcaller("zmscore", parts[scored], names) for scored in SCORED])
+                    found -= {text(name) for name, *own in zip(names, *scores, strict=True) if own != [None] * 4}
                 if found:
                     yield found
+
+
+def _score(points: Any, ready: Any, jobs: Any, jobs_ready: Any) -> Any:
+    """Return a member's score, 0 where it waits for its turn."""
+    if points is not None or jobs is not None:
+        return jobs if points is None else points
+    return None if ready is None and jobs_ready is None else 0
 
 
 def _view(score: Any, point: Any, generation: Any, leased: bool, retrying: bool) -> EntryView:

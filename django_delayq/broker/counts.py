@@ -6,7 +6,6 @@ from ..exceptions import DamagedKeys
 from . import keys
 from .broker import Broker
 from .keys import Shard
-from .mark import Mark
 from .scripts import Call, number, text
 
 #: What nobody moves into the database is gone after two days.
@@ -30,11 +29,6 @@ class MinuteCounts:
             args += (counters.field_of(key), counters.field_of((*key[:2], "")), counters.encode(tally))
         names = self._name(queue, minute), self._name(queue, "minutes")
         self.broker.scripts.run_each("count", [Call(names, args)])
-
-    def take_turn(self, ttl_ms: int) -> bool:
-        """Say whether it is this caller's turn to move minutes into the database: within `ttl_ms` it is one's only."""
-        mark = Mark(self.broker, self._name(min(self.broker.config.queues), "turn"))
-        return mark.begin(self.broker.worker, ttl_ms=ttl_ms)
 
     def minutes(self, queue: str, first: int, last: int) -> list[int]:
         """Return the minutes from `first` to `last` that something was counted in, the oldest first."""

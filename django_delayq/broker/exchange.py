@@ -17,7 +17,7 @@ ours too: such a client, and one that caches replies, is asked as redis-py has i
 
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from types import FunctionType
@@ -42,17 +42,14 @@ def is_plain(client: Any) -> bool:
     """Say whether this is redis-py's client of a single server, as redis-py has it. See Note [Somebody's client]."""
     if not isinstance(client, redis.Redis) or getattr(client.connection_pool, "cache", None) is not None:
         return False
-    ways = [getattr(type(client), name, None) for name in ("execute_command", "parse_response", "evalsha", "eval")]
+    ways = [getattr(type(client), name, None) for name in ("execute_command", "parse_response")]
     return all(type(way) is FunctionType and way.__code__.co_filename.startswith(_REDIS_PY) for way in ways)
 
 
-def pack(arguments: Iterable[Argument]) -> bytes:
-    """Return arguments as they stand in a request."""
-    return b"".join([
-        b"$%d\r\n%b\r\n" % (len(value), value)
-        for item in arguments
-        for value in (item if type(item) is bytes else str(item).encode("utf-8", "surrogateescape"),)
-    ])  # fmt: skip
+def pack(arguments: Sequence[Argument]) -> bytes:
+    """Return a request as it is sent."""
+    values = [item if type(item) is bytes else str(item).encode("utf-8", "surrogateescape") for item in arguments]
+    return b"*%d\r\n%b" % (len(values), b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in values]))
 
 
 class Exchange:
@@ -63,15 +60,16 @@ class Exchange:
         self._room = 0 if pool.max_connections < ROOMY or "credential_provider" in pool.connection_kwargs else MOST_KEPT
         self._kept: deque[tuple[Any, float]] = deque()  # with the time of their last use
 
-    def send(self, requests: Sequence[bytes]) -> list[Any]:
-        """Send packed requests in one round trip; return the replies, an error reply as its exception.
+    def send(self, requests: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send requests in one round trip; return the replies, an error reply as its exception.
 
         Raises:
             RedisError, OSError: The connection failed; some requests may have been executed.
         """
+        packed = [pack(arguments) for arguments in requests]
         connection = self._take()
         try:
-            connection.send_packed_command(requests)
+            connection.send_packed_command(packed)
             replies: list[Any] = []
             for _ in requests:
                 try:

@@ -1,4 +1,4 @@
-"""What concerns a whole prefix: its layout, its workers, its sweeps, hints, repair. Knows no member."""
+"""What concerns a whole prefix: its layout, its workers, its upkeep, hints, repair. Knows no member."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -10,12 +10,13 @@ from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import info_of, run_ids
 from .keys import Shard
-from .mark import Mark
-from .scripts import Scripts, clock_ms, number, text, wire
+from .scripts import Scripts, clock_ms, number, text
 
 SCAN_PAGE = 1000
 #: A server that does not confirm a subscription within so long is asked again.
 CONFIRM_SECONDS = 2.0
+#: For so long a worker that does not renew the upkeep lease keeps it.
+UPKEEP_MS = 15_000
 
 
 class Prefix:
@@ -129,16 +130,9 @@ class Prefix:
         self.ask("zrem", self._key("workers"), self.worker)
         self.ask("hdel", self._key("worker-details"), self.worker)
 
-    def live_workers(self, *, since_ms: int) -> list[str]:
-        """Return the workers whose last heartbeat is not older."""
-        return [text(name) for name in self.ask("zrangebyscore", self._key("workers"), since_ms, "+inf")]
-
-    def details_of(self, workers: Sequence[str]) -> dict[str, str]:
-        """Return the details of those of these workers that have told them."""
-        if not workers:
-            return {}
-        found = self.ask("hmget", self._key("worker-details"), [wire(name) for name in workers])
-        return {name: text(value) for name, value in zip(workers, found, strict=True) if value is not None}
+    def live_workers(self, *, since_ms: int) -> int:
+        """Return how many workers there are whose last heartbeat is not older."""
+        return int(self.ask("zcount", self._key("workers"), since_ms, "+inf"))
 
     def workers(self) -> dict[str, tuple[int, str]]:
         """Return worker -> (ms of its last heartbeat, 0 for garbage; its details)."""
@@ -146,70 +140,81 @@ class Prefix:
         details = {text(k): text(v) for k, v in self.ask("hgetall", self._key("worker-details")).items()}
         return {text(name): (number(score) or 0, details.get(text(name), "")) for name, score in beats}
 
-    def take_alerts_turn(self, ttl_ms: int) -> bool:
-        """Say whether it is this worker's turn to look for alerts: within `ttl_ms` it is one's only."""
-        key = keys.alerts_key(self.config.prefix, Shard(min(self.config.queues), 0))
-        return Mark(self, key).begin(self.worker, ttl_ms=ttl_ms)
+    # -- upkeep: see `worker/upkeep.py`, Note [One lease]
 
-    # -- sweeps
+    def take_upkeep(self) -> float:
+        """Take the upkeep lease if it is free; return for how many seconds it is another's, 0 where it is ours now.
 
-    def begin_sweep(self, token: str, *, ttl_ms: int) -> bool:
-        """Set the mark of a sweep, unless another one stands; say whether it was set. See `Mark`."""
-        return self._sweep_mark().begin(token, ttl_ms=ttl_ms)
+        A lease that lasts for longer, or never ends, was damaged, and belongs to no worker.
+        """
+        left_ms = self.ask("pttl", self._key("upkeep"))
+        if 0 < left_ms <= UPKEEP_MS:
+            return float(left_ms / 1000)
+        free = left_ms in (0, -2)
+        taken = self.ask("set", self._key("upkeep"), self.worker, px=UPKEEP_MS, nx=free)
+        return 0.0 if taken else UPKEEP_MS / 1000
 
-    def keep_sweep(self, token: str, *, ttl_ms: int) -> bool:
-        """Let the mark stand for longer; False where it is another's or gone."""
-        return self._sweep_mark().keep(token, ttl_ms=ttl_ms)
+    def seize_upkeep(self, holder: str = "") -> None:
+        """Take the upkeep lease, or renew it, whichever worker has it."""
+        self.ask("set", self._key("upkeep"), holder or self.worker, px=UPKEEP_MS)
 
-    def end_sweep(self, token: str) -> None:
-        """Take the mark away where it still is this one."""
-        self._sweep_mark().end(token)
+    def keep_upkeep(self) -> bool:
+        """Renew the upkeep lease; False where it is another's, which then lasts longer once, or free."""
+        holder = self.ask("getex", self._key("upkeep"), px=UPKEEP_MS)
+        return holder is not None and text(holder) == self.worker
 
-    def sweep_mark(self) -> str | None:
-        return self._sweep_mark().read()
+    def end_upkeep(self, holder: str = "") -> None:
+        """Give the upkeep lease back if it still is ours."""
+        if self.upkeep_holder() == (holder or self.worker):
+            self.ask("delete", self._key("upkeep"))
 
-    def _sweep_mark(self) -> Mark:
-        return Mark(self, self._key("sweep"))
+    def upkeep_holder(self) -> str | None:
+        """Return the worker that does the upkeep; None where none does."""
+        return self._get("upkeep")
 
     def last_sweep(self) -> str | None:
+        """Return the note of the last full sweep."""
         return self._get("swept")
 
     def note_sweep(self, value: str | None) -> None:
-        """Note the last full sweep; None makes one due, and ends the one that is under way."""
+        """Note the last full sweep; None makes one due, and ends the upkeep that is under way."""
         if value is None:
-            self.ask("delete", self._key("swept"), self._key("sweep"))
+            self.ask("delete", self._key("swept"))
+            self.ask("delete", self._key("upkeep"))
         else:
             self.ask("set", self._key("swept"), value)
+
+    def missed_mark(self) -> str | None:
+        """Return how far rows were looked through that were not put: see `mirror/missed.py`."""
+        return self._get("missed")
+
+    def note_missed_mark(self, value: str) -> None:
+        """Write it in place of what was noted last."""
+        self.ask("set", self._key("missed"), value)
+
+    def last_pruning(self) -> str | None:
+        """Return the note of the last pass of pruning."""
+        return self._get("pruned")
+
+    def note_pruning(self, value: str) -> None:
+        """Note how far a pass of pruning came."""
+        self.ask("set", self._key("pruned"), value)
 
     # -- hints, repair, purge
 
     def hints(self, *, timeout_seconds: float) -> Iterator[tuple[Shard, int] | None]:
-        """Subscribe and yield (shard, head_ms) hints; None after every `timeout_seconds` without one."""
-        for message in self._messages(timeout_seconds):
-            yield _parse_hint(message)
-
-    def ends(self, *, timeout_seconds: float) -> Iterator[list[str]]:
-        """Subscribe and yield names of watched jobs that have ended; none for a hint, and after `timeout_seconds`.
-
-        The first time none, once the server has confirmed that it tells everything from then on.
-        """
-        for message in self._messages(timeout_seconds):
-            kind, _, members = message.partition(" ")
-            yield members.split() if kind == "ended" else []
-
-    def _messages(self, timeout_seconds: float) -> Iterator[str]:
-        """Yield what is published, '' when the server has confirmed to listen, and where nothing is."""
+        """Subscribe and yield (shard, head_ms) hints; None when confirmed, and after `timeout_seconds` without one."""
         pubsub = self.ask("pubsub")
         try:
             with translated():
                 pubsub.subscribe(self._channel)
                 if pubsub.get_message(timeout=CONFIRM_SECONDS) is None:
                     raise TimeoutError("It did not confirm a subscription.")
-            yield ""
+            yield None
             while True:
                 with translated():
                     message = pubsub.get_message(timeout=timeout_seconds)
-                yield text(message["data"]) if message and message["type"] == "message" else ""
+                yield _parse_hint(text(message["data"])) if message and message["type"] == "message" else None
         finally:
             pubsub.close()
 

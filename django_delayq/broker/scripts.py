@@ -15,21 +15,19 @@ from redis import exceptions as errors
 
 from .cluster import pipelines
 from .connection import FAILURES, raise_translated
-from .exchange import Argument, Exchange, is_plain, pack
+from .exchange import Argument, Exchange, is_plain
 from .types import Settled
 
 NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "enqueue", "stats", "epoch", "probe", "count", "mend",
-    "job_enqueue", "job_claim", "job_renew", "job_settle", "job_change", "job_stats", "job_watch",
+    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe", "count", "mend",
 )  # fmt: skip
 
 
 @lru_cache(maxsize=len(NAMES))
 def load(name: str) -> tuple[str, str]:
-    """Return a script's text, with its preludes in front, and its SHA1 as EVALSHA wants it."""
+    """Return a script's text, with the prelude in front, and its SHA1 as EVALSHA wants it."""
     folder = files(__package__).joinpath("lua")
-    kind = "_jobs" if name.startswith("job_") else "_points"
-    text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in (kind, "_prelude", name))
+    text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("_prelude", name))
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -77,34 +75,23 @@ class Scripts:
         """Return the replies, an error reply as its exception."""
         if not calls:
             return []
+        requests = [(command, script, len(keys) + len(more), *keys, *more, *args) for keys, args, more in calls]
         if self._exchange is not None:
-            make = _head if command == "EVALSHA" else _head.__wrapped__  # a text is sent once
-            requests = []
-            for keys, args, more in calls:
-                head, number = make(command, script, keys, len(more)), 3 + len(keys) + len(more) + len(args)
-                requests.append(b"*%d\r\n%b%b%b" % (number, head, pack(more), pack(args)))
             return self._exchange.send(requests)
         if len(calls) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
-            for call in calls:
-                _run(pipeline, command, script, call)
+            for request in requests:
+                _run(pipeline, request)
             return list(pipeline.execute(raise_on_error=False))
-        return [_run(self._client, command, script, call) for call in calls]
+        return [_run(self._client, request) for request in requests]
 
 
-def _run(client: Any, command: str, script: str, call: Call) -> Any:
-    run = client.eval if command == "EVAL" else client.evalsha
+def _run(client: Any, request: Sequence[Argument]) -> Any:
+    command, *values = request
     try:
-        args = [wire(value) if isinstance(value, str) else value for value in (*call.keys, *call.more, *call.args)]
-        return run(script, len(call.keys) + len(call.more), *args)
+        return client.execute_command(command, *(wire(item) if isinstance(item, str) else item for item in values))
     except errors.NoScriptError as error:
         return error
-
-
-@lru_cache(maxsize=4096)
-def _head(command: str, script: str, keys: tuple[str, ...], more: int) -> bytes:
-    """Return what is the same for all runs of a script in one place."""
-    return pack((command, script, len(keys) + more, *keys))
 
 
 #: The end of the year 9999 in ms.

@@ -1,9 +1,10 @@
 """The values that go into the broker and come out of it. All instants are ms since the epoch, by the server's clock."""
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
-E = TypeVar("E")
+#: How definitions are mirrored: see upsert.lua.
+Mode = Literal["", "reset", "new", "move"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +20,18 @@ class Entry:
     lapsed_ms: int | None = None
 
 
-class Claim(NamedTuple, Generic[E]):
+class Claim(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
     `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what every
-    lease of it is called: fence, space, worker. `jobs_due` says of a claim of points whether jobs can be claimed too,
-    `damaged` whether scores are lost there.
+    lease of it is called: fence, space, worker. `damaged` says whether scores are lost there.
     """
 
     now_ms: int
     head_ms: int | None
     epoch: str | None
     holder: str
-    entries: tuple[E, ...]
-    jobs_due: bool = False
+    entries: tuple[Entry, ...]
     damaged: bool = False
 
     @property
@@ -74,13 +73,18 @@ class Settled(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A definition to mirror. `expected` is the newer generation seen in Redis, to be forced down; else empty."""
+    """A schedule or a row to mirror. `wake_ms` 0 is now, by the server's clock.
+
+    `generation` of a row is that of `chain.row_generation`. `expected` is the newer generation seen in Redis, to be
+    forced down; else empty.
+    """
 
     member: str
     generation: int
     point_ms: int
     wake_ms: int
     expected: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,73 +113,11 @@ class Stats:
     generations: int = 0
     #: Members with a score that no member can have.
     astray: int = 0
+    #: Of those, jobs and backfilled points: members, and due ones.
+    jobs: int = 0
+    jobs_due: int = 0
 
     @property
     def damaged(self) -> bool:
         """True where members lost their scores, or have impossible ones. Scripts alone never leave that behind."""
         return self.members < self.points or self.astray > 0
-
-
-class NewJob(NamedTuple):
-    """A job to be added. `wake_ms` 0 is at once; `unique` a hash of its unique key, '' for none."""
-
-    member: str
-    wake_ms: int
-    priority: int
-    unique: str
-    payload: str
-
-
-class JobEntry(NamedTuple):
-    """A claimed job. `reclaims` counts the executions that were begun after somebody else's lease had run out.
-
-    `former`: the holder of the lease that ran out, '' where there is none, or it is not known any more.
-    """
-
-    member: str
-    payload: str
-    lapsed: bool
-    reclaims: int
-    former: str = ""
-
-
-class JobSettlement(NamedTuple):
-    """A held job and what becomes of it, in the words of job_settle.lua; `callback` is as `callback_text` makes it."""
-
-    member: str
-    holder: str
-    what: str
-    ms: int = 0
-    text: str = ""
-    callback: str = ""
-
-
-def callback_text(member: str, priority: int, payload: str) -> str:
-    """Return a job of the same shard that is added where another one ends, as job_settle.lua reads it."""
-    return f"{member} {priority} {payload}"
-
-
-class JobView(NamedTuple):
-    """What Redis holds of one job at about one moment. Empty and None where absent."""
-
-    payload: str
-    holder: str
-    waits_until_ms: int | None
-    died_ms: int | None
-    result: str
-
-
-class JobCounts(NamedTuple):
-    """Jobs of one shard: waiting for a time, waiting for their turn, held by workers, dead."""
-
-    waiting: int
-    ready: int
-    held: int
-    dead: int
-
-
-class JobStats(NamedTuple):
-    """Counts of one shard, and for how long the next one of those that could run has waited for a worker; else None."""
-
-    counts: JobCounts
-    overdue_ms: int | None

@@ -62,7 +62,7 @@ def declared_schedule(declared: Declared) -> Schedule:
 
 
 def from_json(stored: Values) -> dict[str, Any]:
-    """Return the value of every field; one that a former release did not know had its default."""
+    """Return the value of every field; one that is not stored has its default."""
     return as_stored.from_json(Schedule, stored)
 
 

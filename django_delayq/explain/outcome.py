@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from ..handover import REASON as REASON_HANDED_OVER
-from ..models import Origin, Run, Schedule, Status
+from ..models import Origin, Run, Status
 from ..redaction import redact_text
 
 #: Why a run is not succeeded and what to change, by its status, or by status and reason.
@@ -67,10 +67,13 @@ def span(value: timedelta) -> str:
     return f"{seconds:.2f} s" if abs(seconds) < 60 else str(timedelta(seconds=round(seconds)))
 
 
-def describe_run(run: Run, schedule: Schedule, zone: tzinfo) -> list[str]:
-    """Return what became of a run, its figures, and why it did not succeed."""
+def describe_run(run: Run, zone: tzinfo, *, attempts: int, catch_up: int = 0) -> list[str]:
+    """Return what became of a run, its figures, and why it did not succeed.
+
+    `attempts` is how many there are in all, `catch_up` the schedule's `max_catch_up`.
+    """
     lines = [_headline(run, zone), *_figures(run, zone)]
-    why = _why(run, schedule)
+    why = _why(run, catch_up if run.status == Status.SKIPPED else attempts)
     if why:
         lines.append(redact_text(why))
     if run.error:
@@ -85,7 +88,7 @@ def _headline(run: Run, zone: tzinfo) -> str:
         if not run.points:
             return _("%(due)s to %(last)s: %(status)s, an unknown number of points in one row.") % values
         return _("%(due)s to %(last)s: %(status)s, %(points)d points in one row.") % values
-    if run.origin == Origin.DUE:
+    if run.origin in (Origin.DUE, Origin.JOB):
         return _("%(due)s: %(status)s.") % values
     values["origin"] = Origin(run.origin).label
     return _("%(due)s: %(status)s (%(origin)s: ordered by a person).") % values
@@ -109,7 +112,7 @@ def _figures(run: Run, zone: tzinfo) -> list[str]:
     return [", ".join(parts) + "."] if parts else []
 
 
-def _why(run: Run, schedule: Schedule) -> str:
+def _why(run: Run, most: int) -> str:
     status = Status(run.status)
     if status == Status.SUCCEEDED and run.reason == REASON_HANDED_OVER:
         found = run.result if isinstance(run.result, dict) else {}
@@ -120,5 +123,4 @@ def _why(run: Run, schedule: Schedule) -> str:
     sentence = WHY.get(status) or WHY.get((status, run.reason))
     if sentence is None:
         return run.reason
-    most = schedule.max_attempts if status == Status.RETRYING else schedule.max_catch_up
     return _(sentence) % {"queue": run.queue, "most": most}

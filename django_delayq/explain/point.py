@@ -17,7 +17,7 @@ from ..timing import Cron, Recurrence, Windowed, from_ms, to_ms
 from ..timing.point import MICROSECOND
 from ..words import describe
 from .moment import Moment
-from .outcome import describe_run, shown, span
+from .outcome import shown, span
 from .standing import Standing
 
 MOST_ROWS = 10
@@ -29,7 +29,7 @@ def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details:
     lines = [standing.headline(), *moment.notes]
     rows = _rows(schedule, moment)
     for row in rows[:MOST_ROWS]:
-        lines += [*describe_run(row, schedule, standing.zone), *standing.edited_since(row)]
+        lines += standing.describe(row)
         if (row.status, row.reason) == (Status.SKIPPED, "overlap"):
             lines += _busy_with(standing, row)
     if len(rows) > MOST_ROWS:
@@ -52,7 +52,7 @@ def _rows(schedule: Schedule, moment: Moment) -> list[Run]:
 
 def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
     """Yield which run the schedule was busy with when this one came due."""
-    own = Run._base_manager.using(ledger.database()).filter(schedule_id=skipped.schedule_id, origin=Origin.DUE)
+    own = Run._base_manager.using(ledger.database()).filter(schedule=skipped.schedule_id or 0, origin=Origin.DUE)
     for row in own.filter(due_at__lt=skipped.due_at).order_by("-due_at")[:MOST_ROWS]:
         if row.status in OPEN:
             yield standing.at(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)
@@ -82,7 +82,7 @@ def _as_it_was(standing: Standing, instant: datetime) -> Iterator[str]:
 
 def _undecided(standing: Standing, moment: Moment) -> Iterator[str]:
     """Yield why the ledger has no row of the chain in this moment."""
-    schedule, held = standing.schedule, standing.held_point
+    schedule, held = standing.schedule, standing.entry.point
     if moment.end <= schedule.created_at:
         yield standing.at(_("The schedule did not exist then: it was created at %(time)s."), schedule.created_at)
         return

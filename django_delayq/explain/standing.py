@@ -7,41 +7,26 @@ from functools import cached_property
 
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, handover, ledger, mirror, registry
-from ..broker import EntryView
+from .. import chain, conf, handover, ledger, registry
 from ..declared.values import SWITCH, differing, from_json, values_of
-from ..exceptions import BrokerError, InvalidRecurrence
-from ..models import Condition, Definition, Run, Schedule, Status, explain_wait
+from ..exceptions import InvalidRecurrence
+from ..models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
 from ..rows import AnyRun
-from ..timing.point import known_ms
 from ..timing.zone import get_zone
 from ..words import describe
+from .entry import Entry
 from .outcome import describe_run, shown
 
 
 class Standing:
-    """A schedule as definition, ledger and Redis have it now, in sentences. Changes nothing.
-
-    Without `details` it is not told why Redis does not answer: that says where it is.
-    """
+    """A schedule as definition, ledger and Redis have it now, in sentences; `details` as in `Entry`."""
 
     def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
         self.schedule = schedule
         self.now = now
         self.zone = get_zone(schedule.timezone)
         self.state = chain.state_of(schedule)
-        #: What Redis holds; None where it was not asked or did not answer, then `silence` says why.
-        self.entry: EntryView | None = None
-        self.silence = ""
-        if not conf.get_config().mirror:
-            why = {"why": _(conf.why_no_redis())}
-            self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
-            return
-        try:
-            self.entry = mirror.read_entries([schedule])[schedule.pk]
-        except BrokerError as error:
-            text = _("Redis does not answer; whether a worker holds the lease is not known.")
-            self.silence = f"{text} {error}" if details else text
+        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue, details=details)
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
@@ -49,9 +34,14 @@ class Standing:
         return ledger.load_open_rows([self.schedule.pk]).get(self.schedule.pk, [])
 
     @cached_property
+    def held(self) -> Sequence[Control]:
+        """What people hold back."""
+        return ledger.held_back()
+
+    @cached_property
     def waits(self) -> str:
         """What pauses of its queue and its task keep waiting; see `explain_wait`."""
-        return explain_wait(ledger.held_back(), (self.schedule.queue, self.schedule.task))
+        return explain_wait(self.held, (self.schedule.queue, self.schedule.task))
 
     @property
     def goes_on(self) -> bool:
@@ -89,14 +79,7 @@ class Standing:
             yield _("It is parked: %(reason)s Edit the schedule.") % reason
         elif self.state.condition == Condition.EXHAUSTED:
             yield _("It is exhausted: %(reason)s") % reason
-        if self.waits:
-            yield self.waits
-        if registry.find_task(schedule.task) is None:
-            text = _(
-                "task missing: will not run. No installed app has the @task function %(task)s; workers that lack it "
-                "hand it on."
-            )
-            yield text % {"task": schedule.task}
+        yield from holding_up(schedule.queue, schedule.task, self.held)
 
     def handed_over(self) -> Iterator[str]:
         """Yield what another TASKS backend does with its points."""
@@ -111,40 +94,21 @@ class Standing:
 
     def in_redis(self) -> Iterator[str]:
         """Yield what Redis does with the schedule, where it should hold it or where a worker still does."""
-        if self.goes_on or (self.entry is not None and self.entry.leased):
+        if self.goes_on or self.entry.leased:
             yield self.describe_entry()
+            yield from slowing(self.schedule.queue, self.held)
 
     def describe_entry(self) -> str:
         """Return what happens in Redis: mirrored or not, waiting, due, leased."""
-        if self.entry is None:
-            return self.silence
-        point, score = known_ms(self.entry.point_ms), known_ms(self.entry.score_ms)
-        if score is None or self.entry.point_ms is None:
-            return _("Redis does not hold this schedule yet. A worker's sweep puts it there, or manage.py delayq_sync.")
-        point = point or score
-        values = {"point": shown(point, self.zone), "score": shown(score, self.zone), "queue": self.schedule.queue}
-        if self.entry.leased:
-            worker = next((row.worker for row in self.open_rows if row.due_at == point), "")
-            if worker:
-                text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
-                return text % {**values, "worker": worker}
-            text = _(
-                "A worker holds the lease on %(point)s until %(score)s, or renews it; its name comes with the outcome."
-            )
-        elif self.entry.generation != self.schedule.generation:
-            text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
-        elif score <= self.now and self.waits:
-            text = _("In Redis %(point)s has been due since %(score)s.")
-        elif score <= self.now:
-            text = _(
-                "In Redis %(point)s is due since %(score)s and nobody has claimed it. Does a worker run for queue "
-                "%(queue)s?"
-            )
-        elif score > point:
-            text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
-        else:
-            text = _("In Redis it waits for %(point)s.")
-        return text % values
+        point = self.entry.point
+        worker = next((row.worker for row in self.open_rows if row.due_at == point), "") if self.entry.leased else ""
+        generation, waits = self.schedule.generation, self.waits
+        return self.entry.describe(generation, self.now, self.zone, waits=waits, worker=worker)
+
+    def describe(self, run: Run) -> list[str]:
+        """Return what became of a run, and whether the definition is still that of the run."""
+        attempts, catch_up = self.schedule.max_attempts, self.schedule.max_catch_up
+        return [*describe_run(run, self.zone, attempts=attempts, catch_up=catch_up), *self.edited_since(run)]
 
     def edited_since(self, run: Run) -> Iterator[str]:
         """Yield that the definition was edited after a run. A pause or a resumption is no edit."""
@@ -157,10 +121,28 @@ class Standing:
         elif any(unit is not SWITCH for unit in differing(from_json(kept.values), values_of(schedule))):
             yield _("The definition has been edited since.")
 
-    @property
-    def held_point(self) -> datetime | None:
-        """The due point that Redis has for the schedule."""
-        return None if self.entry is None else known_ms(self.entry.point_ms)
+
+def holding_up(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
+    """Yield what keeps everything of a queue and a task from starting."""
+    waits = explain_wait(held, (queue, task))
+    if waits:
+        yield waits
+    if registry.find_task(task) is None:
+        text = _(
+            "task missing: will not run. No installed app has the @task function %(task)s; workers that lack it "
+            "hand it on."
+        )
+        yield text % {"task": task}
+
+
+def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
+    """Yield why few workers or none take what is due in a queue."""
+    for row in held:
+        if row.most is not None and (row.kind, row.name) == (Control.Kind.QUEUE, queue):
+            yield f"{row}: {row.standing}."
+    if queue not in conf.get_config().queues:
+        text = _("DELAYQ['QUEUES'] does not name queue %(queue)s here; only workers that have it there serve it.")
+        yield text % {"queue": queue}
 
 
 def _find_pauser(schedule: Schedule) -> str:
@@ -189,8 +171,7 @@ def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) ->
     last = rows.order_by("-due_at").first()
     if last is None:
         return [*lines, _("The ledger holds no run of it.")]
-    described = [*describe_run(last, schedule, standing.zone), *standing.edited_since(last)]
-    return [*lines, _("The newest row of the ledger:"), *(f"  {line}" for line in described)]
+    return [*lines, _("The newest row of the ledger:"), *(f"  {line}" for line in standing.describe(last))]
 
 
 def list_next(schedule: Schedule, count: int) -> list[str]:

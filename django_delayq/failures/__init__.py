@@ -1,11 +1,10 @@
-"""What failed of late, grouped by task and error: runs of the ledger, and dead jobs. Knows no admin; shows nothing."""
+"""What failed of late, grouped by task and error: runs and jobs of the ledger. Knows no admin; shows nothing."""
 
-from .dead import JobGroup, group_dead
 from .dismissing import dismiss, read_dismissals, take_back
 from .fingerprint import digest_of, fingerprint
 from .runs import NEW, Failures, RunGroup, group_failures, read_failures
 
 __all__ = [
-    "NEW", "Failures", "JobGroup", "RunGroup", "digest_of", "dismiss", "fingerprint", "group_dead", "group_failures",
+    "NEW", "Failures", "RunGroup", "digest_of", "dismiss", "fingerprint", "group_failures",
     "read_dismissals", "read_failures", "take_back",
 ]  # fmt: skip

@@ -1,9 +1,8 @@
-"""Runs that failed or were lost of late, by task and error.
+"""Runs of schedules and jobs that failed or were lost of late, by task and error.
 
 Note [The newest ones]
-However many have failed, the `MOST_READ` newest are read, by an index and without their errors, and groups are made of
-these: what a group counts is a part of the truth where the rest was not read, and whoever shows it says so. What has
-failed is found by its due point, so a backfill of points of before `KEPT` is not among it.
+However many have failed, the `MOST_READ` newest rows are read, by an index and without their errors, and groups are
+made of these: what a group counts is a part of the truth where the rest was not read, and whoever shows it says so.
 """
 
 from collections.abc import Sequence
@@ -12,44 +11,44 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from .. import ledger
-from ..models import Run, Status
+from ..models import Status
 from .fingerprint import digest_of, fingerprint
 
 #: So many rows are read.
 MOST_READ = 5_000
-#: What was due so long ago is not read, and what was seen first so short a time ago is new.
+#: What failed so long ago is not told, and what was seen first so short a time ago is new.
 KEPT, NEW = timedelta(days=7), timedelta(days=1)
-_COLUMNS = ("pk", "schedule_id", "schedule_name", "task", "reason", "status", "due_at", "finished_at")
+_COLUMNS = ("pk", "schedule_id", "schedule_name", "task", "reason", "status", "created_at", "due_at", "finished_at")
 
 
 class Failure(NamedTuple):
     """A run that failed or was lost at this time."""
 
     pk: int
-    schedule: int
+    schedule: int | None
     name: str
     task: str
     reason: str
     status: str
-    due_at: datetime
+    created_at: datetime
     at: datetime
 
 
 class Failures(NamedTuple):
-    """What was read at `now`, in the order of due points, the newest first; `cut` says that there is more."""
+    """What was read at `now`, the newest rows first; `cut` says that there is more."""
 
     rows: Sequence[Failure]
     now: datetime
     cut: bool
 
     def reaches(self, since: datetime) -> bool:
-        """Say whether all that was due from then on was read."""
-        return not self.cut or (bool(self.rows) and self.rows[-1].due_at < since)
+        """Say whether all rows that were made from then on were read."""
+        return not self.cut or (bool(self.rows) and self.rows[-1].created_at < since)
 
 
 @dataclass(slots=True)
 class RunGroup:
-    """Failures of one task with one fingerprint. All but `first` is of the time that was asked for.
+    """Failures of one task with one fingerprint, of schedules or of jobs. All but `first` is of the time asked for.
 
     `runs` are their keys; `schedules` their keys and the names they had, what failed last first; some may be deleted.
     """
@@ -64,16 +63,22 @@ class RunGroup:
     runs: list[int] = field(default_factory=list)
     schedules: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def of_jobs(self) -> bool:
+        """True where jobs have failed, which have no schedule."""
+        return self.last.schedule is None
+
 
 def read_failures(now: datetime) -> Failures:
     """Read what has failed of late, in two queries. See Note [The newest ones]."""
     found: list[Failure] = []
     for status in (Status.FAILED, Status.LOST):  # each begins where its part of the index does
-        rows = Run._base_manager.using(ledger.database()).filter(status=status, due_at__gte=now - KEPT)
-        read = rows.order_by("-due_at", "-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
-        found += [Failure._make((*row[:-1], row[-1] or row[-2])) for row in read]
-    found.sort(key=lambda row: (row.due_at, row.pk), reverse=True)
-    return Failures(found[:MOST_READ], now, len(found) > MOST_READ)
+        read = ledger.with_status(status).order_by("-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
+        found += [Failure._make((*row[:-2], row[-1] or row[-2])) for row in read]
+    found.sort(key=lambda row: row.pk, reverse=True)
+    since, newest = now - KEPT, found[:MOST_READ]
+    cut = len(found) > MOST_READ and newest[-1].created_at >= since
+    return Failures([row for row in newest if row.at >= since], now, cut)
 
 
 def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
@@ -83,12 +88,13 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
     nobody knows, and none is.
     """
     groups: dict[str, RunGroup] = {}
-    digests: dict[tuple[str, str], tuple[str, str]] = {}
+    digests: dict[tuple[bool, str, str], tuple[str, str]] = {}
     for row in sorted(found.rows, key=lambda row: row.at, reverse=True):
-        known = digests.get((row.task, row.reason))
+        key = row.schedule is None, row.task, row.reason
+        known = digests.get(key)
         if known is None:
             text = fingerprint(row.reason)
-            known = digests[row.task, row.reason] = digest_of("run", row.task, text), text
+            known = digests[key] = digest_of("job" if key[0] else "run", row.task, text), text
         group = groups.get(known[0])
         if group is None:
             if row.at < since:
@@ -98,7 +104,8 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
         if row.at >= since:
             group.times.append(row.at)
             group.runs.append(row.pk)
-            group.schedules.setdefault(row.schedule, row.name)
+            if row.schedule is not None:
+                group.schedules.setdefault(row.schedule, row.name)
     yesterday = found.now - NEW
     for group in groups.values():
         group.is_new = group.first >= yesterday and found.reaches(yesterday)

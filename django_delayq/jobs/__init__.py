@@ -1,32 +1,13 @@
-"""What a job is: its name, its task, its options, and its text in Redis. Reads no server and no database."""
+"""What a job is: its task, its options, its call and its result. Reads no server and no database."""
 
 from ..context import JobContext
-from .attempts import attempts_of, note_cancelled, note_failed, note_lost, note_running, revived
-from .callbacks import Callback, after_job, after_run, callbacks_of
-from .ids import MAX_QUEUE, is_member, key_hash, new_members, parse_id, result_id
+from .calls import Call, call_of
+from .ids import key_hash, new_tokens, parse_id, result_id
 from .options import Options, Retries
-from .record import (
-    IN_DATABASE,
-    Call,
-    CallLine,
-    State,
-    bare,
-    decode,
-    decode_lines,
-    decode_state,
-    encode,
-    encode_state,
-    sign_anew,
-    trace_of,
-    with_trace,
-)
-from .results import JobResult, as_called, as_result
+from .results import TOO_LARGE, JobResult, as_called, new_result
 from .task import DelayQTask
 
 __all__ = [
-    "IN_DATABASE", "MAX_QUEUE", "Call", "CallLine", "Callback", "DelayQTask", "JobContext", "JobResult", "Options",
-    "Retries", "State", "after_job", "after_run", "as_called", "as_result", "attempts_of", "bare", "callbacks_of",
-    "decode", "decode_lines", "decode_state", "encode", "encode_state", "is_member", "key_hash", "new_members",
-    "note_cancelled", "note_failed", "note_lost", "note_running", "parse_id", "result_id", "revived", "sign_anew",
-    "trace_of", "with_trace",
+    "TOO_LARGE", "Call", "DelayQTask", "JobContext", "JobResult", "Options", "Retries", "as_called", "call_of",
+    "key_hash", "new_result", "new_tokens", "parse_id", "result_id",
 ]  # fmt: skip

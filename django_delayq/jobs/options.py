@@ -28,15 +28,13 @@ class Retries(NamedTuple):
 class Options:
     """What `TASKS[alias]["OPTIONS"]` says. Durations are in seconds."""
 
-    enqueue_on_commit: bool = False
+    #: For so long the row of a job that succeeded, or was cancelled, is kept; 0 keeps none.
     result_ttl: float = DAY_SECONDS
-    dead_ttl: float = 30 * DAY_SECONDS
-    dead_max: int = 10_000
+    #: For so long the row of one that failed is kept.
+    failure_ttl: float = 30 * DAY_SECONDS
     max_attempts: int = 1
     backoff: float = 10.0
     timeout: float = 0.0
-    durable: bool = False
-    results: str = "redis"
     tasks: Mapping[str, Retries] = field(default_factory=dict)
 
     def retries_of(self, path: str) -> Retries:
@@ -86,13 +84,8 @@ def checked(name: str, value: Any) -> Any:
         ValueError: It is no such value; the message says what is.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if name in ("enqueue_on_commit", "durable"):
-        fits, wanted = isinstance(value, bool), "True or False"
-    elif name == "results":
-        fits, wanted = value in ("redis", "database"), "'redis' or 'database'"
-    elif name in ("max_attempts", "dead_max"):
-        least, most = (1, 1_000) if name == "max_attempts" else (0, 1_000_000)
-        fits, wanted = whole and least <= value <= most, f"a whole number from {least:,} to {most:,}"
+    if name == "max_attempts":
+        fits, wanted = whole and 1 <= value <= 1_000, "a whole number from 1 to 1,000"
     else:
         amount = value.total_seconds() if isinstance(value, timedelta) else value
         if (whole or isinstance(amount, float)) and 0 <= amount <= MAX_SECONDS:

@@ -1,18 +1,31 @@
 """Django's `TaskResult` of a job. Reads nothing."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from .. import conf
 from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
 from ..exceptions import ResultTooLarge
-from .record import Call, State
+from ..history import Attempt, path_of_title
+from ..timing import from_ms, to_ms
 from .task import as_enqueued
 
+_STATUS = {
+    "succeeded": TaskResultStatus.SUCCESSFUL,
+    "failed": TaskResultStatus.FAILED,
+    "lost": TaskResultStatus.FAILED,
+    "running": TaskResultStatus.RUNNING,
+}
+#: The error of a job that was cancelled while it waited.
+_CANCELLED = "django_delayq.exceptions.JobCancelled"
+#: The reason of a job that succeeded, and whose result was too large to be kept: its error says so.
+TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
-def instant(ms: int | None) -> datetime | None:
-    """Return ms since the epoch as Django's `timezone.now()` would: aware, or local where the project is naive."""
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC if conf.use_tz() else None)
+
+def local(instant: datetime | None) -> datetime | None:
+    """Return an instant as Django's `timezone.now()` would: aware, or local where the project is naive."""
+    return instant if instant is None or conf.use_tz() else datetime.fromtimestamp(instant.timestamp())  # noqa: DTZ006
 
 
 class JobResult(AnyResult):
@@ -29,22 +42,21 @@ class JobResult(AnyResult):
             ValueError: The task failed, or has not finished yet.
         """
         value = super().return_value
-        errors = [(error.exception_class_path, error.traceback) for error in self.errors]
-        if why := State("SUCCESSFUL", errors=errors, workers=self.worker_ids).left_out:
-            raise ResultTooLarge(why)
+        last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # else of an attempt before
+        if last is not None and last.exception_class_path == TOO_LARGE:
+            raise ResultTooLarge(self.errors[-1].traceback)
         return value
 
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the job has ended, and return this result, refreshed: successful or failed, but finished.
 
-        `timeout` is in seconds, 0 to look once, None for ever. Redis tells of the end: no database is polled. Where
-        that was not heard, as Redis was away, it is found within seconds. A Redis that does not answer is waited for.
+        `timeout` is in seconds, 0 to look once, None for ever. The database is asked after 20 ms, and then more and
+        more seldom, once a second at last.
 
         Raises:
             ResultTimeout: The time is over; a TimeoutError. The job goes on.
-            WaitRefused: It cannot end before this returns: it is sent after the commit of the open transaction, or
-                nothing is sent to Redis here.
-            TaskResultDoesNotExist: No job has this id, its result has expired, or Redis was flushed.
+            WaitRefused: It cannot end before this returns: a transaction is open here, or nothing is sent to Redis.
+            TaskResultDoesNotExist: No job has this id, or its result has expired.
         """
         backend: Any = self.task.get_backend()
         backend.wait(self, timeout)
@@ -57,28 +69,52 @@ class JobResult(AnyResult):
         return self
 
 
-def as_called(task: AnyTask, call: Call, queue: str) -> AnyTask:
-    """Return a task as this call of it was enqueued."""
-    run_after = instant(call.run_after)
-    return as_enqueued(task, backend=call.backend, queue_name=queue, priority=call.priority, run_after=run_after)
+def as_called(task: AnyTask, row: Any) -> AnyTask:
+    """Return a task as the job of this row was enqueued."""
+    run_after = local(row.due_at) if row.due_at > row.created_at else None
+    wanted = row.backend, row.queue, row.priority, run_after
+    if wanted == (task.backend, task.queue_name, task.priority, task.run_after):
+        return task
+    return as_enqueued(task, backend=row.backend, queue_name=row.queue, priority=row.priority, run_after=run_after)
 
 
-def as_result(task: AnyTask, result_id: str, call: Call, state: State, *, running: bool = False) -> AnyResult:
-    """Return what stands of a job as Django shows it."""
-    unfinished = "RUNNING" if running else "READY"
+def new_result(
+    task: AnyTask, row: Any, call: Any = None, attempts: Sequence[Attempt] = (), *, begun: bool = False
+) -> AnyResult:
+    """Return what stands of a job as Django shows it; what was before it was retried by hand is not shown.
+
+    `attempts` are those that the row keeps apart: `history.from_json(row.attempts)`. `begun`: its `attempt` is that of
+    the execution that begins, in the worker.
+    """
+    call = call or row.call or {}
+    status = _STATUS.get(row.status, TaskResultStatus.READY)
+    last = row.started_at is not None and not (attempts and attempts[-1].started == to_ms(row.started_at))
+    counted = row.attempt - (last and (begun or status != TaskResultStatus.RUNNING))
+    ended = [it for it in attempts if it.ended][-counted:] if counted > 0 else []
+    errors = [(path_of_title(it.title), it.trace) for it in ended if it.title]
+    workers = [it.worker for it in ended]
+    started = [from_ms(it.started) for it in ended if it.started is not None]
+    if last:
+        started.append(row.started_at)
+        workers.append(row.worker)
+    if row.error:
+        waited = row.reason == "cancelled" and row.started_at is None
+        errors.append((_CANCELLED if waited else path_of_title(row.reason), row.error))
     result: AnyResult = JobResult(
         task=task,
-        id=result_id,
-        status=TaskResultStatus(state.status if state.status in ("SUCCESSFUL", "FAILED") else unfinished),
-        enqueued_at=instant(call.enqueued),
-        started_at=instant(state.started),
-        finished_at=instant(state.finished),
-        last_attempted_at=instant(state.attempted),
-        args=call.args,
-        kwargs=call.kwargs,
-        backend=call.backend,
-        errors=[TaskError(exception_class_path=path, traceback=trace) for path, trace in state.errors],
-        worker_ids=list(state.workers),
+        id=row.result_id,
+        status=status,
+        enqueued_at=local(row.created_at),
+        started_at=local(min(started)) if started else None,
+        finished_at=local(row.finished_at)
+        if status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
+        else None,
+        last_attempted_at=local(max(started)) if started else None,
+        args=call.get("args", []),
+        kwargs=call.get("kwargs", {}),
+        backend=row.backend,
+        errors=[TaskError(exception_class_path=path, traceback=trace) for path, trace in errors],
+        worker_ids=workers,
     )
-    object.__setattr__(result, "_return_value", state.value)
+    object.__setattr__(result, "_return_value", row.result)
     return result

@@ -30,6 +30,7 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     backoff: float | timedelta | None = None
     timeout: float | timedelta | None = None
     unique_key: str | None = None
+    unique_until: Literal["start", "end"] | None = None
     isolation: Literal["process"] | None = None
     memory_mb: int | None = None
     on_success: AnyTask | str | None = None
@@ -60,7 +61,7 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     ) -> "DelayQTask":
         """Return a copy with other values, as Django's method does; also of `max_attempts`, `backoff`, ... ."""
         given = {"priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend, **options}
-        unknown = options.keys() - {*Retries._fields, "unique_key", "on_success", "on_failure"}
+        unknown = options.keys() - {*Retries._fields, "unique_key", "unique_until", "on_success", "on_failure"}
         if unknown:
             raise TypeError(f"using() got an unexpected keyword argument {sorted(unknown)[0]!r}")
         return replace(self, **{name: value for name, value in given.items() if value is not None})
@@ -101,9 +102,11 @@ def unique_key_of(task: Any) -> str:
     """Return a task's unique key, '' for none.
 
     Raises:
-        InvalidTask: It is no text, or too long.
+        InvalidTask: It is no text, or too long; or it is to be held until something else than the start or the end.
     """
-    key = getattr(task, "unique_key", None)
+    key, until = getattr(task, "unique_key", None), getattr(task, "unique_until", None)
+    if until not in (None, "start", "end"):
+        raise InvalidTask(f"unique_until must be 'start' or 'end', not {until!r}.")
     if key is None:
         return ""
     if not isinstance(key, str) or not 0 < len(key) <= 255:

@@ -181,6 +181,26 @@ class Writer:
                 keys.append(cursor.lastrowid)
         return keys
 
+    def insert_one(self, row: Sequence[Any], *, unless_there: str = "") -> int:
+        """Insert a row; return its primary key. 0 where another one has its value of the column `unless_there`.
+
+        Raises:
+            DataError, IntegrityError: It was not inserted.
+        """
+        connection = connections[self._using]
+        values = [_converted(row, self._writing)]
+        returns = connection.vendor == "postgresql"
+        sql, end = f"INSERT INTO {self._table} ({', '.join(self._columns)})", ""
+        if unless_there:
+            end = f" ON CONFLICT ({connection.ops.quote_name(unless_there)}) DO NOTHING"
+        with connection.cursor() as cursor:
+            if returns:
+                cursor.execute(f"{sql} SELECT * FROM {self._records}{end} RETURNING {self._pk}", [_json(values)])  # noqa: S608
+                found = cursor.fetchone()
+                return 0 if found is None else int(found[0])
+            cursor.execute(f"{sql} VALUES ({', '.join(['%s'] * len(self._columns))}){end}", values[0])
+            return int(cursor.lastrowid or 0) if cursor.rowcount else 0
+
     def update(self, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows over those whose column of the first name is the same."""
         written = [_converted(row, self._writing) for row in rows]

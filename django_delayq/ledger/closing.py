@@ -28,9 +28,9 @@ def close_orphan(run: RunRow, reason: str) -> None:
 
 def close_abandoned(runs: Sequence[RunRow]) -> None:
     """Close open rows of chains that will not come back: their schedule is gone or switched off, Redis forgot them."""
-    schedules = load_schedules({run.schedule_id for run in runs})
+    schedules = load_schedules({run.schedule_id or 0 for run in runs})
     for run in runs:
-        schedule = schedules.get(run.schedule_id)
+        schedule = schedules.get(run.schedule_id or 0)
         if schedule is None:
             close_orphan(run, "the schedule was deleted")
             continue

@@ -49,11 +49,11 @@ def read_held_back() -> HeldBack:
     return HeldBack(queues, tasks, most)
 
 
-def read_cancellations(keys: Collection[str]) -> dict[str, str]:
-    """Return which of these are to be stopped, each with who has asked for it.
+def read_cancellations(runs: Collection[int]) -> dict[int, str]:
+    """Return which of these runs are to be stopped, by primary key, each with the user who has asked for it.
 
     Raises:
         django.db.Error: Nothing is known.
     """
-    rows = Cancellation.objects.using(database()).filter(key__in=list(keys))
-    return dict(rows.values_list("key", "asked_by"))
+    rows = Cancellation.objects.using(database()).filter(run__in=list(runs))
+    return dict(rows.values_list("run", "asked_by"))

@@ -20,7 +20,7 @@ from ..rows import RunRow, StateRow
 
 def is_pruned(run: RunRow, states: Mapping[int, StateRow]) -> bool:
     """Say whether the row of a point of the chain may have been there and was pruned."""
-    state = states.get(run.schedule_id)
+    state = states.get(run.schedule_id or 0)
     return state is not None and run.origin == Origin.DUE and _reaches(state.pruned_until, run)
 
 

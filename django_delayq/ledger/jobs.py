@@ -1,299 +1,159 @@
-"""Jobs in the database: read, added, recorded, pruned. Never touches Redis.
+"""Jobs in the ledger: added, found, cancelled, moved, retried. Never touches Redis.
 
-Note [Unique keys in the database]
-A durable job's key is guarded by a unique constraint, not by Redis: whoever enqueues has to know before the commit
-which job stands, and a flush must not let a second one in. The row gives its key up when a worker takes the job for the
-first time, before that one starts: from then on a change that another caller makes may come too late for it. While that
-caller's transaction is open it locks the row that it was told of, and the worker hands the job back for a moment
-instead of waiting: so what the caller writes is there when the job starts. Once given up, a key is not taken again by a
-worker: for that it would have to wait for whoever is just inserting the same key. Only who revives a dead job takes it.
+Note [Unique keys]
+A job holds its key in a nullable column with a unique constraint, until it starts or until it has ended. A taken key is
+no error of the database: the row is not inserted, and the job that has the key is returned, locked for the rest of the
+caller's transaction. So what the caller writes in that transaction is there when the job starts: the worker that would
+start it finds the row locked, and comes back. Keys of one call are taken in their order. Two open transactions that
+take two keys in opposite order wait for each other, and the database ends one of them with an error.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.db import IntegrityError, transaction
-from django.db.models import BooleanField, Q, QuerySet
-from django.db.models.expressions import RawSQL
+from django.db import transaction
+from django.db.models import QuerySet
 
 from ..fields import utcnow
-from ..jobs import Callback
-from ..models import OPEN_JOBS, Job, JobStatus, Output
+from ..jobs import new_tokens
+from ..models import Cancellation, Origin, Run, Status
 from ..models.locks import locked
-from .bulk import database, reader, writing
-from .callbacks import add_callbacks, call_back_stored
-from .changing import Change, change
-from .locks import leave_locked
-from .outcome import Won
-from .outputs import delete_with_outputs, keep_outputs
+from ..rows import RunRow
+from .attempts import keep_former
+from .bulk import database, writer
+from .reading import count_values, with_status
 
-#: As in the index of open jobs, see `reading._OPEN`.
-_OPEN = RawSQL(  # noqa: S611 - no value of anybody's is in it
-    f"{Job._meta.db_table}.status IN ('READY', 'RUNNING')", [], output_field=BooleanField()
-)
-#: What tells one state of a row from another.
-VERSION = ("status", "attempt", "fence")
-#: Rows that one statement writes.
-_BATCH = 1000
-#: How often it is asked which job stands for a key before that is given up.
-_ROUNDS = 5
-_OUTCOME = (
-    "status", "attempt", "reclaims", "fence", "unique", "mirrored", "wakes_at", "finished_at", "died_at",
-    "expires_at", "state",
+#: What `enqueue()` writes of a row; all other columns have their defaults.
+NEW_JOB = (
+    "schedule_id", "schedule_name", "task", "queue", "generation", "origin", "apart", "due_at", "status", "reason",
+    "attempt", "reclaims", "fence", "worker", "error", "points", "created_at", "token", "backend", "priority", "call",
+    "options", "unique_key",
 )  # fmt: skip
+#: What is read of the job that has a key.
+_STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
+#: How often the job that has a key is looked for, before the new one goes without it.
+_ROUNDS = 5
+#: Rows that one statement inserts.
+_BATCH = 1000
 
 
-class JobRow(NamedTuple):
-    """What a worker reads of a job."""
-
-    pk: int
-    member: str
-    queue: str
-    status: str
-    attempt: int
-    fence: str
-    reclaims: int
-    unique: str
-    wakes_at: datetime
-    state: str
-
-    @property
-    def version(self) -> tuple[str, int, str]:
-        """What tells this state of the row from another; see `VERSION`."""
-        return self.status, self.attempt, self.fence
-
-    @property
-    def is_open(self) -> bool:
-        """True while there is no outcome."""
-        return self.status in OPEN_JOBS
+def _jobs(using: str | None = None) -> QuerySet[Run]:
+    return Run._base_manager.using(using or database()).filter(origin=Origin.JOB)
 
 
-class JobOutcome(NamedTuple):
-    """What became of an attempt at the job that looked like `row`; `expires_at` is None while it is open.
+# -- enqueueing
 
-    `died_at` is there where that was the last attempt, `said` where it has logged or printed: its number, and what.
-    `callback` follows it.
+
+def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Insert jobs in the current transaction, all or none; give them their keys.
+
+    Return for each the row that stands: itself, or the one that has its unique key. See Note [Unique keys].
+
+    Raises:
+        DatabaseError: None was inserted.
     """
-
-    row: JobRow
-    fence: str
-    status: str
-    attempt: int
-    state: str
-    wakes_at: datetime
-    finished_at: datetime | None
-    expires_at: datetime | None
-    died_at: datetime | None = None
-    said: tuple[int, str] | None = None
-    callback: Callback | None = None
-
-
-def _jobs(using: str | None = None) -> QuerySet[Job]:
-    return Job._base_manager.using(using or database())
-
-
-# -- reading
+    using = database()
+    if len(rows) == 1 and rows[0].unique_key is None:
+        rows[0].pk = writer(Run, NEW_JOB, using).insert_one(_values(rows[0]))
+        return list(rows)
+    standing = list(rows)
+    with transaction.atomic(using=using, savepoint=False):
+        plain = [row for row in rows if row.unique_key is None]
+        for at in range(0, len(plain), _BATCH):
+            part = plain[at : at + _BATCH]
+            pks = writer(Run, NEW_JOB, using).insert(map(_values, part))
+            for row, pk in zip(part, pks, strict=True):
+                row.pk = pk
+        keyed = [at for at, row in enumerate(rows) if row.unique_key is not None]
+        for at in sorted(keyed, key=lambda at: rows[at].unique_key or ""):
+            standing[at] = _add_unique(rows[at], using)
+    return standing
 
 
-def load_jobs(members: Iterable[str]) -> dict[str, JobRow]:
-    """Return what stands of these jobs, in one query on the primary database."""
-    rows = reader(Job, "member", JobRow._fields, database()).read(list(members))
-    return {row[1]: JobRow(*row) for row in rows}
+def _add_unique(row: RunRow, using: str) -> RunRow:
+    for _ in range(_ROUNDS):
+        row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row), unless_there="unique_key")
+        if row.pk:
+            return row
+        found = locked(_jobs(using).filter(unique_key=row.unique_key)).values(*_STANDS).first()
+        if found is not None:
+            return RunRow.job(row.task, **found)
+    row.unique_key = None  # the others start as fast as they come: as if each was enqueued after the start of the last
+    row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
+    return row
 
 
-def find_job(member: str) -> Job | None:
-    """Return the row of a job, None where there is none or it has expired."""
-    row = _jobs().filter(member=member).first()
+def _values(row: RunRow) -> list[Any]:
+    return [getattr(row, name) for name in NEW_JOB]
+
+
+# -- one job
+
+
+def find_job(pk: int, token: str) -> Run | None:
+    """Return the row of a job; None where there is none, or it has expired."""
+    row = _jobs().filter(pk=pk, token=token).first()
     expired = row is not None and row.expires_at is not None and row.expires_at <= utcnow()
     return None if expired else row
 
 
-def open_jobs() -> QuerySet[Job]:
-    """Return durable jobs that have no outcome, by an index of their own."""
-    return _jobs().filter(_OPEN)
+def cancel_job(job: Run, expires_at: datetime) -> bool:
+    """Write that a job which waits was cancelled, if it stands as it was read; its key is free then."""
+    when = "between two attempts" if job.attempt else "before it started"
+    keep_former(job)
+    values = {"status": Status.FAILED, "reason": "cancelled", "error": f"Cancelled {when}.", "finished_at": utcnow()}
+    return _change(job, attempts=job.attempts, started_at=None, unique_key=None, expires_at=expires_at, **values)
 
 
-def unmirrored_jobs() -> QuerySet[Job]:
-    """Return those that no sweep has seen to yet, by an index of their own."""
-    return _jobs().filter(mirrored=False)
+def move_job(job: Run, due_at: datetime) -> bool:
+    """Write when a job which waits may start, if it stands as it was read; what it has waited so far counts no more."""
+    return _change(job, due_at=due_at, claimed_at=None)
 
 
-# -- whoever enqueues
+def _change(job: Run, **values: Any) -> bool:
+    waits = _jobs(job._state.db).filter(pk=job.pk, status__in=(Status.QUEUED, Status.RETRYING))
+    return bool(waits.filter(status=job.status, attempt=job.attempt, fence=job.fence).update(**values))
 
 
-def add_jobs(jobs: Sequence[Job]) -> dict[str, str]:
-    """Insert jobs in the current transaction; return, for each that was not added, which member stands for its key.
+def retry_job(job: Run, now: datetime) -> bool:
+    """Let a job that has failed wait again, as it was enqueued but for its history, if it stands as it was read.
 
-    See Note [Unique keys in the database].
+    It gets a fence of its own: so no outcome of an attempt from before is taken for one of the new attempts. A stop
+    that was asked for then is not meant for these.
+
+    Raises:
+        IntegrityError: Another job has its unique key. Nothing was written.
     """
-    using = database()
-    standing: dict[str, str] = {}
-    with transaction.atomic(using=using, savepoint=False):
-        plain = [job for job in jobs if not job.unique]
-        _jobs(using).bulk_create(plain, batch_size=_BATCH)
-        for job in jobs:
-            if job.unique:
-                other = _add_unique(job, using)
-                if other:
-                    standing[job.member] = other
-    return standing
+    key = (job.options or {}).get("unique_key")
+    failed = job.status
+    keep_former(job, ended=True)
+    rows = _jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
+    with transaction.atomic(using=job._state.db):
+        Cancellation.objects.using(job._state.db).filter(run=job.pk).delete()
+        return bool(
+            rows.update(
+                status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
+                reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
+                fence=new_tokens(1)[0], generation=job.generation + 1,
+            )
+        )  # fmt: skip
 
 
-def _add_unique(job: Job, using: str) -> str:
-    for _ in range(_ROUNDS):
-        try:
-            with transaction.atomic(using=using):
-                job.pk = None
-                job.save(using=using, force_insert=True)
-            return ""
-        except IntegrityError:
-            rows = _jobs(using).filter(queue=job.queue, unique=job.unique)
-            other = locked(rows).values_list("member", flat=True).first()
-            if other is not None:
-                return str(other)
-    job.unique = ""  # the others start as fast as they come: it is as if each was enqueued after the start of the last
-    job.save(using=using, force_insert=True)
-    return ""
+def taken_by(key: str) -> Run | None:
+    """Return the job that has a unique key now."""
+    return _jobs().filter(unique_key=key).first()
 
 
-def give_up_keys(members: Iterable[str]) -> set[str]:
-    """Give up the unique keys of jobs that are about to start; return those whose rows nobody has locked.
-
-    See Note [Unique keys in the database].
-    """
-    using = database()
-    with writing(using):
-        rows = locked(_jobs(using).filter(member__in=list(members)), skip=True)
-        mine = dict(rows.values_list("member", "pk"))
-        _jobs(using).filter(pk__in=mine.values()).update(unique="")
-    return set(mine)
+def count_failed_jobs(most: int) -> Counter[str]:
+    """Count the jobs that have failed and are kept, by queue, among the `most` newest failures of each status."""
+    rows = [with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
+    counts = count_values(most, ("queue", "origin"), *rows)
+    return Counter({queue: count for (queue, origin), count in counts.items() if origin == Origin.JOB})
 
 
-# -- what people do to a job
-
-
-def change_job(job: Job, **values: Any) -> bool:
-    """Write these values if the job still waits as it was read; the row stays locked until the transaction's end."""
-    rows = _jobs(job._state.db).filter(pk=job.pk, status=JobStatus.READY, attempt=job.attempt, fence=job.fence)
-    return bool(rows.update(**values))
-
-
-# -- what a worker does
-
-
-def record_jobs(outcomes: Sequence[JobOutcome]) -> list[Won]:
-    """Write outcomes in one transaction; GONE where the row is gone or has an outcome already, LOCKED as in `record`.
-
-    A row that has its outcome is never written again. After an exception nothing is written, and the same call may be
-    repeated.
-    """
-    if not outcomes:
-        return []
-    using = database()
-    changes = [
-        Change(item.row.pk, item.row.version, (item.status, item.attempt, item.fence), _values(item))
-        for item in outcomes
-    ]
-    with writing(using):
-        changed = change(Job, VERSION, _OUTCOME, changes, using)
-        mine = [item for item, (won, *_) in zip(outcomes, changed, strict=True) if won is Won.YES]
-        said = [(item.row.pk, item.said) for item in mine]
-        keep_outputs([Output(job_id=pk, attempt=it[0], text=it[1]) for pk, it in said if it], using)
-        add_callbacks([item.callback for item in mine if item.callback is not None], using)
-    return [
-        Won.GONE if won is Won.LOST and stands is not None and stands[0] not in OPEN_JOBS else won
-        for won, stands, _ in changed
-    ]
-
-
-def _values(item: JobOutcome) -> tuple[Any, ...]:
-    """Return the values of `_OUTCOME`: an ended attempt leaves no take-over and no unique key."""
-    times = item.wakes_at, item.finished_at, item.died_at, item.expires_at
-    return item.status, item.attempt, 0, item.fence, "", True, *times, item.state
-
-
-def start_jobs(starting: Sequence[tuple[JobRow, str]], *, again: bool = True) -> list[JobRow | Won]:
-    """Write `RUNNING` under these fences, in one transaction: `again` where the executions may be repetitions.
-
-    Return the rows as they stand now; LOST for each that is not as it was read any more, LOCKED as in `record`.
-    """
-    running = JobStatus.RUNNING.value
-    started = [
-        (row, row._replace(status=running, fence=fence, reclaims=row.reclaims + again)) for row, fence in starting
-    ]
-    return [
-        new if won is Won.YES else Won.LOCKED if won is Won.LOCKED else Won.LOST
-        for (_, new), won in zip(started, _move(started), strict=True)
-    ]
-
-
-def undo_job_starts(started: Iterable[tuple[JobRow, JobRow]]) -> None:
-    """Take (started, before) back, so that what did not start counts no take-over."""
-    _move(list(started))
-
-
-def _move(rows: Sequence[tuple[JobRow, JobRow]]) -> list[Won]:
-    """Write over rows that look like the first one of a pair what the second one has of who executes it."""
-    using = database()
-    with writing(using):
-        changes = [
-            Change(seen.pk, seen.version, new.version, (new.status, new.fence, new.reclaims)) for seen, new in rows
-        ]
-        return [won for won, _, _ in change(Job, VERSION, ("status", "fence", "reclaims"), changes, using)]
-
-
-def store_results(
-    jobs: Sequence[Job],
-    said: Mapping[str, tuple[int, str]] | None = None,
-    callbacks: Mapping[str, Callback] | None = None,
-) -> None:
-    """Insert the results of jobs that had no row, and by member what they have said. Where one stands, it stays.
-
-    `callbacks`, by member, are inserted with those results that stand now as they are given.
-    """
-    if jobs:
-        using = database()
-        with writing(using):
-            _jobs(using).bulk_create(jobs, batch_size=_BATCH, ignore_conflicts=True)
-            if callbacks:
-                call_back_stored({job.member: job.fence for job in jobs}, callbacks, using)
-            if said:
-                pks = _jobs(using).filter(member__in=list(said)).values_list("member", "pk")
-                outputs = [Output(job_id=pk, attempt=said[it][0], text=said[it][1]) for it, pk in pks]
-                keep_outputs(outputs, using)
-
-
-def take_result(queue: str, member: str) -> Job | None:
-    """Delete the result of a plain job; return it, so that `store_results` can put it back, None where there is none.
-
-    Where a result stands, no other is written: whoever lets the job run again takes it away first.
-    """
-    ended = [JobStatus.SUCCESSFUL, JobStatus.FAILED]
-    row = _jobs().filter(queue=queue, member=member, status__in=ended, died_at=None).first()
-    if row is not None:
-        _jobs(row._state.db).filter(pk=row.pk).delete()
-    return row
-
-
-# -- what the sweeps do
-
-
-def note_mirrored(members: Sequence[str]) -> None:
-    """Note that Redis has these; rows that somebody has locked are left to the next sweep."""
-    using = database()
-    with writing(using):
-        rows = locked(_jobs(using).filter(member__in=members), skip=True)
-        _jobs(using).filter(pk__in=list(rows.values_list("pk", flat=True))).update(mirrored=True)
-
-
-def prune_jobs(limit: int) -> int:
-    """Delete up to so many expired rows that nobody has locked; return how many there were."""
-    using = database()
-    rows = _jobs(using).filter(Q(expires_at__isnull=False) & Q(expires_at__lt=utcnow())).order_by("expires_at")
-    pks = set(rows.values_list("pk", flat=True)[:limit])
-    if pks:
-        with writing(using):
-            pks -= leave_locked(Job, pks, using)
-            delete_with_outputs(Job, pks, using)
-    return len(pks)
+def find_expired(limit: int) -> list[int]:
+    """Return the keys of up to so many rows whose time is over."""
+    rows = Run._base_manager.using(database()).filter(expires_at__isnull=False, expires_at__lt=utcnow())
+    return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])

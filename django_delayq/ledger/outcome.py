@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from ..jobs import Callback
+from ..jobs import Call
 from ..rows import RunRow, ScheduleRow
 
 
@@ -17,9 +17,10 @@ class Won(Enum):
     GONE = "gone"  # the schedule was deleted or made anew: nothing to record, drop the member
 
 
-#: What tells one state of a row from another: the columns, and their values.
-VERSION = ("status", "attempt", "fence", "worker")
-Version = tuple[str, int, str, str]
+#: What tells one state of a row from another, and a row from that which a restored database gave its key: the columns,
+#: and their values.
+VERSION = ("status", "attempt", "fence", "worker", "created_at")
+Version = tuple[str, int, str, str, datetime]
 
 
 @dataclass(slots=True)
@@ -32,7 +33,8 @@ class Outcome:
     """
 
     run: RunRow
-    schedule: ScheduleRow
+    #: None for a job: then `job` is what it calls.
+    schedule: ScheduleRow | None
     seen: Version | None = None
     next_point: datetime | None = None
     repeated: bool = False
@@ -42,10 +44,24 @@ class Outcome:
     trace: dict[str, str] | None = None
     #: What its last attempt has said.
     output: str = ""
-    #: What follows it, once it was recorded.
-    callback: Callback | None = None
+    job: Call | None = None
+    #: The job that follows it, once it was recorded.
+    callback: RunRow | None = None
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its row goes in the statement that would write the outcome: nothing of it is to be kept."""
+        run = self.run
+        return run.expires_at is not None and run.finished_at is not None and run.expires_at <= run.finished_at
+
+    @property
+    def call(self) -> "ScheduleRow | Call":
+        """What is executed."""
+        found = self.job if self.schedule is None else self.schedule
+        assert found is not None  # noqa: S101
+        return found
 
 
 def version_of(run: RunRow) -> Version:
     """Return what identifies this state of a row."""
-    return run.status, run.attempt, run.fence, run.worker
+    return run.status, run.attempt, run.fence, run.worker, run.created_at

@@ -165,7 +165,7 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
         going = [row for row in rows if row.schedule_id not in taken and _may_go(row, generations, states)]
         free, locked = lock_free(Run, [row.pk for row in going], using)
         gone = [row for row in going if row.pk in free]
-        delete_with_outputs(Run, free, using)
+        delete_with_outputs(free, using)
         failpoints.reach("during_pruning")
         horizons: dict[int, datetime] = {}
         for row in gone:

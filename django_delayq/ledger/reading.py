@@ -1,6 +1,7 @@
 """Reads what is decided, what is open and what was recorded of late, always on the primary database."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -14,14 +15,25 @@ from ..models import Origin, Run, Schedule, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
 
-#: Written out as in the partial index of open rows: SQLite does not use it for a condition with parameters, and would
-#: read the whole history of a schedule instead.
-_OPEN_SQL = f"{Run._meta.db_table}.status IN ('queued', 'running', 'retrying')"
-_OPEN = RawSQL(_OPEN_SQL, [], output_field=BooleanField())  # noqa: S611 - no value of anybody's is in it
-_OPEN_OF_CHAIN = f" AND {_OPEN_SQL} AND NOT {Run._meta.db_table}.apart"
+# Written out as in the partial indexes: SQLite does not use these for a condition with parameters, and would read the
+# whole history instead.
+_TABLE = Run._meta.db_table
+#: As in the index of open rows of chains.
+_OPEN_OF_CHAIN = f" AND NOT {_TABLE}.apart AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
+_IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - as below
+#: As in the index by status.
+_NOT_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
+    f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField()
+)
 DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.init and field.name != "state")
 STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
 RUN = tuple(field.name for field in fields(RunRow))
+OPEN_STATUSES = (Status.QUEUED.value, Status.RUNNING.value, Status.RETRYING.value)
+_WAITING = (
+    "pk", "schedule_id", "schedule_name", "task", "queue", "generation", "due_at", "status", "origin", "created_at",
+    "priority", "token",
+)  # fmt: skip
+OF_JOBS = ("token", "backend", "call", "options", "unique_key", "expires_at")
 
 
 def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
@@ -55,35 +67,52 @@ def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
     return [RunRow(*row) for row in reader(Run, key, RUN, database()).read(keys, where)]
 
 
-def open_apart() -> QuerySet[Run]:
-    """Return the runs apart from their chains that have no outcome yet, by an index of their own."""
-    return Run._base_manager.using(database()).filter(_OPEN, apart=True)
+def with_status(status: str) -> QuerySet[Run]:
+    """Return the rows with this status, which is not `succeeded`: by primary key they come out of an index."""
+    return Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, status=status)
+
+
+def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
+    """Yield pages of the rows apart from chains that have no outcome: orders and jobs. Each page is one short query."""
+    for status in OPEN_STATUSES:
+        rows, last = with_status(status).filter(apart=True), 0
+        if queues is not None:
+            rows = rows.filter(queue__in=queues)
+        while pks := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+            yield list(load_waiting(pks))
+            last = pks[-1]
+
+
+def load_waiting(pks: Collection[int]) -> list[RunRow]:
+    """Return what Redis is to hold of these open rows: not what they call, and not what became of them."""
+    rows = reader(Run, "id", _WAITING, database()).read(pks)
+    return [RunRow(**dict(zip(_WAITING, row, strict=True))) for row in rows]
 
 
 def open_chains() -> QuerySet[Run]:
-    """Return the rows of chains that have no outcome yet, by an index of their own."""
-    rows = Run._base_manager.using(database()).filter(_OPEN, apart=False)
+    """Return the rows of chains that have no outcome yet: few, by the index by status."""
+    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=False)
     return rows.filter(status__in=[Status.RUNNING, Status.RETRYING])
 
 
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
     rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
-    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id)
+    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0)
 
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
     """Return the oldest due point without an outcome of each of these chains that has one."""
-    where = f"{_OPEN_OF_CHAIN} AND {Run._meta.db_table}.status <> '{Status.QUEUED.value}'"
+    where = f"{_OPEN_OF_CHAIN} AND {_TABLE}.status <> '{Status.QUEUED.value}'"
     rows = reader(Run, "schedule", ("schedule_id", "due_at"), database()).read(pks, where)
     return dict(sorted(((pk, due) for pk, due in rows), key=lambda row: row[1], reverse=True))
 
 
 def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
-    """Return the rows apart from their chains of these points, (schedule, due_at) each, that nobody has begun."""
+    """Return the rows apart from their chains of these points, (schedule, due_at) each, that no worker has begun."""
     pks, dues = zip(*points, strict=True)
-    rows = open_apart().filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE, status=Status.QUEUED)
-    return list(load_runs(rows.values_list("pk", flat=True)).values())
+    rows = Run._base_manager.using(database()).filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE)
+    return list(load_runs(rows.filter(apart=True, status=Status.QUEUED).values_list("pk", flat=True)).values())
 
 
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
@@ -92,7 +121,9 @@ def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
 
 
 def find(run: RunRow) -> RunRow | None:
-    """Return the row of a run's due point as it stands now."""
+    """Return the row of a run as it stands now; of a due point without one, that which has been written since."""
+    if run.pk:
+        return load_runs([run.pk]).get(run.pk)
     rows = Run._base_manager.using(database())
     key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
     pk = rows.filter(**key).values_list("pk", flat=True).first()
@@ -124,13 +155,47 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
         return list(cursor.fetchone())
 
 
-def find_values(most: int, *questions: QuerySet[Any, Any]) -> set[tuple[Any, ...]]:
-    """Return the different values of the first `most` rows of each, in one query."""
+def open_apart() -> QuerySet[Run]:
+    """Return the rows apart from chains that have no outcome yet: orders and jobs."""
+    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=True)
+    return rows.filter(status__in=OPEN_STATUSES)
+
+
+def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
+    """Count the orders and jobs that have no outcome, but for those of some queues, and say whether there are more.
+
+    Of each status `most` are counted. Without `without` only indexes are read, no row.
+    """
+    rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
+    if not without:
+        chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
+        *counts, of_chains = count_up_to(most, *rows, chains)
+        return sum(counts) - of_chains, max(counts) > most
+    found = count_values(most + 1, ("status", "apart", "queue"), *rows)
+    by_status = Counter[str]()
+    for (status, _, _), count in found.items():
+        by_status[status] += count
+    apart = sum(count for (_, apart, queue), count in found.items() if apart and queue not in without)
+    return apart, max(by_status.values(), default=0) > most
+
+
+def count_values(
+    most: int, names: Sequence[str], *questions: QuerySet[Run], before: datetime | None = None
+) -> dict[Any, int]:
+    """Count the first `most` runs of each by what these columns say, in one query; only those made `before`.
+
+    Keys are found first, by an index alone: PostgreSQL would rather walk all runs by primary key.
+    """
     using, parts, values = database(), list[str](), list[Any]()
     for rows in questions:
-        sql, params = rows.using(using)[:most].query.get_compiler(using).as_sql()
-        parts.append(f"SELECT * FROM ({sql}) found")  # noqa: S608 - Django's
+        sql, params = rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql()
+        parts.append(f"SELECT * FROM ({sql}) counted")  # noqa: S608 - Django's
         values += params
+    columns, found = ", ".join(names), " UNION ALL ".join(parts)
+    sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
+    if before is not None:
+        sql += " WHERE created_at < %s"
+        values.append(Run._meta.get_field("created_at").get_db_prep_value(before, connections[using]))
     with connections[using].cursor() as cursor:
-        cursor.execute(" UNION ".join(parts), values)
-        return set(cursor.fetchall())
+        cursor.execute(f"{sql} GROUP BY {columns}", values)
+        return {row[:-1]: row[-1] for row in cursor.fetchall()}

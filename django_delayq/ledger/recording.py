@@ -36,14 +36,15 @@ from .horizon import is_pruned, take_back_pruned
 from .locks import lock_free, locked_by_others
 from .outcome import VERSION, Outcome, Won, version_of
 from .outputs import keep_outputs, run_output
-from .reading import RUN, STATE, load_schedules, stored_state
+from .reading import OF_JOBS, RUN, STATE, load_schedules, stored_state
 from .states import advance, decides, settle_state, write_states
 
 CHANGED = (
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
-    "result", "generation", "task", "attempts",
+    "result", "generation", "task", "attempts", "unique_key", "expires_at",
 )  # fmt: skip
-_NEW = tuple(name for name in RUN if name != "pk")
+#: What is written of a point's new row; all other columns have their defaults.
+_NEW = tuple(name for name in RUN if name != "pk" and name not in OF_JOBS)
 _new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 
 
@@ -56,7 +57,7 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
     Raises:
         DataError, IntegrityError: The table refuses a row, and not because of another one.
     """
-    return _write(outcomes, {outcome.schedule.pk for outcome in outcomes})
+    return _write(outcomes, {outcome.schedule.pk for outcome in outcomes if outcome.schedule is not None})
 
 
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
@@ -65,7 +66,8 @@ def start(outcomes: Sequence[Outcome]) -> list[Won]:
     As `record`, but a row that the table refuses is treated as locked and tried later. Its execution begins once it
     is written. A `running` row alone moves no state.
     """
-    moving = {outcome.schedule.pk for outcome in outcomes if outcome.run.status != Status.RUNNING}
+    skipping = [outcome.schedule for outcome in outcomes if outcome.run.status != Status.RUNNING]
+    moving = {schedule.pk for schedule in skipping if schedule is not None}
     return _write(outcomes, moving, refused=Won.LOCKED)
 
 
@@ -75,15 +77,19 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
     won = [Won.LOCKED] * len(outcomes)
     with writing(using):
         generations, states, taken = lock_states(moving, using) if moving else ({}, {}, set())
-        free = [index for index, outcome in enumerate(outcomes) if outcome.schedule.pk not in taken]
+        free = [i for i, outcome in enumerate(outcomes) if not taken or outcome.run.schedule_id not in taken]
         writable = [outcomes[index] for index in free]
         written = _write_rows(writable, states, using, refused)
         _advance(writable, written, moving, generations, states, using)
         keep_outputs(
-            [run_output(item) for item, got in zip(writable, written, strict=True) if item.output and got is Won.YES],
+            [
+                run_output(item)
+                for item, got in zip(writable, written, strict=True)
+                if item.output and got is Won.YES and not item.is_deleted
+            ],
             using,
         )
-        call_back(writable, written, using)
+        call_back(writable, written)
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
@@ -184,9 +190,12 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
 def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], using: str) -> None:
     """Update the rows of these indexes, as far as they are as they were read; note in `won` what became of each."""
     changes = [
-        Change(outcome.run.pk, outcome.seen, version_of(outcome.run), _changed_values(outcome.run))
+        Change(
+            outcome.run.pk, outcome.seen, version_of(outcome.run),
+            None if outcome.is_deleted else _changed_values(outcome.run),
+        )
         for outcome in map(outcomes.__getitem__, begun)
-    ]
+    ]  # fmt: skip
     for index, (result, _, again) in zip(begun, change(Run, VERSION, CHANGED, changes, using), strict=True):
         won[index] = Won.LOST if result is Won.GONE else result
         outcomes[index].repeated = outcomes[index].repeated or again
@@ -197,7 +206,7 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
     using = database()
     changes = []
     for run, values in zip((outcome.run for outcome in outcomes), before, strict=True):
-        running = Status.RUNNING, run.attempt, run.fence, run.worker
+        running = Status.RUNNING, run.attempt, run.fence, run.worker, run.created_at
         after = tuple(values.get(name, getattr(run, name)) for name in VERSION)
         changes.append(Change(run.pk, running, after, tuple(values.values())))
     with writing(using):
@@ -217,13 +226,15 @@ def _advance(
     The definition of a point that runs stays the one that it was claimed with; and what an edit left behind one that
     has no outcome yet is recorded with that, not with what is skipped for it.
     """
-    begun = {outcome.schedule.pk for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)}
+    if not moving:
+        return
+    begun = {outcome.run.schedule_id for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)}
     current = _as_they_stand(outcomes, won, generations)
     moved: dict[int, StateRow] = {}
     for index, outcome in enumerate(outcomes):
-        pk, row = outcome.schedule.pk, current.get(outcome.schedule.pk)
-        if pk not in moving:
+        if outcome.schedule is None or outcome.schedule.pk not in moving:
             continue
+        pk, row = outcome.schedule.pk, current.get(outcome.schedule.pk)
         if won[index] is Won.LOST and pk not in generations:
             won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
         if won[index] is not Won.YES:
@@ -234,29 +245,30 @@ def _advance(
             won[index] = Won.GONE
         elif outcome.run.status != Status.RUNNING:
             state = moved[pk] = states.setdefault(pk, StateRow(pk))
-            _move_on(outcome, row, state, using, explain=pk not in begun)
+            claimed, outcome.schedule = outcome.schedule, row
+            _move_on(outcome, claimed, row, state, using, explain=pk not in begun)
     if moved:
         write_states([moved[pk] for pk in sorted(moved)])
 
 
-def _move_on(outcome: Outcome, schedule: ScheduleRow, state: StateRow, using: str, *, explain: bool) -> None:
-    """Move a state on by an outcome that was won; `explain` what an edit has left meanwhile."""
-    claimed, outcome.schedule = outcome.schedule, schedule
+def _move_on(
+    outcome: Outcome, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str, *, explain: bool
+) -> None:
+    """Move a state on by an outcome that was won; `explain` what an edit has left since the point was `claimed`."""
     if outcome.repeated:
         outcome.next_point = state.next_due_at
         return
     advance(state, outcome.run)
     if decides(outcome.run):
         if explain and claimed.effective_from < schedule.effective_from:
-            _record_left(outcome, claimed, state, using)
+            _record_left(outcome.run, claimed, schedule, state, using)
         outcome.next_point = settle_state(schedule, state)
         if outcome.owner is not None:
             outcome.owner.next_point = outcome.next_point
 
 
-def _record_left(outcome: Outcome, claimed: ScheduleRow, state: StateRow, using: str) -> None:
+def _record_left(run: RunRow, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str) -> None:
     """Record what the definition before an edit left, and move the state on. See Note [Edited while it was held]."""
-    run, schedule = outcome.run, outcome.schedule
     if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
         return
     others = schedule.replaced_from is not None and schedule.replaced_from > claimed.effective_from
@@ -291,7 +303,7 @@ def _as_they_stand(
     current, edited = dict[int, ScheduleRow](), set[int]()
     for outcome, result in zip(outcomes, won, strict=True):
         schedule = outcome.schedule
-        if result is Won.YES and schedule.pk in generations:
+        if result is Won.YES and schedule is not None and schedule.pk in generations:
             if schedule.generation == generations[schedule.pk]:
                 current[schedule.pk] = schedule
             else:

@@ -19,7 +19,7 @@ from ..status import Snapshot, judge
 from ..status.database_side import compare, find_unknown
 from ..status.late import name_late
 from ..status.redis_side import read_redis
-from ..status.snapshot import MOST_COUNTED, MOST_UNKNOWN, RedisView
+from ..status.snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, RedisView
 from .text import Gauges, text_of
 
 Answer = TypeVar("Answer")
@@ -46,7 +46,7 @@ def told_of_all() -> bytes:
     if snapshot.comparison is not None and snapshot.comparison.drift is not None:
         said = "How far Redis differs from the database, in entries."
         gauges.put("drift_entries", said, snapshot.comparison.drift.total)
-    _put_dead(gauges, snapshot.redis)
+    _put_failed(gauges)
     if snapshot.load is not None:
         said = "Whether more falls due than the workers can do."
         gauges.put("overloaded", said, snapshot.load.overloaded)
@@ -69,37 +69,28 @@ def _asked(question: Callable[[], Answer]) -> Answer | None:
 def _put_queues(gauges: Gauges, redis: RedisView) -> None:
     live = [worker for worker in redis.workers if worker.live]
     gauges.put("workers", "Workers whose heartbeat is young enough.", len(live))
-    for queue in conf.get_config().queues:
-        shards = [shard for shard in redis.shards if shard.queue == queue]
-        jobs = [each for each in redis.jobs if each.queue == queue]
-        _put_kind(gauges, "points", queue, [(each.due, each.oldest_due, each.leased, each.members) for each in shards])
-        _put_kind(gauges, "jobs", queue, [(each.ready, each.oldest_ready, each.running, each.waiting) for each in jobs])
+    for each in redis.queues:
+        queue = each.queue
+        for kind, members, due in (
+            ("points", each.members - each.jobs, each.due - each.jobs_due), ("jobs", each.jobs, each.jobs_due),
+        ):  # fmt: skip
+            gauges.put("queue_depth", "What is due and waits for a worker.", due, kind=kind, queue=queue)
+            said = "What waits for its time, for another attempt, or for the end of a lease."
+            gauges.put("queue_scheduled", said, members - due, kind=kind, queue=queue)
+        said = "For how long the first of what is due has waited for a worker."
+        gauges.put("queue_oldest_seconds", said, each.oldest_due, queue=queue)
+        gauges.put("queue_leases", "What workers have claimed and not given back.", each.leased, queue=queue)
         serving = sum(queue in worker.queues for worker in live)
         gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
-        missing = sum(shard.epoch != "built" for shard in shards)
+        missing = sum(shard.epoch != "built" for shard in redis.shards if shard.queue == queue)
         gauges.put("shards_not_built", "Shards whose index was flushed and is not rebuilt yet.", missing, queue=queue)
 
 
-def _put_kind(gauges: Gauges, kind: str, queue: str, shards: list[tuple[int, float | None, int, int]]) -> None:
-    """Take of each shard how many are due, for how long the first has been, how many are leased, how many wait."""
-    due, oldest, leased, waiting = zip(*shards, strict=True) if shards else ((), (), (), ())
-    gauges.put("queue_depth", "What is due and waits for a worker.", sum(due), kind=kind, queue=queue)
-    said = "For how long the first of what is due has waited for a worker."
-    gauges.put("queue_oldest_seconds", said, max((each or 0.0 for each in oldest), default=0.0), kind=kind, queue=queue)
-    gauges.put("queue_leases", "What workers have claimed and not given back.", sum(leased), kind=kind, queue=queue)
-    said = "What waits for its time: the schedules' next points, and jobs."
-    gauges.put("queue_scheduled", said, sum(waiting), kind=kind, queue=queue)
-
-
-def _put_dead(gauges: Gauges, redis: RedisView | None) -> None:
-    """Durable jobs are dead in the database, others in Redis."""
-    said = "Jobs whose last attempt failed, kept to be looked at."
+def _put_failed(gauges: Gauges) -> None:
+    counts = _asked(partial(ledger.count_failed_jobs, MOST_READ))
     for queue in conf.get_config().queues:
-        for jobs in redis.jobs if redis is not None else ():
-            if jobs.queue == queue:
-                gauges.put("dead_jobs", said, jobs.dead, queue=queue, store="redis")
-        durable = _asked(partial(ledger.count_dead, (queue,), MOST_COUNTED))
-        gauges.put("dead_jobs", said, durable, queue=queue, store="database")
+        number = None if counts is None else counts[queue]
+        gauges.put("failed_jobs", "Jobs that have failed, kept to be looked at.", number, queue=queue)
 
 
 def _put_hour(gauges: Gauges, counts: Counts) -> None:

@@ -10,7 +10,7 @@ from ..broker.web import ask
 from ..exceptions import BrokerError
 
 if TYPE_CHECKING:  # the web does without
-    from ..worker import Worker
+    from ..worker.loop import Worker
 
 PLAIN = "text/plain; charset=utf-8"
 

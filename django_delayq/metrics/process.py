@@ -5,7 +5,7 @@ See `metrics`, Note [Counters and gauges].
 
 from prometheus_client import REGISTRY
 
-from ..worker import Worker
+from ..worker.loop import Worker
 from .text import Gauges, counted, counter, text_of
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from django.db import connections
 
 from .. import tracing
-from ..worker import Worker
+from ..worker.loop import Worker
 from ..worker.options import port_word
 from . import health
 from .health import Page, said

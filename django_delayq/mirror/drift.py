@@ -2,21 +2,18 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import sub
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from .. import ledger
 from ..broker import Broker
 from ..fields import utcnow
-from ..models import Condition, Job, Schedule, ScheduleState, Tombstone
+from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..timing.point import EPOCH
-from .durable import find_missing, load_waiting
-from .turn import read_last
+from .swept import read_last
 
-#: A job that no sweep has seen to for so long counts: the sweeps come every 2 s.
-STALE = timedelta(seconds=30)
 #: Counting that much takes a second or so.
 MOST_COMPARED = 2_000_000
 
@@ -48,27 +45,20 @@ class Drift:
     mended: int = 0
     swept_seconds: float | None = None
     sweep_overdue_seconds: float | None = None
-    #: Durable jobs older than 30 s that no sweep has put into Redis.
-    jobs: int = 0
-    #: Durable jobs that Redis had and has no more; of the oldest 1,000 without an outcome.
-    missing_jobs: int = 0
     #: There was more than is counted: `missing` and `ghosts` are not known and 0, the other numbers are the least.
     capped: bool = False
 
     @property
     def total(self) -> int:
         """One number for a probe: 0 where nothing is known to differ. Each differing entry counts once."""
-        entries = self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
-        return entries + self.jobs + self.missing_jobs
+        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
 def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str] = ()) -> Drift:
-    """Count what differs, by a query that counts on indexes up to `most` each, and two round trips to Redis.
+    """Count what differs, by two queries that count on indexes up to `most` each, and two round trips to Redis.
 
     The queues `without` are those of schedules that the settings do not name: their shards are not looked at, so that
     their schedules and runs do not count either.
-
-    A page of durable jobs is looked at one by one, in a query and a round trip a shard.
 
     Raises:
         BrokerError: Redis does not answer.
@@ -78,20 +68,19 @@ def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str]
     due = Q(next_due_at__gte=EPOCH)  # a bound, not `is not null`: SQLite then counts on the index
     # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
     undecided = Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)
-    rows = [states.filter(due), states.filter(undecided), ledger.open_apart()]
+    rows = [states.filter(due), states.filter(undecided)]
     if without:
         rows += [states.filter(each, schedule__queue__in=without) for each in (due, undecided)]
-        rows.append(ledger.open_apart().filter(queue__in=without))
     counts = ledger.count_up_to(
         most,
         Schedule.objects.using(using).unmirrored().order_by("generation"),
         Tombstone._base_manager.using(using).all(),
-        _stale_jobs(),
         *rows,
     )
-    capped = max(counts) > most
-    unmirrored, tombstones, jobs, *numbers = (min(count, most) for count in counts)
-    waiting, parked, apart = map(sub, numbers[:3], numbers[3:] or (0, 0, 0))
+    apart, more = ledger.count_open_apart(most, without)
+    capped = more or max(counts) > most
+    unmirrored, tombstones, *numbers = (min(count, most) for count in counts)
+    waiting, parked = map(sub, numbers[:2], numbers[2:] or (0, 0))
     expected = waiting + apart
     stats = broker.stats(broker.shards())
     members = sum(item.members for item in stats)
@@ -108,27 +97,5 @@ def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str]
         mended=0 if last is None else last.mended,
         swept_seconds=None if last is None else last.seconds,
         sweep_overdue_seconds=None if last is None else last.overdue_seconds(stats[0].now_ms),
-        jobs=jobs,
-        missing_jobs=_count_missing_jobs(broker),
         capped=capped,
     )
-
-
-def _stale_jobs() -> QuerySet[Job]:
-    """Return jobs that no sweep has seen to; one that was revived is as old as its revival.
-
-    Only one that was revived has a fence before its first attempt.
-    """
-    now = utcnow()
-    rows = ledger.unmirrored_jobs().filter(enqueued_at__lt=now - STALE)
-    return rows.exclude(attempt=0, fence__gt="", wakes_at__range=(now - STALE, now))
-
-
-def _count_missing_jobs(broker: Broker) -> int:
-    """Count jobs that a sweep has seen to and that Redis has no more, among the oldest that are open.
-
-    The oldest are those that a restored database has open again, because they have ended since.
-    """
-    rows = ledger.open_jobs().filter(mirrored=True, queue__in=broker.config.queues)
-    missing = find_missing(broker, load_waiting(rows, calls=False))
-    return rows.filter(pk__in=[job.pk for job in missing]).count() if missing else 0  # without what has just ended

@@ -1,26 +1,31 @@
 """The fast path from a web request: right after the commit, on a short leash. Whatever it misses, the sweeps heal."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from datetime import datetime
+from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import connections, transaction
 
-from .. import chain, conf, failpoints, ledger, tracing
-from ..broker import Broker, EntryView, NewJob, note_trace, web
-from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout
-from ..models import Run, Schedule
-from .durable import put_jobs
+from .. import chain, conf, failpoints
+from ..broker import Broker, EntryView, web
+from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
+from ..models import Schedule
+from ..rows import AnyRun
 from .layout import check_layout
-from .pages import PAGE
 from .read import read_wanted
-from .runs import enqueue_runs
+from .runs import move_run, put_runs
 from .write import remove_tombstones, sync
 
 logger = logging.getLogger("django_delayq.mirror")
 
 #: More rows than this are left to the workers' sweep, which comes within seconds: a request must not wait for them.
 MOST_AT_ONCE = 500
+#: A process that enqueues asks so often whether the prefix still is this database's.
+CHECK_SECONDS = 1.0
+#: The broker that was asked last, and the monotonic second.
+_checked: tuple[object, float] = None, 0.0
 
 
 def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
@@ -29,8 +34,8 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
     Their states learn their next points within the transaction, whether Redis is there or not.
     """
     if pks and len(pks) <= MOST_AT_ONCE and conf.mirrors():
-        members = [(item.member, item.queue) for item in read_wanted(pks)]
-        _after_commit("An edit", _traced(members, lambda broker: sync(broker, pks)), using)
+        read_wanted(pks)
+        _after_commit("An edit", lambda broker: sync(broker, pks), using)
 
 
 def sweep_after_commit(count: int, *, using: str) -> None:
@@ -39,35 +44,83 @@ def sweep_after_commit(count: int, *, using: str) -> None:
         _after_commit("A deletion", remove_tombstones, using)
 
 
-def enqueue_after_commit(runs: Sequence[Run], *, using: str) -> None:
-    """Put ordered runs into Redis once the current transaction is committed. Never raises because of Redis."""
-    if runs:
-        members = [(chain.run_member_of(run.pk), run.queue) for run in runs]
-        _after_commit("An order", _traced(members, lambda broker: enqueue_runs(broker, runs)), using)
+def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
+    """Put orders and jobs into Redis once the transaction is committed, then call `then`. Never raises for Redis.
+
+    All that one transaction, or savepoint, puts goes in one script for each shard.
+    """
+    connection: Any = connections[using]
+    hook = _hook_of(connection) if connection.in_atomic_block and conf.get_config().mirror else None
+    if hook is None:
+        hook = _Put()
+        hook.add(runs, then)
+        connection.on_commit(hook.carry_out, robust=True)
+        if connection.in_atomic_block:
+            connection._delayq_put = len(connection.run_on_commit) - 1, frozenset(connection.savepoint_ids), hook
+    else:
+        hook.add(runs, then)
 
 
-def put_after_commit(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], object], *, using: str) -> None:
-    """Put new jobs into Redis once the current transaction is committed, then call `then`. Never raises for Redis."""
-    transaction.on_commit(lambda: _put(jobs, then), using=using, robust=True)
+class _Put:
+    """What one transaction has to put."""
+
+    def __init__(self) -> None:
+        self.runs: list[AnyRun] = []
+        self.calls: list[Callable[[], object]] = []
+
+    def add(self, runs: Sequence[AnyRun], then: Callable[[], object] | None) -> None:
+        self.runs += runs
+        if then is not None:
+            self.calls.append(then)
+
+    def carry_out(self) -> None:
+        put_now(self.runs)
+        for call in self.calls:
+            call()
 
 
-def put_now(jobs: Sequence[tuple[str, NewJob]]) -> None:
-    """Put jobs into Redis whose rows are committed. Never raises for Redis: what is missed, a sweep puts there."""
-    _put(jobs, lambda: None)
+def _hook_of(connection: Any) -> _Put | None:
+    """Return the hook of the same savepoint that waits for the commit; None where there is none, or it was rolled back.
+
+    None in the transaction that a `TestCase` opens: its hooks stay there, also those that were called, and
+    `captureOnCommitCallbacks` finds those that are new.
+    """
+    if getattr(connection.atomic_blocks[-1], "_from_testcase", False):
+        return None
+    at, savepoints, hook = getattr(connection, "_delayq_put", (-1, None, None))
+    hooks = connection.run_on_commit
+    stands = (
+        0 <= at < len(hooks)
+        and getattr(hooks[at][1], "__self__", None) is hook
+        and savepoints == frozenset(connection.savepoint_ids)
+    )
+    return hook if stands else None
 
 
-def _put(jobs: Sequence[tuple[str, NewJob]], then: Callable[[], object]) -> None:
-    def put(broker: Broker) -> None:
-        for at in range(0, len(jobs), PAGE):
-            part = jobs[at : at + PAGE]
-            put_jobs(broker, part)
-            if len(part) > 1:
-                with suppress(DatabaseError):  # then a sweep does it
-                    ledger.note_mirrored([job.member for _, job in part])
+def follow_after_commit(write: Callable[[Broker], object], *, using: str) -> None:
+    """Write to Redis what a change of a row asks for, once the transaction is committed. Never raises for Redis."""
+    _after_commit("A change of a job", write, using)
 
+
+def move_now(run: AnyRun, when: datetime) -> bool:
+    """Let a row that waits come due at another time, as a web request may; False where a worker has it.
+
+    Raises:
+        BrokerUnavailable: Redis does not answer; nothing is known.
+        ForeignLayout: The index is another database's, or is built anew at the moment.
+    """
+
+    def move(broker: Broker) -> bool:
+        check_layout(broker, claim=False)
+        return move_run(broker, run, when)
+
+    return web.ask(move)
+
+
+def put_now(runs: Sequence[AnyRun]) -> None:
+    """Put rows into Redis that are committed. Never raises for Redis: what is missed, a sweep puts there."""
     if conf.get_config().mirror:
-        _attempt("A job", put)
-    then()
+        _attempt("An order or a job", lambda broker: put_runs(broker, runs), seldom=True)
 
 
 def _after_commit(what: str, write: Callable[[Broker], object], using: str) -> None:
@@ -75,25 +128,18 @@ def _after_commit(what: str, write: Callable[[Broker], object], using: str) -> N
         transaction.on_commit(lambda: _attempt(what, write), using=using, robust=True)
 
 
-def _traced(members: Sequence[tuple[str, str]], write: Callable[[Broker], object]) -> Callable[[Broker], object]:
-    """Have the trace of this moment noted for these (member, queue) before they are written: they may start at once."""
-    carried = tracing.carrier()
-    if not carried:
-        return write
+def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = False) -> None:
+    """Write to Redis if it is there and ours. What went wrong is logged once per opening of the breaker.
 
-    def note_and_write(broker: Broker) -> None:
-        with suppress(BrokerError):  # what matters is told by the next one
-            note_trace(broker, members, carried)
-        write(broker)
-
-    return note_and_write
-
-
-def _attempt(what: str, write: Callable[[Broker], object]) -> None:
-    """Write to Redis if it is there and ours. What went wrong is logged once per opening of the breaker."""
+    `seldom`: whether it is ours is asked once in CHECK_SECONDS only: a job costs one script.
+    """
 
     def checked(broker: Broker) -> None:
-        check_layout(broker, claim=False)  # only workers claim: a web process may be the first after a flush
+        global _checked
+        now = time.monotonic()
+        if not seldom or _checked[0] is not broker or now >= _checked[1] + CHECK_SECONDS:
+            check_layout(broker, claim=False)  # only workers claim: a web process may be the first after a flush
+            _checked = broker, now
         write(broker)
 
     failpoints.reach("before_mirror")
@@ -103,6 +149,8 @@ def _attempt(what: str, write: Callable[[Broker], object]) -> None:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)
+    except OtherLayout as error:  # while workers are restarted, see `switch.py`, Note [Web processes]
+        logger.info("%s is left to the sweep of the workers. %s", what, error)
     except (BrokerError, ForeignLayout) as error:
         web.open_breaker()
         logger.error("%s is not mirrored. %s", what, error)

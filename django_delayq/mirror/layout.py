@@ -1,4 +1,4 @@
-"""Whose prefix this is: the database's fingerprint and the number of shards stand in Redis, and everybody compares.
+"""Whose prefix this is, and how its index is laid out: that stands in Redis, and each process compares it with its own.
 
 Note [Fingerprint]
 Two databases under one prefix would run and remove each other's schedules. The fingerprint tells a database from its
@@ -10,121 +10,162 @@ A process whose settings name fewer queues belongs here too, and the numbers of 
 it writes there: they are the guard of those entries. But its sweeps and saves mirror schedules of every queue. Where it
 would count the shards of such a queue otherwise, it would put a second entry for each into another shard, and both
 would be run. So it is refused as soon as the database has something for that queue.
+
+Note [Releases of one layout]
+Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it, and
+adds a migration, empty if need be, whose name ends with `_layout_<number>`. So `migrate` alone decides which layout is
+in force: the database says it, also after a flush. A worker of a lower layout drains and refuses to start again, one of
+a higher layout waits for `migrate`. In Redis stands the layout by which the index was built; a worker of another one,
+higher or lower, builds it anew: see `switch.py`. Of what stands there every release must read the database and the
+version; the rest is for those of that version.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import pkgutil
+import re
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from django.db import DatabaseError, connections, transaction
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from .. import conf, ledger
 from ..broker import Broker
-from ..exceptions import ForeignLayout
+from ..exceptions import ForeignLayout, OtherLayout, OutdatedRelease, PendingMigrations
 from ..models import Schedule
+
+APP = "django_delayq"
+#: The end of the name of a migration that raises the layout.
+RAISES = re.compile(r"_layout_([0-9]{1,9})$")
 
 _known: dict[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What stands in Redis: the database, the number of shards of each queue, and from which one it is being moved."""
+    """What stands in Redis: whose index it is, by which layout it was built, and with how many shards of each queue.
+
+    `switching`: a worker has begun to build it anew by its own layout, and no other works meanwhile.
+    """
 
     database: str
+    version: int
     shards: dict[str, int] = field(default_factory=dict)
-    former: dict[str, int] = field(default_factory=dict)
+    switching: bool = False
 
     def text(self) -> str:
         """Return it as it is stored."""
-        stored = {"database": self.database, "shards": self.shards}
-        return json.dumps(stored | {"former": self.former} if self.former else stored, sort_keys=True)
+        stored: dict[str, Any] = {"database": self.database, "version": self.version, "shards": self.shards}
+        return json.dumps(stored | ({"switching": True} if self.switching else {}), sort_keys=True)
+
+    def differs(self, own: "Layout") -> str:
+        """Say why a process with the layout `own` cannot use an index with this one; '' where it can."""
+        if self.switching:
+            return "A worker is building the index in Redis anew by another layout."
+        if self.version != own.version:
+            return f"The index in Redis has the layout {self.version}, but this release has the layout {own.version}."
+        for queue, count in own.shards.items():
+            if (known := self.shards.get(queue, count)) != count:
+                return f"The queue {queue!r} has {known} shards in Redis but {count} in DELAYQ['SHARDS'] here."
+        return ""
+
+
+def own_layout(broker: Broker) -> Layout:
+    """Return the layout that this process works with: that of its release and settings."""
+    config = broker.config
+    return Layout(fingerprint(), conf.LAYOUT, {queue: config.shard_count(queue) for queue in config.queues})
 
 
 def check_layout(broker: Broker, *, claim: bool = True) -> None:
-    """Claim the prefix for this database and these shard counts, or find that it is theirs already.
+    """Claim the prefix for this database and layout, or find that it is theirs already.
 
     Without `claim` nothing is written, and a prefix that nobody has claimed passes.
 
     Raises:
-        ForeignLayout: The prefix belongs to another database or another number of shards, or see Note [Queues of
-            other settings]; says what to do.
+        ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings]; says what to do.
+        OtherLayout: The index is this database's, but has another layout or number of shards.
+        OutdatedRelease, PendingMigrations: It is to be claimed, see `check_release`.
     """
-    own = {queue: broker.config.shard_count(queue) for queue in broker.config.queues}
-    text = broker.claim_layout(Layout(fingerprint(), own).text()) if claim else broker.layout()
+    own, text = own_layout(broker), broker.layout()
     if claim and _parse(text) is None:
-        store_layout(broker)
+        check_release()
+        text = broker.claim_layout(own.text())
+        if _parse(text) is None:
+            store_layout(broker)
+            return
+    standing = checked(broker, text)
+    if difference := standing.differs(own):
+        raise OtherLayout(
+            f"{difference} Nothing was changed. Workers with the release and the settings of this process build the "
+            "index anew as soon as no others live: restart all of them."
+        )
+    check_others(broker, standing)
+    if claim and own.shards.keys() - standing.shards.keys():
+        broker.write_layout(replace(standing, shards=standing.shards | own.shards).text())
+
+
+def check_release() -> None:
+    """Compare this release with the database. See Note [Releases of one layout].
+
+    Raises:
+        OutdatedRelease: The database has a higher layout.
+        PendingMigrations: `migrate` was not run for this release.
+    """
+    using = ledger.database()
+    recorder = MigrationRecorder(connections[using])
+    applied = set(recorder.migration_qs.filter(app=APP).values_list("name", flat=True)) if recorder.has_table() else ()
+    if not applied:  # the tables were made without migrations, as some test suites do
         return
-    standing = _checked(broker, text)
-    for queue, count in own.items():
-        known = standing.shards.get(queue, count)
-        if known != count:
-            raise ForeignLayout(
-                f"The queue {queue!r} has {known} shards in Redis but {count} in DELAYQ['SHARDS'] here. Nothing was "
-                f"changed. If {known} is right, set it here and start again. If {count} is: run, with this setting, "
-                "manage.py delayq_sync --reshard; workers and web processes may go on meanwhile."
-            )
-    _check_others(broker, standing)
-    if claim and own.keys() - standing.shards.keys():
-        broker.write_layout(Layout(standing.database, standing.shards | own, standing.former).text())
+    layout = max((int(found[1]) for name in applied if (found := RAISES.search(name))), default=1)
+    if layout > conf.LAYOUT:
+        raise OutdatedRelease(
+            f"The database {using!r} has the layout {layout} of a later release, but this release has the layout "
+            f"{conf.LAYOUT}. It must not go on beside that release: install the later one."
+        )
+    if layout < conf.LAYOUT or not _shipped() <= applied:
+        raise PendingMigrations(
+            f"Not all migrations of this release, whose layout is {conf.LAYOUT}, were run on the database {using!r}, "
+            f"whose layout is {layout}. Run: manage.py migrate"
+        )
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    """Return the names of the migrations of this release; read once, since the next release may be installed here."""
+    module, _ = MigrationLoader.migrations_module(APP)
+    found = pkgutil.iter_modules(import_module(module).__path__) if module else ()
+    return frozenset(each.name for each in found if each.name[0] not in "_~")
 
 
 def standing_shards(broker: Broker) -> dict[str, int]:
     """Return the number of shards of each queue as it stands in Redis; a queue that is not there yet is not named.
 
-    Who only adds goes by these and not by the settings: so it may go on while the number of shards changes.
-
     Raises:
         ForeignLayout: The prefix belongs to another database.
     """
-    return _checked(broker, broker.layout()).shards
+    return checked(broker, broker.layout()).shards
 
 
-def store_layout(broker: Broker, *, former: Mapping[str, int] | None = None) -> None:
-    """Write the layout of this database and these settings; `former` are the shards that are being moved from.
+def store_layout(broker: Broker) -> None:
+    """Write the layout of this process.
 
     What stands of queues that these settings do not name stays. See Note [Queues of other settings].
     """
-    standing, own = _parse(broker.layout()), broker.config.queues
-    if standing is None or standing.database != fingerprint():
-        standing = Layout(fingerprint())
-    shards = {queue: count for queue, count in standing.shards.items() if queue not in own}
-    moved_from = {queue: count for queue, count in standing.former.items() if queue not in own}
-    shards |= {queue: broker.config.shard_count(queue) for queue in own}
-    broker.write_layout(Layout(standing.database, shards, {**moved_from, **(former or {})}).text())
+    own, standing = own_layout(broker), _parse(broker.layout())
+    shards = standing.shards if standing is not None and standing.database == own.database else {}
+    broker.write_layout(replace(own, shards=shards | own.shards).text())
 
 
-def other_shards(broker: Broker) -> dict[str, int]:
-    """Return, for each queue whose number of shards in Redis is not that of the settings, how many there are or were.
-
-    Those whose move from a former number was not finished are part.
-
-    Raises:
-        ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings].
-    """
-    standing = _checked(broker, broker.layout())
-    _check_others(broker, standing)
-    return {
-        queue: max(standing.shards[queue], standing.former.get(queue, 0))
-        for queue in broker.config.queues
-        if queue in standing.shards
-        and (queue in standing.former or standing.shards[queue] != broker.config.shard_count(queue))
-    }
-
-
-def moving(text: str | None) -> list[str]:
-    """Return the queues whose move to another number of shards has not come to its end, by this stored layout."""
-    standing = _parse(text)
-    return [] if standing is None else sorted(standing.former)
-
-
-def _checked(broker: Broker, text: str | None) -> Layout:
-    """Return a stored layout, an empty one where there is none; refuse that of another database."""
+def checked(broker: Broker, text: str | None) -> Layout:
+    """Return a stored layout, one without shards where there is none; refuse that of another database."""
     standing = _parse(text)
     if standing is None:
-        return Layout("")
+        return Layout("", conf.LAYOUT)
     if standing.database != fingerprint():
         raise ForeignLayout(
             f"The prefix {broker.config.prefix!r} in Redis belongs to another database. Nothing was changed. If this "
@@ -135,7 +176,7 @@ def _checked(broker: Broker, text: str | None) -> Layout:
     return standing
 
 
-def _check_others(broker: Broker, standing: Layout) -> None:
+def check_others(broker: Broker, standing: Layout) -> None:
     """Refuse to mirror into wrong shards. See Note [Queues of other settings]."""
     for queue, known in standing.shards.items():
         count = broker.config.shard_count(queue)
@@ -156,13 +197,21 @@ def _parse(text: str | None) -> Layout | None:
     """Return a stored layout, None for garbage: it is then written anew."""
     try:
         value = json.loads(text or "")
-        layout = Layout(value["database"], value["shards"], value.get("former", {}))
-        named = [*layout.shards.items(), *layout.former.items()]
-        sound = isinstance(layout.database, str) and all(conf.QUEUE_NAME.fullmatch(name) for name, _ in named)
-        sound = sound and all(type(count) is int and 0 < count <= conf.MAX_SHARDS for _, count in named)
-        return layout if sound else None
+        database, version, shards = value["database"], value["version"], value.get("shards")
+        if not (isinstance(database, str) and type(version) is int):
+            return None
+        if not _are_sound(shards):
+            return None if version == conf.LAYOUT else Layout(database, version)
+        return Layout(database, version, shards, value.get("switching") is True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _are_sound(shards: Any) -> bool:
+    return isinstance(shards, dict) and all(
+        conf.QUEUE_NAME.fullmatch(name) and type(count) is int and 0 < count <= conf.MAX_SHARDS
+        for name, count in shards.items()
+    )
 
 
 def fingerprint() -> str:
@@ -195,5 +244,5 @@ def _created(using: str) -> str:
     recorder = MigrationRecorder(connections[using])
     if not recorder.has_table():
         return ""
-    row = recorder.migration_qs.filter(app="django_delayq").order_by("pk").values_list("applied", flat=True).first()
+    row = recorder.migration_qs.filter(app=APP).order_by("pk").values_list("applied", flat=True).first()
     return "" if row is None else row.isoformat()

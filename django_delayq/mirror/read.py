@@ -44,19 +44,21 @@ class Wanted:
         return self.definition.member
 
 
-def _definition(pk: int, name: str, jitter: timedelta, generation: int, point: datetime | None) -> Definition:
+def _definition(
+    pk: int, name: str, jitter: timedelta, generation: int, point: datetime | None, priority: int
+) -> Definition:
     point_ms = wake_ms = 0
     if point is not None:
         point_ms = wake_ms = to_ms(point)
         if jitter:
             wake_ms = to_ms(wake_at(point, jitter, name))
-    return Definition(chain.member_of(pk), generation, point_ms, wake_ms)
+    return Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
 
 
 #: What `read_settled` reads: the last says whether a schedule is mirrored and active, and whether all is decided of
 #: before its edit. The end of a run apart from the chain moves the next point, and is not written there.
 _SETTLED = (
-    *("pk", "queue", "name", "jitter", "generation", "state__next_due_at", "state__mirrored_digest"),
+    *("pk", "queue", "name", "jitter", "generation", "priority", "state__next_due_at", "state__mirrored_digest"),
     ExpressionWrapper(
         Q(enabled=True, synced_generation=F("generation"), state__condition=Condition.ACTIVE)
         & (Q(state__last_due_at=None) | Q(state__last_due_at__lt=F("state__next_due_at")))
@@ -74,11 +76,11 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
     begun = ledger.load_oldest_open(keys)
     settled: list[Wanted] = []
     others: dict[int, str] = {}
-    for pk, queue, name, jitter, generation, point, digest, sound in rows:
+    for pk, queue, name, jitter, generation, priority, point, digest, sound in rows:
         if pk not in mine:
             continue
         if sound and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name)):
-            settled.append(Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point), point))
+            settled.append(Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point, priority), point))
         else:
             others[pk] = queue
     return settled, others
@@ -132,7 +134,7 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
         schedule.pk,
         schedule.name,
         schedule.queue,
-        _definition(schedule.pk, schedule.name, schedule.jitter, schedule.generation, point),
+        _definition(schedule.pk, schedule.name, schedule.jitter, schedule.generation, point, schedule.priority),
         point,
         unnoted=schedule.synced_generation != schedule.generation,
         awaited=point is not None and point == waiting,

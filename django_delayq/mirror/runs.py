@@ -1,58 +1,95 @@
-"""Brings Redis and the open rows of the ledger together: runs apart from their chains, and chains that nobody ends."""
+"""Brings Redis and the open rows of the ledger together: orders and jobs, and chains that nobody ends."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from .. import chain, ledger
-from ..broker import Broker, Definition, Index
+from ..broker import Broker, Definition, EntryView, Index, Shard
+from ..broker.types import Mode
 from ..grouping import grouped
 from ..models import Origin
 from ..rows import AnyRun
 from ..timing import to_ms
 from .compare import LONGEST_WAIT_MS
 
+#: Modes of `upsert.lua` for a move, one after the other: it may come or go between two of them.
+_MOVING: tuple[Mode, ...] = ("move", "new", "move")
 
-def enqueue_runs(broker: Index, runs: Sequence[AnyRun]) -> int:
-    """Put run members that are not there into Redis, each shard's in one round trip; return how many were added.
 
-    A backfilled point waits in line from its order on: by its due point it would push before everything that is due.
+def put_runs(broker: Index, runs: Sequence[AnyRun]) -> int:
+    """Put rows that are not there into Redis, each shard's in one round trip; return how many were added.
+
+    Putting a row is harmless however often and however late: one that is there is left as it is, and one that has ended
+    meanwhile is found out by the worker that claims it.
     """
-    now_ms = broker.now_ms() if any(run.origin != Origin.DUE for run in runs) else 0
+    shards = grouped(runs, lambda run: shard_of(broker, run))
+    words = [broker.upsert(shard, list(map(definition_of, group)), mode="new") for shard, group in shards.items()]
+    return sum(reply.count("NEW") for reply in words)
 
-    def member(run: AnyRun) -> tuple[str, int, int]:
-        due_ms = to_ms(run.due_at)
-        wake_ms = to_ms(run.created_at) if run.origin == Origin.BACKFILL else due_ms
-        if run.origin != Origin.DUE:  # an order starts at once, also where its sender's clock is ahead
-            wake_ms = min(wake_ms, now_ms)
-        return chain.run_member_of(run.pk), due_ms, wake_ms
 
-    shards = grouped(runs, lambda run: broker.shard_of(chain.run_member_of(run.pk), run.queue))
-    return sum(sum(broker.enqueue(shard, [member(run) for run in group])) for shard, group in shards.items())
+def shard_of(broker: Index, run: AnyRun) -> Shard:
+    """Return where the member of a row lives."""
+    return broker.shard_of(chain.member_of_run(run), run.queue)
+
+
+def definition_of(run: AnyRun) -> Definition:
+    """Return what Redis is to hold of a row.
+
+    An order and a job without `run_after` start at once, also where the clock of the process that made them is ahead.
+    Backfilled points wait in the order in which they were ordered: by their due points they would push before all else.
+    """
+    point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
+    if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):
+        wake_ms = 0
+    generation = chain.generation_of_run(run)
+    return Definition(chain.member_of_run(run), generation, point_ms, wake_ms, priority=run.priority)
+
+
+def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
+    """Let a row that waits come due at another time; False where a worker has it.
+
+    One that is not there is put there: so none that is about to be put lets a worker have it earlier.
+    """
+    at_ms, shard, word = to_ms(when), shard_of(broker, run), ""
+    item = definition_of(run)._replace(point_ms=at_ms, wake_ms=at_ms)
+    for mode in _MOVING:
+        [word] = broker.upsert(shard, [item], mode=mode)
+        if word in ("MOVED", "NEW", "LEASED"):
+            break
+    return word != "LEASED"
+
+
+def forget_run(broker: Index, run: AnyRun) -> None:
+    """Take a row out of Redis that is to start no more; one that was retried since stays."""
+    broker.remove(shard_of(broker, run), [(chain.member_of_run(run), chain.generation_of_run(run), "")], gone=True)
 
 
 def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:
     """Put open runs back that Redis has lost, mend those of which it has a part; return a line for each."""
     now_ms = broker.now_ms()
-    views = broker.views([(chain.run_member_of(run.pk), run.queue) for run in runs])
+    views = broker.views([(chain.member_of_run(run), run.queue) for run in runs])
     missing, damaged = [], []
     for run, view in zip(runs, views, strict=True):
-        if view.score_ms is None:
+        if view.score_ms is None or (view.generation != chain.generation_of_run(run) and not view.leased):
             missing.append(run)
-        elif view.point_ms is None or view.generation is None or view.score_ms > now_ms + LONGEST_WAIT_MS:
+        elif view.point_ms is None or view.generation is None or _is_misplaced(run, view, now_ms):
             damaged.append(run)
     if not dry_run:
-        enqueue_runs(broker, missing)
+        put_runs(broker, missing)
         for run in damaged:
-            member, due_ms = chain.run_member_of(run.pk), to_ms(run.due_at)
-            shard = broker.shard_of(member, run.queue)
-            broker.upsert(shard, [Definition(member, 0, due_ms, min(due_ms, now_ms))], reset=True)
-    lines = [f"{run}: put back" for run in missing]
-    return lines + [f"{run}: repaired, a part of its entry was damaged" for run in damaged]
+            broker.upsert(shard_of(broker, run), [definition_of(run)], mode="reset")
+    lines = [f"{run.title} {run.pk}: put back" for run in missing]
+    return lines + [f"{run.title} {run.pk}: repaired, a part of its entry was damaged" for run in damaged]
+
+
+def _is_misplaced(run: AnyRun, view: EntryView, now_ms: int) -> bool:
+    return (view.score_ms or 0) > max(now_ms, to_ms(run.due_at)) + LONGEST_WAIT_MS
 
 
 def close_abandoned(broker: Broker, *, dry_run: bool = False) -> list[str]:
     """Close open rows of schedules that are gone or switched off and that no member stands for any more."""
     runs = ledger.load_abandoned()
-    views = broker.views([(chain.member_of(run.schedule_id), run.queue) for run in runs])
+    views = broker.views([(chain.member_of(run.schedule_id or 0), run.queue) for run in runs])
     lost = [run for run, view in zip(runs, views, strict=True) if view.score_ms is None]
     if not dry_run:
         ledger.close_abandoned(lost)

@@ -3,27 +3,20 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from .. import chain, ledger
-from ..broker import Broker, JobBroker, Shard
-from ..fields import utcnow
-from ..models import Run, Schedule, Status, Tombstone
+from ..broker import Broker, Shard
+from ..models import Run, Schedule, Tombstone
 from .compare import compare
-from .durable import load_waiting, put_jobs
 from .layout import check_layout
-from .pages import PAGE, PAGES, pages, shuffled
+from .missed import put_missed
+from .pages import PAGE, PAGES, shuffled
 from .read import queues_of
 from .rebuild import Build, walk
-from .runs import close_abandoned, enqueue_runs
+from .runs import close_abandoned
 from .write import remove_oldest, remove_whole, sync
 
 logger = logging.getLogger("django_delayq.mirror")
-
-#: An order or a job younger than this is still on the fast path.
-YOUNG = timedelta(seconds=2)
-#: An order older than this is left to the full sweep.
-ORDER_OLD = timedelta(seconds=15)
 
 
 @dataclass(slots=True)
@@ -38,37 +31,29 @@ class Report:
         return bool(self.lines)
 
 
-def delta_sweep(broker: Broker) -> int:
-    """Mirror what the fast path missed: edits, deletions, orders, jobs. Costs four indexed queries where all is done.
+def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
+    """Mirror what the fast path missed: edits, deletions and, with `rows`, orders and jobs.
 
-    Return how many edits, deletions or jobs are done, whichever are more: if as many as a page may hold (`PAGE`), there
-    may be others. See `pages.py`, Note [In any order].
+    Costs a few short queries where all is done, and asks Redis nothing.
+
+    Return how many edits or deletions are done, whichever are more: if as many as a page may hold (`PAGE`), there may
+    be others. See `pages.py`, Note [In any order].
 
     Raises:
         ForeignLayout: Another database has taken the prefix over.
         BrokerError: Redis cannot be written; what was not reached comes with the next sweep.
     """
-    using, now = ledger.database(), utcnow()
+    using = ledger.database()
     stones = Tombstone._base_manager.using(using).exists()
     edited = Schedule.objects.using(using).unmirrored().order_by("generation")  # told a limit, else it reads the table
     pks = list(edited.values_list("pk", flat=True)[: PAGES * PAGE])
-    orders = ledger.open_apart().filter(
-        status=Status.QUEUED, created_at__gt=now - ORDER_OLD, created_at__lt=now - YOUNG
-    )
-    ordered = orders.exists()
-    jobs = load_waiting(ledger.unmirrored_jobs().exclude(enqueued_at__range=(now - YOUNG, now + YOUNG)))
-    if not (stones or pks or ordered or jobs):
-        return 0
-    check_layout(broker)
-    if jobs:
-        if added := put_jobs(broker, [job.as_new() for job in jobs]):
-            logger.info("Put %d jobs into Redis that were not there.", added)
-        ledger.note_mirrored([job.member for job in jobs])
+    if stones or pks:
+        check_layout(broker)
+    if rows:
+        put_missed(broker)
     gone = remove_oldest(broker) if stones else 0
     mirrored = sum(_mirror_edits(broker, page) for page in shuffled(pks))
-    for runs in pages(orders) if ordered else ():  # Redis has most of them, perhaps whole pages: look at all
-        enqueue_runs(broker, runs)
-    return max(mirrored, gone, len(jobs))
+    return max(mirrored, gone)
 
 
 def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
@@ -86,7 +71,7 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
-    """Compare every definition, member, open run and durable job with Redis, and mend what differs.
+    """Compare every definition, member and open run with Redis, and mend what differs.
 
     Shards that were flushed are built by it. `go_on` is asked after each page, with how many schedules
     were checked by then; where it says no, the sweep ends there.
@@ -95,7 +80,6 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
         BrokerError: Redis failed on the way; what was mended stays, the rest comes with the next sweep.
     """
     report = Report()
-    JobBroker(broker).counts(broker.shards())  # no page below comes across a damaged key of jobs
     build = Build(broker, [] if dry_run else broker.shards())
     for checked, lines in _parts(broker, dry_run=dry_run):
         report.checked += checked
@@ -113,17 +97,18 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
 def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
     yield from walk(broker, dry_run=dry_run)
     for shard in broker.shards():
+        check_layout(broker, claim=False)  # with another number of shards what is right here is taken for a ghost
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
             yield 0, lines
     yield 0, close_abandoned(broker, dry_run=dry_run)
-    while not dry_run and (ledger.prune_jobs(PAGE) or ledger.prune_outputs(PAGE)):
+    while not dry_run and (ledger.prune_expired(PAGE) or ledger.prune_outputs(PAGE)):
         yield 0, []
 
 
 def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Iterator[list[str]]:
     """Remove members without a row, and what is left of lost ones; yield a line for each, page by page.
 
-    Jobs are not looked at. An entry of which a part was lost is no ghost: comparing the definitions mends it.
+    An entry of which a part was lost is no ghost: comparing the definitions mends it.
     """
     for page in broker.scan(shard):
         ghosts = _find_ghosts(broker, shard, page)
@@ -137,7 +122,7 @@ def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
     pks = {kind: [item[1] for item in parsed.values() if item and item[0] == kind] for kind in "sr"}
     queues = {"s": dict(queues_of(pk__in=pks["s"])), "r": {}}
     if pks["r"]:
-        runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"]).open()
+        runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"], apart=True).open()
         queues["r"] = dict(runs.values_list("pk", "queue"))
     ghosts = []
     for member, item in parsed.items():

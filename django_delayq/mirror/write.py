@@ -3,14 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from .. import ledger
-from ..broker import Index, Shard
+from ..broker import EXACT, Index, Shard
 from ..grouping import grouped
 from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted
-
-#: The greatest whole number that Lua holds exactly. A removal with it takes out a member of any generation.
-BEYOND = 2**53 - 1
 
 
 def sync(broker: Index, pks: Iterable[int]) -> list[int]:
@@ -51,7 +48,7 @@ def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False
             generations = [(item.member, item.definition.generation, item.definition.expected) for item in items]
             replies = broker.remove(shard, generations)
         else:
-            replies = broker.upsert(shard, [item.definition for item in items], reset=reset)
+            replies = broker.upsert(shard, [item.definition for item in items], mode="reset" if reset else "")
         newer |= {item.pk for item, reply in zip(items, replies, strict=True) if reply == "OLD"}
     _note_mirrored({item.pk: item.definition.generation for item in wanted if item.unnoted and item.pk not in newer})
     return sorted(newer)
@@ -62,7 +59,7 @@ def remove_whole(broker: Index, shard: Shard, members: Sequence[str]) -> list[st
 
     What is under a live lease stays.
     """
-    replies = broker.remove(shard, [(member, BEYOND, "") for member in members], gone=True)
+    replies = broker.remove(shard, [(member, EXACT, "") for member in members], gone=True)
     return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
 
 

@@ -1,9 +1,9 @@
 """The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
-(`ScheduleState`), what the code declares of them (`Declaration`), the ledger (`Run`), deletions still to be mirrored
-(`Tombstone`), jobs that stand in the database (`Job`), what was counted (`Rollup`), what was ordered for many
-schedules (`BulkAction`), what is held back (`Control`), what is to be stopped (`Cancellation`), what is wrong and
-told (`Alert`), which failures were dismissed (`Dismissal`), what executions have said (`Output`), and what schedules
-are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers` and `mirror`.
+(`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still
+to be mirrored (`Tombstone`), what was counted (`Rollup`), what was ordered for many schedules (`BulkAction`), what is
+held back (`Control`), what is to be stopped (`Cancellation`), what is wrong and told (`Alert`), which failures were
+dismissed (`Dismissal`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but
+the database's: Redis follows by `receivers` and `mirror`.
 """
 
 from .alert import Alert
@@ -12,12 +12,10 @@ from .cancellation import Cancellation
 from .control import Control, explain_wait
 from .declaration import Declaration
 from .dismissal import Dismissal
-from .job import OPEN_JOBS, Job, JobStatus
 from .kept import Definition
 from .output import Output
 from .overview import Overview
 from .queryset import ScheduleQuerySet
-from .redis_job import RedisJob
 from .rollup import Rollup
 from .run import Origin, Run, RunQuerySet, Status
 from .schedule import Schedule
@@ -26,7 +24,7 @@ from .tag import Tag, read_tags
 from .tombstone import Tombstone
 
 __all__ = [
-    "OPEN_JOBS", "Alert", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition",
-    "Dismissal", "Job", "JobStatus", "Origin", "Output", "Overview", "RedisJob", "Rollup", "Run", "RunQuerySet",
+    "Alert", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition",
+    "Dismissal", "Origin", "Output", "Overview", "Rollup", "Run", "RunQuerySet",
     "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "explain_wait", "read_tags",
 ]  # fmt: skip

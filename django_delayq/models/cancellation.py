@@ -16,21 +16,21 @@ KEPT = timedelta(days=1)
 class CancellationQuerySet(PrimaryQuerySet["Cancellation"]):
     """Requests."""
 
-    def ask(self, key: str, by: str = "") -> Self:
-        """Ask for a stop, once; forget old requests."""
+    def ask(self, run: int, by: str = "") -> Self:
+        """Ask for a stop of the run with this primary key, once; forget old requests."""
         self.filter(asked_at__lt=utcnow() - KEPT).delete()
-        self.get_or_create(key=key, defaults={"asked_by": by[:200]})
+        self.get_or_create(run=run, defaults={"asked_by": by[:200]})
         return self
 
 
 class Cancellation(PrimaryModel):
-    """One request; `key` is that of `run_key` or `job_key`.
+    """One request; `run` is the primary key of the row.
 
     Within about a second the worker that executes it raises `TaskCancelled` in the task. The request stands for KEPT,
     so whoever takes over from a worker that is killed follows it too.
     """
 
-    key = models.CharField(max_length=300, primary_key=True)
+    run = models.BigIntegerField(primary_key=True)
     asked_at = UTCDateTimeField(default=utcnow)
     asked_by = models.CharField(max_length=200, blank=True)
 
@@ -43,14 +43,4 @@ class Cancellation(PrimaryModel):
         base_manager_name = "objects"
 
     def __str__(self) -> str:
-        return self.key
-
-
-def run_key(pk: int) -> str:
-    """Return how a run is named here."""
-    return f"run {pk}"
-
-
-def job_key(result_id: str) -> str:
-    """Return how a job is named here."""
-    return f"job {result_id}"
+        return f"run {self.run}"

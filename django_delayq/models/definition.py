@@ -1,5 +1,6 @@
 """Validation of a definition: recurrence, task, arguments, queue. Asks the database only whether `at` changed."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,10 +14,10 @@ from ..annotations import misfits
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
-from ..jobs.aliases import alias_of_rows
+from ..jobs.aliases import first_alias
 from ..jobs.callbacks import NAMES as CALLBACKS
 from ..outgoing import find_refusal
-from ..timing import Recurrence
+from ..timing import Cron, Recurrence
 from ..timing.zone import get_zone
 from ..validators import is_storable, validate_json
 from ..words import offer
@@ -24,6 +25,8 @@ from .values import fields_of
 
 if TYPE_CHECKING:
     from .schedule import Schedule
+
+logger = logging.getLogger("django_delayq")
 
 DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff", "expected_within")
 INSTANTS = ("at", "start_at", "end_at")
@@ -52,6 +55,23 @@ def clean_definition(schedule: "Schedule") -> None:
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
     others = (_timeout_and_queue, _keeping, _watching, _call, _callbacks, _handover)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
+
+
+def find_doubt(schedule: "Schedule") -> str:
+    """Return, and log, where croniter has other next points than a sound cron expression has here. Never raises."""
+    try:
+        found = Cron(schedule.cron, schedule.timezone).contradiction(utcnow()) if schedule.cron else None
+        if found is None:
+            return ""
+        ours, theirs = (f"{point:%Y-%m-%d %H:%M}" for point in found)
+    except Exception:
+        logger.info("croniter has no points of %r, the cron expression of %s.", schedule.cron, schedule, exc_info=True)
+        return ""
+    logger.warning("%s: %r is next due at %s here, at %s by croniter.", schedule, schedule.cron, ours, theirs)
+    return _(
+        "The cron expression %(cron)s is next due at %(ours)s here, and at %(theirs)s by the package croniter. Check "
+        "that the next due points are those that you mean."
+    ) % {"cron": schedule.cron, "ours": ours, "theirs": theirs}
 
 
 def _refuse(problems: Sequence[Problem]) -> None:
@@ -234,7 +254,7 @@ def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
         except (UnknownTask, InvalidArguments) as error:
             yield field, str(error)
         else:
-            if not alias_of_rows():
+            if not first_alias():
                 yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."
 
 

@@ -71,7 +71,7 @@ class Definition(PrimaryModel):
 
     schedule = models.ForeignKey(
         "django_delayq.Schedule",
-        # Deleted with it, by `lock_to_delete`; a release that does not know this table leaves them, and nobody is hurt.
+        # Deleted with it, by `lock_to_delete`; SQL that deletes a schedule leaves them, and does no harm.
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         db_index=False,

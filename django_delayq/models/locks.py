@@ -4,9 +4,9 @@ Note [Order of locks]
 Whoever writes several rows in one transaction locks them in this order, those of one table by primary key:
 declarations, schedules, then what belongs to schedules (runs, states). Edits, deletions, syncs and recordings then wait
 for each other, and never in a circle. Django's deletion alone begins with what belongs to a schedule, so the schedules
-are locked before it begins; and who writes states of schedules that it does not edit locks the schedules. Jobs stand
-alone. Workers wait for nobody's row: see `ledger/locks.py`. A deadlock that PostgreSQL resolves against a worker all
-the same, as with somebody's own SQL, is an outage like any other: what was to be written is kept, and written again.
+are locked before it begins; and who writes states of schedules that it does not edit locks the schedules. Workers wait
+for nobody's row: see `ledger/locks.py`. A deadlock that PostgreSQL resolves against a worker all the same, as with
+somebody's own SQL, is an outage like any other: what was to be written is kept, and written again.
 """
 
 from typing import Any, TypeVar

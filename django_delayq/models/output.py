@@ -3,24 +3,18 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .job import Job
 from .primary import PrimaryModel, PrimaryQuerySet
 from .run import Run
 
 
 class Output(PrimaryModel):
-    """The last of what one attempt at a run or a durable job has said, without secrets. Goes with that row.
+    """The last of what one attempt at a run has said, without secrets. Goes with that row.
 
-    Without a constraint in the database: neither workers of a version that knows no outputs nor SQL that deletes runs
-    may be refused for its sake. What that leaves a full sweep deletes.
+    Without a constraint in the database: SQL that deletes runs must not be refused for its sake. What that leaves a
+    full sweep deletes.
     """
 
-    run = models.ForeignKey(
-        Run, on_delete=models.CASCADE, null=True, db_constraint=False, db_index=False, related_name="outputs"
-    )
-    job = models.ForeignKey(
-        Job, on_delete=models.CASCADE, null=True, db_constraint=False, db_index=False, related_name="outputs"
-    )
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs")
     #: Its number among the attempts as people are shown them: see `history.py`.
     attempt = models.PositiveIntegerField(_("attempt"))
     text = models.TextField(_("output"))
@@ -32,14 +26,7 @@ class Output(PrimaryModel):
         verbose_name_plural = _("outputs")
         base_manager_name = "objects"
         default_permissions = ()
-        constraints = (
-            models.UniqueConstraint(
-                fields=("run", "attempt"), name="delayq_output_of_run", condition=models.Q(run__isnull=False)
-            ),
-            models.UniqueConstraint(
-                fields=("job", "attempt"), name="delayq_output_of_job", condition=models.Q(job__isnull=False)
-            ),
-        )
+        constraints = (models.UniqueConstraint(fields=("run", "attempt"), name="delayq_output_of_run"),)
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}"

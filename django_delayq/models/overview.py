@@ -3,7 +3,12 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .redis_job import NoRows
+
+class NoRows(models.Manager["Overview"]):
+    """There is no table to read."""
+
+    def get_queryset(self) -> "models.QuerySet[Overview]":
+        return super().get_queryset().none()
 
 
 class Overview(models.Model):

@@ -1,5 +1,5 @@
-"""The ledger: one row per due point, or per skipped stretch of due points. Never read by Redis, never rewritten once
-it has its outcome.
+"""The ledger: one row per due point, per skipped stretch of due points, per order and per job. Never read by Redis,
+never rewritten once it has its outcome, but by a retry.
 """
 
 from datetime import datetime, timedelta
@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import setting_rules
 from ..fields import UTCDateTimeField, utcnow
-from .cancellation import Cancellation, run_key
+from ..jobs.ids import result_id
+from .cancellation import Cancellation
 from .primary import PrimaryModel, PrimaryQuerySet
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Origin(models.TextChoices):
     DUE = "due", _("due")
     MANUAL = "manual", _("run now")
     BACKFILL = "backfill", _("backfill")
+    JOB = "job", _("enqueued")
 
 
 class Status(models.TextChoices):
@@ -58,15 +60,16 @@ class RunQuerySet(PrimaryQuerySet["Run"]):
         return self.filter(status__in=sorted(OUTCOMES))
 
     def chain(self) -> Self:
-        """Return those that are due points of the schedule itself, not orders of a person."""
+        """Return those that are due points of a schedule itself, neither orders nor jobs."""
         return self.filter(origin=Origin.DUE)
 
 
 class Run(PrimaryModel):
-    """The outcome of one due point, or of a skipped stretch of them.
+    """The outcome of one due point, of a skipped stretch of them, of an order, or of a job.
 
-    `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither breaks a
-    batch of outcomes that is being written nor takes the history away.
+    A job has no schedule: what it calls stands in the row, `due_at` is when it may start, and its outcome is kept until
+    `expires_at`. `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither
+    breaks a batch of outcomes that is being written nor takes the history away.
     """
 
     schedule = models.ForeignKey(
@@ -74,10 +77,11 @@ class Run(PrimaryModel):
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         db_index=False,
+        null=True,
         related_name="runs",
         verbose_name=_("schedule"),
     )
-    schedule_name = models.CharField(_("schedule name"), max_length=200)
+    schedule_name = models.CharField(_("schedule name"), max_length=200, blank=True, default="")
     task = models.CharField(_("task"), max_length=255)
     queue = models.CharField(_("queue"), max_length=64)
     generation = models.BigIntegerField(_("generation"))
@@ -104,43 +108,70 @@ class Run(PrimaryModel):
     #: Due points this row stands for; 0 = not known (left by a definition that was edited away).
     points = models.PositiveIntegerField(_("points"), default=1)
     created_at = UTCDateTimeField(default=utcnow, editable=False)
+    # Of jobs; the workers write none of these with a due point, so each has a default in the database.
+    #: 132 random bits. With the primary key they make the id of a job's result, which nobody can guess.
+    token = models.CharField(max_length=22, blank=True, default="", db_default="", editable=False)
+    #: The alias in `TASKS`.
+    backend = models.CharField(_("backend"), max_length=255, blank=True, default="", db_default="")
+    priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
+    #: {"args": […], "kwargs": {…}}
+    call = models.JSONField(_("arguments"), null=True)
+    #: What the call or its task says of attempts, timeout, callbacks, trace: see `jobs/options.py`.
+    options = models.JSONField(null=True, editable=False)
+    #: The hash of the unique key, as long as the job holds it.
+    unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide
+    #: From then on there is no such result; a worker deletes the row.
+    expires_at = UTCDateTimeField(null=True, editable=False)
 
     objects = RunQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("run")
         verbose_name_plural = _("runs")
-        ordering = ("-due_at", "-pk")
+        # To change is to cancel, move and retry jobs, to delete is to delete jobs that have failed.
+        default_permissions = ("view", "change", "delete")
+        permissions = (("view_job_arguments", "Can see the arguments of jobs"),)
+        ordering = ("-pk",)
         constraints = (
             models.UniqueConstraint(fields=("schedule", "due_at", "origin"), name="delayq_run_one_per_point"),
+            models.UniqueConstraint(fields=("unique_key",), name="delayq_run_unique_key"),
         )
+        # Where a database has no partial indexes, each of these is a full one, and serves the same queries.
         indexes = (
-            models.Index(fields=("-due_at", "-id"), name="delayq_run_newest"),
             models.Index(
                 fields=("schedule", "due_at"),
                 name="delayq_run_open",
-                condition=models.Q(status__in=("queued", "running", "retrying")),
+                condition=models.Q(apart=False, status__in=("queued", "running", "retrying")),
+            ),
+            models.Index(fields=("status", "id"), name="delayq_run_status", condition=~models.Q(status="succeeded")),
+            models.Index(
+                fields=("origin", "id"),
+                name="delayq_run_ordered",
+                condition=models.Q(origin__in=("manual", "backfill")),
             ),
             models.Index(
-                fields=("-due_at",),
-                name="delayq_run_trouble",
-                condition=models.Q(status__in=("failed", "lost", "skipped")),
-            ),
-            models.Index(
-                fields=("status", "-due_at", "-id"), name="delayq_run_status", condition=~models.Q(status="succeeded")
-            ),
-            models.Index(
-                fields=("origin", "-due_at", "-id"), name="delayq_run_ordered", condition=~models.Q(origin=Origin.DUE)
+                fields=("expires_at",), name="delayq_run_expires", condition=models.Q(expires_at__isnull=False)
             ),
         )
 
     def __str__(self) -> str:
-        return f"{self.schedule_name} {self.due_at:%Y-%m-%d %H:%M:%S} UTC {self.status}"
+        return f"{self.title} {self.due_at:%Y-%m-%d %H:%M:%S} UTC {self.status}"
+
+    @property
+    def title(self) -> str:
+        """The name of its schedule; of a job, its task."""
+        return self.schedule_name or self.task
+
+    @property
+    def result_id(self) -> str:
+        """The id of a job's result, '' of any other run."""
+        return result_id(self.pk, self.token) if self.token else ""
 
     @classmethod
     def of(cls, schedule: "Schedule", due_at: datetime, **values: Any) -> Self:
         """Return an unsaved row of this schedule, as its definition stands; `values` win."""
-        values = {"task": schedule.task, "queue": schedule.queue, "generation": schedule.generation, **values}
+        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
+        values = {**same, **values}
         return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
 
     def cancel(self, by: str = "") -> bool:
@@ -153,7 +184,7 @@ class Run(PrimaryModel):
         """
         if not Status(self.status).is_open:
             return False
-        Cancellation.objects.ask(run_key(self.pk), by)
+        Cancellation.objects.ask(self.pk, by)
         return True
 
     @property

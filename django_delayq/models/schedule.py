@@ -13,7 +13,7 @@ from ..indexes import PrefixIndex
 from ..outgoing import LONGEST
 from ..preview import PreviewPoint, preview
 from ..recurring import Recurring
-from .definition import clean_definition
+from .definition import clean_definition, find_doubt
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel
@@ -109,13 +109,13 @@ class Schedule(Recurring, PrimaryModel):
     max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
     backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
 
-    keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="", db_default="")
+    keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="")
     keep_last = models.PositiveIntegerField(_("so many of the newest"), null=True, blank=True)
-    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="", db_default="")
-    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="", db_default="")
+    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="")
+    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="")
 
     expected_within = models.DurationField(_("expected to succeed within"), null=True, blank=True)
-    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="", db_default="")
+    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="")
 
     created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
     updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
@@ -128,6 +128,8 @@ class Schedule(Recurring, PrimaryModel):
 
     #: Who makes the next edit: noted by the `save()` that keeps what it replaces, and forgotten then.
     changed_by = ""
+    #: Where croniter has other points than the expression that `save()` wrote last, in words.
+    doubt = ""
 
     if TYPE_CHECKING:
         from .declaration import Declaration
@@ -201,6 +203,7 @@ class Schedule(Recurring, PrimaryModel):
             if old is None:
                 self.begin_version()
                 self.clean()
+                self.doubt = find_doubt(self)
                 super().save(*args, **kwargs)
                 return
             names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
@@ -212,6 +215,7 @@ class Schedule(Recurring, PrimaryModel):
                 return
             if changed & CHECKED_FIELDS:
                 self.clean()
+            self.doubt = find_doubt(self) if "cron" in changed else ""
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = next_version(old, changed)

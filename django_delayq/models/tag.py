@@ -53,7 +53,7 @@ class TagQuerySet(PrimaryQuerySet["Tag"]):
 class Tag(PrimaryModel):
     """One tag of one schedule."""
 
-    #: Deleted with it, by `lock_to_delete`; a release that does not know this table leaves them, and nobody is hurt.
+    #: Deleted with it, by `lock_to_delete`; SQL that deletes a schedule leaves them, and does no harm.
     schedule = models.ForeignKey(
         "django_delayq.Schedule", on_delete=models.DO_NOTHING, related_name="tags", db_constraint=False, db_index=False
     )

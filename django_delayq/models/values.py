@@ -36,7 +36,7 @@ def to_json(values: Values) -> dict[str, Any]:
 
 
 def from_json(model: type[Model], stored: Values) -> dict[str, Any]:
-    """Return the value of every field; one that a former release did not know had its default."""
+    """Return the value of every field; one that is not stored has its default."""
     values: dict[str, Any] = {}
     for name, field in fields_of(model).items():
         value = stored[name] if name in stored else field.get_default()

@@ -12,8 +12,8 @@ from .judge import exit_status
 from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Problem, Snapshot
 
 KEYS = (
-    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits", "reshard",
-    "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped",
+    "status", "problems", "prefix", "layout", "redis", "workers", "shards", "drift", "stale_edits",
+    "database", "schedules", "load", "last_hour", "open_runs", "failed_jobs", "capped",
     "pruned", "held_back", "unknown_tasks", "late", "unnamed",
 )  # fmt: skip
 
@@ -32,7 +32,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     if redis is not None:
         values["redis"] = None if redis.servers is None else list(map(asdict, redis.servers))
         values["workers"] = [{**asdict(worker), "live": worker.live} for worker in redis.workers]
-        values["shards"], values["jobs"] = list(map(asdict, redis.shards)), list(map(asdict, redis.jobs))
+        values["shards"] = list(map(asdict, redis.shards))
     if compared is not None:
         values |= _compared_values(compared)
     if database is not None:
@@ -57,7 +57,6 @@ def _compared_values(compared: Comparison) -> dict[str, Any]:
         "drift": compared.drift and _drift_values(compared.drift),
     }
     if not compared.foreign:
-        values["reshard"] = {"queues": list(compared.moving), "under_way": compared.under_way}
         values["unnamed"] = [each._asdict() for each in compared.unnamed]
         values["pruned"] = compared.pruned and _pruned_values(compared.pruned)
     return values
@@ -70,7 +69,7 @@ def _database_values(database: DatabaseView) -> dict[str, Any]:
         "schedules": {name: found and {**asdict(found), "count": _least(found.count)} for name, found in named.items()},
         "database": {"alias": database.alias, "vendor": database.vendor},
         "open_runs": None if runs is None else {name: _least(count) for name, count in runs.items()},
-        "dead_durable_jobs": _least(database.dead_jobs),
+        "failed_jobs": database.failed_jobs,
     }
 
 
@@ -93,7 +92,6 @@ def _capped(snapshot: Snapshot) -> Iterator[str]:
         counts |= {f"open_runs.{name}": count for name, count in (database.open_runs or {}).items()}
         for name in ("parked", "failing", "refused"):
             counts[f"schedules.{name}"] = getattr(getattr(database, name), "count", None)
-        counts["dead_durable_jobs"] = database.dead_jobs
     for name, count in counts.items():
         if (count or 0) > MOST_COUNTED:
             yield name

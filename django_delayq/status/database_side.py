@@ -1,18 +1,19 @@
 """What the database knows, and how far Redis differs from it: a few counts, whatever the number of schedules."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from django.db import connections
-from django.db.models import Case, CharField, Count, QuerySet, Value, When
+from django.db.models import Case, Count, QuerySet, Value, When
 
 from .. import chain, conf, handover, ledger, mirror, pruning, registry
 from ..broker import Broker
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
-from ..models import Condition, Schedule, ScheduleState, Tombstone
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
+from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
+from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
 STALE = timedelta(seconds=30)
@@ -44,7 +45,7 @@ def count_all(view: DatabaseView) -> None:
     view.open_runs = _open_runs()
     view.parked = _enabled(states.filter(condition=Condition.PARKED))
     view.refused = _refused()
-    view.dead_jobs = ledger.count_dead(conf.get_config().queues, MOST_COUNTED + 1)
+    view.failed_jobs = ledger.count_failed_jobs(MOST_READ).total()
 
 
 def _enabled(states: QuerySet[Any]) -> Named:
@@ -57,10 +58,8 @@ def _enabled(states: QuerySet[Any]) -> Named:
 
 
 def _open_runs() -> dict[str, int]:
-    names = ("queued", "running", "retrying")
-    chains, apart = ledger.open_chains(), ledger.open_apart()
-    counts = ledger.count_up_to(MOST_COUNTED, *(rows.filter(status=name) for rows in (chains, apart) for name in names))
-    return {name: min(sum(pair), MOST_COUNTED + 1) for name, *pair in zip(names, counts[:3], counts[3:], strict=True)}
+    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    return dict(zip(ledger.OPEN_STATUSES, ledger.count_up_to(MOST_COUNTED, *rows), strict=True))
 
 
 def _refused() -> Named:
@@ -130,14 +129,12 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequenc
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
-    drift = mirror.drift(broker, most=most, without=[each.name for each in unnamed if each.kind == "queue"])
-    moving = tuple(queue for queue in mirror.moving(layout) if queue in broker.config.queues)
+    without = [each.name for each in unnamed if each.kind == "queue"]
+    drift = mirror.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
         stale_edits=_stale_edits(broker, drift),
-        moving=moving,
-        under_way=bool(moving) and mirror.under_way(broker),
         pruned=pruning.read_last(broker),
         unnamed=tuple(unnamed),
     )
@@ -147,29 +144,32 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     """Return what schedules, runs and jobs name and the settings of this process do not.
 
     `used` are the queues of schedules, if they are known. Only the oldest jobs and ordered runs are read: those that no
-    worker runs are among them.
+    worker runs are among them. What is younger than STALE may be of newer code or settings than these.
 
     Raises:
         DatabaseError: The database does not answer.
     """
-    open_jobs, apart = ledger.open_jobs(), ledger.open_apart()
-    schedules, nothing = Schedule.objects.using(ledger.database()), Value("", output_field=CharField())
+    schedules = Schedule.objects.using(ledger.database())
     if used is None:
         used = schedules.used(MOST_UNKNOWN, "queue")["queue"]
-    old = open_jobs.filter(enqueued_at__lt=utcnow() - STALE).order_by("pk").values_list("queue", "task", "backend")
-    rows = ledger.find_values(MOST_UNKNOWN, old, apart.order_by("pk").values_list("queue", nothing, nothing))
-    names = {
-        "queue": {*used, *(queue for queue, _, _ in rows)} - set(conf.get_config().queues),
-        "task": {task for _, task, _ in rows if task and registry.find_task(task) is None},
-        "backend": {backend for _, _, backend in rows if backend} - handover.backends().keys(),
-    }
-    found = []
-    for kind, name in [(kind, name) for kind, each in names.items() for name in sorted(each)]:
-        naming: list[QuerySet[Any]] = [open_jobs.filter(**{kind: name})]
-        if kind == "queue":
-            naming += schedules.filter(queue=name, enabled=True), apart.filter(queue=name)
-        found.append(Unnamed(kind, name, *ledger.count_up_to(MOST_COUNTED, *naming)))
-    return found
+    names = ("origin", "queue", "task", "backend")
+    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in names[1:]}
+    for (origin, *found), count in ledger.count_values(MOST_READ, names, *rows, before=utcnow() - STALE).items():
+        if origin in (Origin.MANUAL, Origin.BACKFILL):
+            ordered[found[0]] += count
+        elif origin == Origin.JOB:
+            for kind, value in zip(jobs, found, strict=True):
+                jobs[kind][value] += count
+    queues = {*used, *ordered, *jobs["queue"]} - set(conf.get_config().queues)
+    unnamed = []
+    for queue in sorted(queues):
+        enabled = ledger.count_up_to(MOST_COUNTED, schedules.filter(queue=queue, enabled=True))[0]
+        unnamed.append(Unnamed("queue", queue, jobs["queue"][queue], enabled, ordered[queue]))
+    unknown = {task for task in jobs["task"] if registry.find_task(task) is None}
+    unnamed += [Unnamed("task", task, jobs["task"][task]) for task in sorted(unknown)]
+    aliases = jobs["backend"].keys() - handover.backends().keys()
+    return unnamed + [Unnamed("backend", alias, jobs["backend"][alias]) for alias in sorted(aliases)]
 
 
 def _stale_edits(broker: Broker, drift: mirror.Drift) -> int:

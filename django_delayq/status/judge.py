@@ -14,9 +14,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..counters import DISCARDED
-from ..minutes import OVERLOAD, Load
+from ..minutes import OVERLOAD
 from ..models import Control, explain_wait
-from .snapshot import MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, RedisView, ServerView, Snapshot, Unnamed
+from .snapshot import (
+    MOST_COUNTED,
+    MOST_UNKNOWN,
+    Comparison,
+    Problem,
+    QueueView,
+    RedisView,
+    ServerView,
+    Snapshot,
+    Unnamed,
+)
 
 MAX_LAG_SECONDS = 60.0
 NAMES_SHOWN = 5
@@ -111,7 +121,7 @@ def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem
     """Return what no worker will run. A queue that a live worker serves is left out: that worker has other settings."""
     waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
     for each in waiting:
-        if each.kind == "queue" and not any(worker.live and each.name in worker.queues for worker in redis.workers):
+        if each.kind == "queue" and not redis.serves(each.name):
             text = _(
                 "DELAYQ['QUEUES'] does not name queue %(name)s, and nothing of it runs (enabled schedules: "
                 "%(schedules)d, ordered runs: %(runs)d, open jobs: %(jobs)d). Add it there until its runs and jobs are "
@@ -155,16 +165,15 @@ def _server(server: ServerView) -> Iterator[Problem]:
 def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
     """What people have paused is late because they want it so."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
-    for queue in dict.fromkeys(shard.queue for shard in redis.shards):
-        yield from _queue(queue, redis, math.inf if queue in paused else max_lag)
-    yield from _overload(snapshot.load)
+    for queue in redis.queues:
+        yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
+        absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
+        yield from _unbuilt(queue.queue, absent)
+    if snapshot.load is not None and snapshot.load.overloaded:
+        yield Problem("overload", _(OVERLOAD) % snapshot.load.told)
 
 
-def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
-    shards = [shard for shard in redis.shards if shard.queue == queue]
-    if not any(worker.live and queue in worker.queues for worker in redis.workers):
-        yield from _unserved(queue, redis, sum(shard.members for shard in shards), max_lag)
-    absent = sum(shard.epoch == "absent" for shard in shards)
+def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
     if absent:
         text = ngettext(
             "%(count)d shard of queue %(queue)s is not built in Redis: it was flushed, or no worker has run yet. A "
@@ -174,13 +183,27 @@ def _queue(queue: str, redis: RedisView, max_lag: float) -> Iterator[Problem]:
             absent,
         )
         yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
-    oldest = max(shard.oldest_due or 0.0 for shard in shards)
-    if oldest > max_lag:
+
+
+def _waiting(queue: QueueView, max_lag: float) -> Iterator[Problem]:
+    """A queue that nobody serves is wrong where it has schedules or runs; where it only has jobs, once one is late."""
+    values = {"queue": queue.queue, "count": queue.members, "span": format_span(queue.oldest_due), "most": max_lag}
+    late = queue.oldest_due > max_lag
+    if not queue.served and (late or queue.members > queue.jobs):
+        text = ngettext(
+            "No live worker serves queue %(queue)s: %(count)d schedule, run or job of it cannot start. Start a worker: "
+            "manage.py delayq_worker --queues %(queue)s",
+            "No live worker serves queue %(queue)s: %(count)d of its schedules, runs and jobs cannot start. Start a "
+            "worker: manage.py delayq_worker --queues %(queue)s",
+            queue.members,
+        )
+        yield Problem("no_worker", text % values, queue=queue.queue)
+    elif late:
         text = _(
             "In queue %(queue)s something has been due for %(span)s, more than %(most)g s. If its workers are busy, "
             "start more of them or with more threads; else look at their log."
         )
-        yield Problem("overdue", text % {"queue": queue, "span": format_span(oldest), "most": max_lag}, queue=queue)
+        yield Problem("overdue", text % values, queue=queue.queue)
 
 
 def format_span(seconds: float) -> str:
@@ -191,43 +214,7 @@ def format_span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _unserved(queue: str, redis: RedisView, members: int, max_lag: float) -> Iterator[Problem]:
-    """A queue of jobs that nobody serves is no problem while none of them could run: another host may be about to."""
-    if members:
-        text = ngettext(
-            "No live worker serves queue %(queue)s: %(count)d schedule or run of it cannot start. Start a worker: "
-            "manage.py delayq_worker --queues %(queue)s",
-            "No live worker serves queue %(queue)s: %(count)d of its schedules and runs cannot start. Start a worker: "
-            "manage.py delayq_worker --queues %(queue)s",
-            members,
-        )
-        yield Problem("no_worker", text % {"queue": queue, "count": members}, queue=queue)
-    for jobs in redis.jobs:
-        if jobs.queue == queue and (jobs.oldest_ready or 0.0) > max_lag:
-            count = jobs.waiting + jobs.ready + jobs.running
-            text = ngettext(
-                "No live worker serves queue %(queue)s, in which a job has been ready for %(span)s; it has %(count)d "
-                "job in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
-                "No live worker serves queue %(queue)s, in which a job has been ready for %(span)s; it has %(count)d "
-                "jobs in all. Start a worker: manage.py delayq_worker --queues %(queue)s",
-                count,
-            )
-            values = {"queue": queue, "span": format_span(jobs.oldest_ready or 0.0), "count": count}
-            yield Problem("jobs_without_worker", text % values, queue=queue)
-
-
-def _overload(load: Load | None) -> Iterator[Problem]:
-    if load is not None and load.overloaded:
-        yield Problem("overload", _(OVERLOAD) % load.told)
-
-
 def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
-    for queue in () if compared.under_way else compared.moving:
-        text = _(
-            "Queue %(queue)s was being moved to another number of shards, and that was interrupted. Run it again: "
-            "manage.py delayq_sync --reshard"
-        )
-        yield Problem("unfinished_reshard", text % {"queue": queue}, queue=queue)
     if compared.stale_edits:
         text = ngettext(
             "%(count)d edit is not mirrored, although it is older than 30 s; a worker does that within seconds. Start "
@@ -237,15 +224,6 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             compared.stale_edits,
         )
         yield Problem("stale_edits", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
-    if compared.drift is not None and compared.drift.jobs:
-        text = ngettext(
-            "%(count)d durable job is not in Redis, although it is older than 30 s; a worker puts it there within "
-            "seconds. Start one or look at its log, or run: manage.py delayq_sync",
-            "%(count)d durable jobs are not in Redis, although they are older than 30 s; a worker puts them there "
-            "within seconds. Start one or look at its log, or run: manage.py delayq_sync",
-            compared.drift.jobs,
-        )
-        yield Problem("stale_jobs", text % {"count": compared.drift.jobs})
     count = compared.excess(redis)
     if count:
         text = ngettext(

@@ -1,11 +1,11 @@
 """What Redis knows of workers and shards: counts and plain reads in a few round trips, however many the entries."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ..broker import Broker, JobBroker, JobStats, Shard, Stats
-from .snapshot import JobsView, RedisView, ServerView, ShardView, WorkerView
+from ..broker import Broker, Shard, Stats
+from .snapshot import RedisView, ServerView, ShardView, WorkerView
 
 
 def read_redis(broker: Broker, *, server: bool) -> RedisView:
@@ -16,14 +16,12 @@ def read_redis(broker: Broker, *, server: bool) -> RedisView:
     """
     shards = broker.shards()
     stats = broker.stats(shards)
-    jobs = JobBroker(broker).stats(shards)
     now_ms = stats[0].now_ms
     workers = [_worker(name, beat_ms, text, now_ms) for name, (beat_ms, text) in broker.workers().items()]
     return RedisView(
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
         shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
         servers=tuple(map(_server, broker.info("default"))) if server else None,
-        jobs=tuple(_jobs(shards, jobs)),
     )
 
 
@@ -58,17 +56,8 @@ def _shard_view(shard: Shard, stats: Stats) -> ShardView:
     elif stats.epoch.startswith("building:"):
         epoch = "building"
     waiting = None if stats.head_ms is None or stats.head_ms > stats.now_ms else (stats.now_ms - stats.head_ms) / 1000
-    return ShardView(shard.queue, shard.number, stats.members, stats.due, stats.leased, waiting, epoch)
-
-
-def _jobs(shards: Sequence[Shard], stats: Sequence[JobStats]) -> Iterator[JobsView]:
-    queues: dict[str, list[JobStats]] = {}
-    for shard, found in zip(shards, stats, strict=True):
-        queues.setdefault(shard.queue, []).append(found)
-    for queue, each in queues.items():
-        late = [shard.overdue_ms / 1000 for shard in each if shard.overdue_ms is not None]
-        waiting, ready, running, dead = map(sum, zip(*(shard.counts for shard in each), strict=True))
-        yield JobsView(queue, waiting, ready, running, dead, max(late, default=None))
+    counts = stats.members, stats.due, stats.leased
+    return ShardView(shard.queue, shard.number, *counts, waiting, epoch, stats.jobs, stats.jobs_due)
 
 
 def _server(info: Mapping[str, Any]) -> ServerView:

@@ -11,9 +11,9 @@ from .as_json import last_hour
 from .judge import find_remarks
 from .snapshot import (
     MOST_COUNTED,
+    SUMMED,
     Comparison,
     DatabaseView,
-    JobsView,
     Named,
     Problem,
     ServerView,
@@ -41,8 +41,8 @@ def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[Line]:
     lines = [(PLAIN, f"{head:<10} {text}") for head, text in _facts(snapshot)]
     if snapshot.redis is not None:
         lines += _table(["Workers", "queues", "heartbeat", "up", "running", "held"], _workers(snapshot.redis.workers))
-        lines += _table(["Shards", "members", "due", "leased", "oldest due", "epoch"], _shards(snapshot.redis.shards))
-        lines += _table(["Jobs", "waiting", "ready", "running", "dead", "oldest ready"], _jobs(snapshot.redis.jobs))
+        head = ["Shards", "members", "due", "leased", "jobs", "jobs due", "oldest due", "epoch"]
+        lines += _table(head, _shards(snapshot.redis.shards))
     if snapshot.last_hour:
         lines += _table(["Last hour", "kind", "p50", "p95", "p99", "ended"], _counted(snapshot.last_hour))
         if snapshot.redis is None:
@@ -74,12 +74,10 @@ def _facts(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if compared is not None and compared.pruned is not None:
         yield "Pruned", _pruned(compared.pruned)
     if database is not None:
-        yield from _counts(database, "are below" if redis is not None else "are not known")
+        yield from _counts(database)
 
 
 def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
-    if compared is not None and compared.moving:
-        yield "Reshard", f"{', '.join(compared.moving)}: {'under way' if compared.under_way else 'interrupted'}"
     if compared is None or compared.drift is None:
         yield "Drift", "not known"
     else:
@@ -87,7 +85,7 @@ def _compared(compared: Comparison | None) -> Iterator[tuple[str, str]]:
         yield "Swept", _swept(compared.drift)
 
 
-def _counts(database: DatabaseView, in_redis: str) -> Iterator[tuple[str, str]]:
+def _counts(database: DatabaseView) -> Iterator[tuple[str, str]]:
     yield "Parked", _named(database.parked)
     yield "Failing", _named(database.failing)
     if database.refused is not None and database.refused.count:
@@ -97,8 +95,8 @@ def _counts(database: DatabaseView, in_redis: str) -> Iterator[tuple[str, str]]:
         "Open runs",
         NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items()),
     )
-    if database.dead_jobs:
-        yield "Dead jobs", f"{_number(database.dead_jobs)} in the database; those in Redis {in_redis}"
+    if database.failed_jobs:
+        yield "Failed jobs", str(database.failed_jobs)
 
 
 def _server(server: ServerView) -> str:
@@ -124,7 +122,6 @@ def _drift(drift: Drift) -> str:
     parts = {
         "edits not mirrored": drift.unmirrored, "deletions not mirrored": drift.tombstones, "missing": drift.missing,
         "left over": drift.ghosts, "torn": drift.torn, "shards not built": drift.unbuilt,
-        "jobs not mirrored": drift.jobs, "jobs missing": drift.missing_jobs,
     }  # fmt: skip
     shown = ", ".join(f"{name} {count}" for name, count in parts.items() if count)
     text = f"{drift.total} ({shown})" if shown else "0"
@@ -185,24 +182,16 @@ def _shards(shards: Sequence[ShardView]) -> Iterator[list[str]]:
     shown = shards if len(shards) <= MOST_ROWS else sorted(shards, key=_worst_first)[:MOST_ROWS]
     for shard in shown:
         oldest = "-" if shard.oldest_due is None else f"{_span(shard.oldest_due)} late"
-        counts = (shard.members, shard.due, shard.leased)
-        yield [f"{shard.queue}:{shard.shard}", *map(str, counts), oldest, shard.epoch]
+        counts = [str(getattr(shard, name)) for name in SUMMED]
+        yield [f"{shard.queue}:{shard.shard}", *counts, oldest, shard.epoch]
     rest = [shard for shard in shards if shard not in shown]
     if rest:
-        sums = [sum(getattr(shard, name) for shard in rest) for name in ("members", "due", "leased")]
+        sums = [sum(getattr(shard, name) for shard in rest) for name in SUMMED]
         yield [f"… and {len(rest)} more", *map(str, sums)]
 
 
 def _worst_first(shard: ShardView) -> tuple[bool, bool, float, str, int]:
     return (shard.epoch != "absent", shard.epoch != "building", -(shard.oldest_due or 0.0), shard.queue, shard.shard)
-
-
-def _jobs(queues: Sequence[JobsView]) -> Iterator[list[str]]:
-    for jobs in queues:
-        counts = (jobs.waiting, jobs.ready, jobs.running, jobs.dead)
-        if any(counts):
-            oldest = "-" if jobs.oldest_ready is None else f"{_span(jobs.oldest_ready)} ago"
-            yield [jobs.queue, *map(str, counts), oldest]
 
 
 def _counted(counts: Counts) -> Iterator[list[str]]:

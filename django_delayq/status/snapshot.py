@@ -6,18 +6,18 @@ from typing import Final, NamedTuple
 
 from ..counters import Counts
 from ..minutes import Load
-from ..mirror import Drift
+from ..mirror import LIVE_SECONDS, Drift
 from ..models import Control
 from ..pruning import LastPass
-
-#: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
-LIVE_SECONDS = 90.0
 
 #: Nobody looks at more, and a count takes longer the more there are. A count that is one more means: more than that.
 MOST_COUNTED = 100_000
 
 #: So many schedules of unknown tasks are looked at: each page of the admin's list does that.
 MOST_UNKNOWN = 1000
+
+#: So many open runs of each status are read for what no setting names, and so many failures for jobs that have failed.
+MOST_READ = 10_000
 
 #: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
 WRONG: Final = 1
@@ -57,7 +57,8 @@ class WorkerView:
 class ShardView:
     """One shard. `oldest_due` is how long its head waits for a worker, None where nothing is due.
 
-    `epoch` is `built`, `building` (a worker fills it from the database) or `absent` (Redis was flushed).
+    Of its members, and of those that are due, `jobs` and `jobs_due` are jobs and backfilled points. `epoch` is
+    `built`, `building` (a worker fills it from the database) or `absent` (Redis was flushed).
     """
 
     queue: str
@@ -67,22 +68,21 @@ class ShardView:
     leased: int
     oldest_due: float | None
     epoch: str
+    jobs: int = 0
+    jobs_due: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobsView:
-    """The jobs of one queue. `oldest_ready` is how long the next one of those that could run waits for a worker.
-
-    `waiting` are those that wait for a time or a retry, `ready` those that wait for their turn. Which of the waiting
-    ones have come due is only looked at when a worker claims.
-    """
+class QueueView(NamedTuple):
+    """The shards of one queue together; `oldest_due` is 0.0 where nothing is due, `served` by a live worker."""
 
     queue: str
-    waiting: int
-    ready: int
-    running: int
-    dead: int
-    oldest_ready: float | None
+    oldest_due: float
+    served: bool
+    members: int
+    due: int
+    leased: int
+    jobs: int
+    jobs_due: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,9 @@ class ServerView:
     disk_problem: str = ""
 
 
+#: The numbers of shards that add up.
+SUMMED = ("members", "due", "leased", "jobs", "jobs_due")
+
 #: Where the next one waits for longer, the workers are busy.
 WAITING_SECONDS = 1.0
 
@@ -109,7 +112,21 @@ class RedisView:
     workers: tuple[WorkerView, ...]
     shards: tuple[ShardView, ...]
     servers: tuple[ServerView, ...] | None = None
-    jobs: tuple[JobsView, ...] = ()
+
+    @property
+    def queues(self) -> tuple[QueueView, ...]:
+        """The queues in the order of the settings."""
+        return tuple(map(self._queue, dict.fromkeys(shard.queue for shard in self.shards)))
+
+    def _queue(self, queue: str) -> QueueView:
+        shards = [shard for shard in self.shards if shard.queue == queue]
+        sums = {name: sum(getattr(shard, name) for shard in shards) for name in SUMMED}
+        oldest = max(shard.oldest_due or 0.0 for shard in shards)
+        return QueueView(queue, oldest, self.serves(queue), **sums)
+
+    def serves(self, queue: str) -> bool:
+        """Say whether a live worker serves a queue."""
+        return any(worker.live and queue in worker.queues for worker in self.workers)
 
     @property
     def late(self) -> bool:
@@ -133,9 +150,9 @@ class Named:
 class Unnamed(NamedTuple):
     """A queue, a task or an alias of TASKS that rows name and no setting does, and how many of them do.
 
-    `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are durable ones without an outcome. Of a
-    queue `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
-    `unknown_tasks` and `refused`.
+    `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are those without an outcome. Of a queue
+    `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
+    `unknown_tasks` and `refused`. Of jobs and runs the MOST_READ oldest of each status are counted.
     """
 
     kind: str
@@ -149,8 +166,8 @@ class Unnamed(NamedTuple):
 class DatabaseView:
     """What the database knows. A count is None where it was not counted in time.
 
-    `refused` are the schedules whose TASKS backend is unknown or does not take the task. `dead_jobs` are durable ones
-    of the queues of the settings. No count is more than MOST_COUNTED + 1.
+    `refused` are the schedules whose TASKS backend is unknown or does not take the task, `failed_jobs` the jobs among
+    the newest MOST_READ failures that are kept. No count is more than MOST_COUNTED + 1.
     """
 
     alias: str
@@ -159,7 +176,7 @@ class DatabaseView:
     failing: Named | None = None
     refused: Named | None = None
     open_runs: dict[str, int] | None = None
-    dead_jobs: int | None = None
+    failed_jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +184,13 @@ class Comparison:
     """Redis against the database. `layout` is `ours`, `foreign` or `none` (nobody has taken the prefix yet).
 
     `foreign` says what to do; the numbers are None there. `stale_edits` are edits, deletions and moves that Redis has
-    not followed for long. `moving` are the queues whose move to another number of shards has not come to its end, and
-    `under_way` says whether somebody is at it. `pruned` is the last pass of pruning, `unnamed` what no setting names.
+    not followed for long. `pruned` is the last pass of pruning, `unnamed` what no setting names.
     """
 
     layout: str
     foreign: str = ""
     drift: Drift | None = None
     stale_edits: int | None = None
-    moving: tuple[str, ...] = ()
-    under_way: bool = False
     pruned: LastPass | None = None
     unnamed: tuple[Unnamed, ...] = ()
 
@@ -186,7 +200,7 @@ class Comparison:
         if drift is None or drift.unbuilt:
             return 0
         leased = sum(shard.leased for shard in redis.shards)
-        return max(0, drift.missing + drift.ghosts + drift.torn - leased) + drift.missing_jobs
+        return max(0, drift.missing + drift.ghosts + drift.torn - leased)
 
 
 @dataclass(slots=True)

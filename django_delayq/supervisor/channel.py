@@ -22,7 +22,7 @@ from .process import MARGIN_SECONDS
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Holds "descriptor number", for a worker process that has a supervisor. That may be one of another release.
+#: Holds "descriptor number", for a worker process that has a supervisor.
 VARIABLE: Final = "DELAYQ_WORKER_LINE"
 ALIVE: Final = "alive"
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..worker.exit_codes import OK, RECYCLE
+from ..worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
 from ..worker.trouble import Backoff
 from .child import Child
 from .process import MARGIN_SECONDS
@@ -40,6 +40,8 @@ class Pool:
         self.stopping = False
         self.clean = True
         self.failure = ""
+        #: The exit status that goes with it.
+        self.failed_with: int = UNFINISHED
 
     @property
     def done(self) -> bool:
@@ -166,6 +168,7 @@ class Pool:
             wait = self._failed(child.number, child.lived_seconds)
             others_work = any(other.working and not other.stopping for other in self.children)
             if not child.working and (child.status or 0) > 0 and not others_work:
+                self.failed_with = OUTDATED if child.status == OUTDATED else UNFINISHED
                 self.failure = (
                     f"Process {child.number} {child.how_it_ended()} before it could work, and no other works. "
                     "What it said stands above; correct that and start the command again."

@@ -36,7 +36,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..capture import nowhere
 from ..embedded import keep_through_exec
-from ..kinds.children import end_children
+from ..worker.children import end_children
 
 #: The signals that a worker obeys.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
-from ..worker import Worker
+from ..worker.loop import Worker
 from .process import SIGNALS
 
 

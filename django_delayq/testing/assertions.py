@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
-
 from .. import chain, ledger
 from ..backend.preparing import moment
-from ..compat import AnyResult, AnyTask, TaskResultDoesNotExist, normalize_json, task_backends
-from ..jobs import as_called, as_result, decode, result_id
-from ..models import Schedule
+from ..compat import AnyResult, AnyTask, normalize_json
+from ..history import from_json
+from ..jobs import as_called, new_result
+from ..models import Origin, Run, Schedule
 from ..registry import get_task
 from ..timing import Recurrence, to_ms
 
@@ -95,18 +94,12 @@ class Assertions:
 
     @property
     def enqueued(self) -> list[AnyResult]:
-        """Every job that was enqueued since the beginning, in order, with what became of it."""
-        self.following.durable_jobs()
-        return [self._result(shard.queue, job.member, job.payload) for shard, job in self.bench.jobs.added]
+        """Every job of the test's database, in the order of their enqueueing, with what became of it.
 
-    def _result(self, queue: str, member: str, payload: str) -> AnyResult:
-        _, call, state = decode(queue, member, payload)
-        backend: Any = task_backends[call.backend]
-        try:
-            found: AnyResult = backend.get_result(result_id(queue, member))
-            return found
-        except TaskResultDoesNotExist:  # kept no longer
-            return as_result(as_called(get_task(call.task), call, queue), result_id(queue, member), call, state)
+        A job whose row was deleted with its outcome (`result_ttl` 0) is not among them.
+        """
+        rows = Run._base_manager.using(ledger.database()).filter(origin=Origin.JOB).order_by("pk")
+        return [_result(row) for row in rows]
 
     def assert_enqueued(
         self,
@@ -117,7 +110,7 @@ class Assertions:
         run_after: datetime | None = None,
         count: int | None = None,
     ) -> list[AnyResult]:
-        """Check that jobs of this task were enqueued since the beginning; return their results.
+        """Check that jobs of this task were enqueued; return their results.
 
         `args`, `kwargs`, `run_after`: as they were enqueued; not given: anything. `count`: exactly so many, 0 for none;
         not given: at least one.
@@ -138,7 +131,11 @@ class Assertions:
         wanted = path + _asked(args, kwargs) + ("" if run_after is None else f" for {run_after}")
         was = "was not enqueued" if count is None else f"was enqueued {len(found)} times, not {count}"
         shown = _listed("Enqueued were", map(_job, of_task or everything))
-        raise AssertionError(f"{wanted} {was}. {shown}{_waiting_for_commit()}")
+        raise AssertionError(f"{wanted} {was}. {shown}")
+
+
+def _result(row: Run) -> AnyResult:
+    return new_result(as_called(get_task(row.task), row), row, attempts=from_json(row.attempts))
 
 
 def _called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
@@ -183,13 +180,3 @@ def _schedule(row: Schedule) -> str:
 def _job(result: AnyResult) -> str:
     text = f"{result.task.module_path}{_call(result.args, result.kwargs)}, {result.status.lower()}"
     return text if result.task.run_after is None else f"{text}, for {result.task.run_after}"
-
-
-def _waiting_for_commit() -> str:
-    waiting = sum(len(connection.run_on_commit) for connection in connections.all(initialized_only=True))
-    if not waiting:
-        return ""
-    return (
-        f"\n{waiting} on_commit callbacks wait for a commit that a TestCase never makes: put the code into `with "
-        "self.captureOnCommitCallbacks(execute=True):`, with pytest `django_capture_on_commit_callbacks(execute=True)`."
-    )

@@ -13,25 +13,26 @@ from collections.abc import Sequence
 from contextvars import copy_context
 from datetime import timedelta
 from itertools import count
-from typing import Any
 
 from django.db import Error
 
-from ..backend.memory import Memory, MemoryJobs
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
-from ..kinds import Held, Jobs, Kind, Points, Timeouts
+from ..worker.calling import execute, give_up
 from ..worker.controls import Controls
 from ..worker.dispatch import Dispatcher
+from ..worker.held import Held
 from ..worker.leases import LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
+from ..worker.timeouts import Timeouts
 from ..worker.timers import Timers
+from ..worker.trip import Trip
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
 from .committing import as_committed
+from .index import MemoryIndex
 from .lasting import lasting
-from .points import MemoryPoints
 
 #: No lease of a bench ends: seconds, by the monotonic clock.
 FOREVER = 1e12
@@ -65,21 +66,20 @@ class Loud(Trouble):
 class Bench:
     """One worker for all queues. Used by the test's thread only."""
 
-    def __init__(self, clock: FrozenClock, points: MemoryPoints, jobs: MemoryJobs) -> None:
-        self.clock, self.points, self.jobs = clock, points, jobs
-        config = points.config
+    def __init__(self, clock: FrozenClock, index: MemoryIndex) -> None:
+        self.clock, self.index = clock, index
+        config = index.config
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
         # A test's connections are its own, and in its transaction: nobody closes them.
         self.timeouts = Timeouts(
-            grace_seconds=config.timeout_grace_seconds, overdue=self._given_up.put, forget=lambda: None
+            grace_seconds=config.timeout_grace_seconds, give_up=give_up, overdue=self._given_up.put, forget=lambda: None
         )
-        self.indexes: tuple[Memory[Any], ...] = points, jobs
-        self.kinds: tuple[Kind[Any], ...] = Points(points, self.timeouts), Jobs(jobs, self.timeouts)
+        self.trip = Trip(index)
         self.hand = Hand()
-        trouble = Loud(points.broker, [])
-        timers = Timers(points.broker, [], cap_seconds=FOREVER, alone=True)
-        keeper = LeaseKeeper(lease_seconds=FOREVER, batch_size=config.batch_size)
-        self.recorder = Recorder(self.kinds, keeper, trouble, timers)
+        trouble = Loud(index, [])
+        timers = Timers(index, [], cap_seconds=FOREVER, alone=True)
+        keeper = LeaseKeeper(self.trip.renew, lease_seconds=FOREVER, batch_size=config.batch_size)
+        self.recorder = Recorder(self.trip, keeper, trouble, timers)
         self.dispatcher = Dispatcher(self.recorder, self.hand, Controls(config), max_reclaims=config.max_reclaims)
         #: How long tasks take, by their paths.
         self.durations: dict[str, timedelta] = {}
@@ -92,27 +92,25 @@ class Bench:
     def next_ms(self) -> int | None:
         """Return when there is something to do, which may have passed; None for never."""
         found = [end_ms for end_ms, _, _ in self.under_way[:1]]
-        found += [first[0] for index in self.indexes if (first := index.first()) is not None]
+        found += [first[0]] if (first := self.index.first()) is not None else []
         return min(found, default=None)
 
     def step(self) -> None:
-        """Do one thing that is due by the clock: end what ends, or else begin a point, or else a job."""
+        """Do one thing that is due by the clock: end what ends, or else begin what comes first."""
         now_ms = self.clock.now_ms
         if self.under_way and self.under_way[0][0] <= now_ms:
             self._end(self.under_way.pop(0)[-1])
             return
-        for kind, index in zip(self.kinds, self.indexes, strict=True):
-            first = index.first()
-            if first is not None and first[0] <= now_ms:
-                self._begin(kind, first[1])
-                break
+        first = self.index.first()
+        if first is not None and first[0] <= now_ms:
+            self._begin(first[1])
         while self.hand.submitted:
             self._call(self.hand.submitted.popleft())
 
-    def _begin(self, kind: Kind[Any], shard: Shard) -> None:
-        entries = kind.claim(shard, 1, 0, FOREVER).entries
+    def _begin(self, shard: Shard) -> None:
+        entries = self.trip.claim(shard, 1, 0, FOREVER).entries
         self.dispatcher.keeper.add(entries)
-        self.dispatcher.dispatch(kind, entries)
+        self.dispatcher.dispatch(entries)
         if not self.hand.submitted:
             self._record()
             self._check(entries[0])
@@ -122,8 +120,10 @@ class Bench:
         assert held.task is not None  # noqa: S101 - it was submitted
         duration = self.durations.get(held.task.module_path)
         limit = None if held.limit is None else timedelta(seconds=held.limit)
+        if duration:  # its row says that it runs, as in a worker after a second
+            self.trip.show([held])
         with as_committed(), lasting(held.task, duration, limit, self.clock):
-            concluded = copy_context().run(held.kind.execute, held)
+            concluded = copy_context().run(execute, held, self.timeouts)
         if not concluded:  # by the watching thread, which is about to tell
             self._given_up.get()
         if self.clock.now_ms <= began_ms:
@@ -143,7 +143,7 @@ class Bench:
         self.recorder.tell()
 
     def _check(self, held: Held) -> None:
-        standing = self.points.members.get((held.shard, held.member))
+        standing = self.index.members.get((held.shard, held.member))
         if standing is not None and standing.holder == held.lease:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."

@@ -5,20 +5,20 @@ from typing import Any
 from django.db.models.signals import post_save
 
 from .. import conf, ledger, mirror
-from ..backend.memory import MemoryJobs
-from ..mirror.durable import waiting_pages
+from ..mirror import PAGE
 from ..mirror.read import read_wanted
 from ..models import Schedule
 from ..models.primary import heirs
 from ..signals import definitions_changed
-from .points import MemoryPoints
+from ..timing import to_ms
+from .index import MemoryIndex
 
 
 class Following:
     """From `connect` to `disconnect`, writes of this process are followed at once, all others by `everything`."""
 
-    def __init__(self, points: MemoryPoints, jobs: MemoryJobs) -> None:
-        self.points, self.jobs = points, jobs
+    def __init__(self, index: MemoryIndex) -> None:
+        self.index = index
         self._changed: set[int] = set()
 
     def connect(self) -> None:
@@ -42,22 +42,20 @@ class Following:
     def everything(self) -> None:
         """Compare all schedules: one may have been rolled back, or written by SQL."""
         self._changed.clear()
-        mirror.sync(self.points, Schedule._base_manager.using(ledger.database()).values_list("pk", flat=True))
-        self._orders()
+        mirror.sync(self.index, Schedule._base_manager.using(ledger.database()).values_list("pk", flat=True))
+        self._rows()
 
     def go_on(self) -> None:
         """Follow what was written since the last call."""
         if self._changed:
             changed, self._changed = self._changed, set()
-            mirror.sync(self.points, changed)
-        self._orders()
+            mirror.sync(self.index, changed)
+        self._rows()
 
-    def _orders(self) -> None:
-        mirror.enqueue_runs(self.points, list(ledger.open_apart().order_by("pk")))
-        self.durable_jobs()
-
-    def durable_jobs(self) -> None:
-        """Put those there that are not: also what a `TestCase`, which never commits, has inserted."""
-        for page in waiting_pages():
-            for queue, job in (waiting.as_new() for waiting in page):
-                self.jobs.enqueue_each([(self.jobs.shard_of(job.member, queue), [job])], {}, again=False)
+    def _rows(self) -> None:
+        """Put orders and jobs there that are not, and move those that were moved: a `TestCase` never commits."""
+        for page in ledger.open_pages(PAGE):
+            mirror.put_runs(self.index, page)
+            for run in page:
+                if self.index.point_ms(run) not in (None, to_ms(run.due_at)) and run.is_job:
+                    mirror.move_run(self.index, run, run.due_at)

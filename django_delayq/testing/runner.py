@@ -7,11 +7,9 @@ from typing import Any, Self
 
 from django.utils import timezone
 
-from .. import conf
-from ..backend import memory
+from .. import conf, mirror
 from ..compat import AnyTask
 from ..exceptions import DelayQError
-from ..fields import utcnow
 from ..models import Run
 from ..registry import get_task
 from ..signals import run_finished, run_skipped
@@ -20,7 +18,7 @@ from .assertions import Assertions
 from .bench import Bench
 from .clock import FrozenClock
 from .following import Following
-from .points import MemoryPoints
+from .index import MemoryIndex
 
 #: So many executions and outcomes are taken for a task that enqueues itself for ever.
 MOST = 10_000
@@ -29,11 +27,11 @@ MOST = 10_000
 class Runner(Assertions):
     """A worker in a test, from `with Runner() as delayq:` to the end of the block.
 
-    Meanwhile the clock stands still (`clock.py`, Note [What is frozen]), nothing touches Redis, jobs are enqueued into
-    memory, and nothing runs but within `run_due`. What the test had enqueued into memory before is there from the
-    beginning. Schedules, runs and states are in the test's database. Real are: the policies, retries, the ledger with
-    its rows, results, signals and errors. Not played: several workers, their deaths, leases, and the loss of a server's
-    data.
+    Meanwhile the clock stands still (`clock.py`, Note [What is frozen]), nothing touches Redis, and nothing runs but
+    within `run_due`. Schedules, states, runs and jobs are in the test's database; what the test had enqueued before is
+    there from the beginning, and what it enqueues in a transaction that is not committed runs too. Real are: the
+    policies, retries, the ledger with its rows, results, signals and errors. Not played: several workers, their deaths,
+    leases, and the loss of a server's data.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -46,20 +44,18 @@ class Runner(Assertions):
         self._stack = ExitStack()
         self._running = False
         self._moved = False
-        self._handed_over = 0
+        self._last = 0
         self._recorded: list[Run] = []
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            began_ms = to_ms(utcnow())
             stack.enter_context(conf.without_redis())
             self.clock.freeze()
             stack.callback(self.clock.thaw)
-            broker = memory.NoRedis("test")
-            points, jobs = MemoryPoints(broker), stack.enter_context(memory.kept(broker, began_ms))
-            self.bench = Bench(self.clock, points, jobs)
-            self.following = Following(points, jobs)
-            self._handed_over = len(jobs.added)
+            index = MemoryIndex("test")
+            self.bench = Bench(self.clock, index)
+            self.following = Following(index)
+            self._last = mirror.last_key()
             self.following.connect()
             stack.callback(self.following.disconnect)
             for signal in (run_finished, run_skipped):
@@ -94,7 +90,7 @@ class Runner(Assertions):
         Raises:
             ValueError: It is too late for that, or `when` is naive.
         """
-        if self._moved or len(self.bench.jobs.added) > self._handed_over:
+        if self._moved or mirror.last_key() > self._last:
             raise ValueError("start_at() comes first. The clock has moved, or jobs were enqueued; use move_to().")
         self.clock.set(to_ms(_aware(when)))
 

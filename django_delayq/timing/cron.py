@@ -13,14 +13,19 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any
 
+from croniter import croniter
+
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
 from .fields import DAY, Fields
+from .grammar import is_alike
 from .point import from_seconds, micros, seconds
 from .zone import LONGEST_SHIFT, get_zone, stretch
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
+#: So many points of an expression are held against croniter's.
+COMPARED = 5
 
 
 #: The last second that was asked for, and the answer: whoever judges, records and settles a point asks the same. As
@@ -85,6 +90,25 @@ class Cron:
 
     def count_between(self, first: datetime, last: datetime) -> int:
         return self._count(-(-micros(first) // 1_000_000), seconds(last))
+
+    def contradiction(self, instant: datetime) -> tuple[datetime | None, datetime | None] | None:
+        """Return the first of the next points that croniter has otherwise, and its own, by the clock on the wall.
+
+        None where they agree, and where the dialects do not. Here no clock is ever changed.
+
+        Raises:
+            Exception: Whatever croniter raises.
+        """
+        if not is_alike(self.expression.split(), self.fields.rule):
+            return None
+        wall = seconds(instant) + stretch(self._zone, seconds(instant))[2]
+        theirs = croniter(self.expression, wall)
+        for _number in range(COMPARED):
+            found, other = self.fields.first_at_or_after(wall + 1), int(theirs.get_next())
+            if found != other:
+                return from_seconds(found), from_seconds(other)
+            wall = other
+        return None
 
     # -- in whole seconds since 1970, of UTC where they are not called wall; see Note [Stretches]
 

@@ -1,12 +1,15 @@
-"""The items of a cron field: checked, and expanded into the numbers that they stand for.
+"""The items of a cron field: checked here, and expanded by croniter into the numbers that they stand for.
 
 Everything that is refused is refused here or in `dialect.py`, with a message that says what to write instead.
 """
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+from croniter import croniter
 
 from ..exceptions import InvalidRecurrence
 from .fields import LAST, DayRule
@@ -26,9 +29,10 @@ _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)|(?P<last>[0-9]+|{'|
 class FieldSpec:
     """What one field of an expression allows: `*` means `low` to `high`, `top` is the largest number written.
 
-    The first of the names stands for `low`.
+    The first of the names stands for `low`. `place` is the field's in croniter's five, where seconds are as minutes.
     """
 
+    place: int
     name: str
     low: int
     high: int
@@ -37,14 +41,14 @@ class FieldSpec:
     allowed: str
 
 
-DAY_OF_MONTH = FieldSpec("day-of-month", 1, 31, 31, (), "1-31")
-DAY_OF_WEEK = FieldSpec("day-of-week", 0, 6, 7, _WEEKDAY_NAMES, "0-7 (0 and 7 are Sunday) or SUN-SAT")
+DAY_OF_MONTH = FieldSpec(2, "day-of-month", 1, 31, 31, (), "1-31")
+DAY_OF_WEEK = FieldSpec(4, "day-of-week", 0, 6, 7, _WEEKDAY_NAMES, "0-7 (0 and 7 are Sunday) or SUN-SAT")
 SPECS = (
-    FieldSpec("second", 0, 59, 59, (), "0-59"),
-    FieldSpec("minute", 0, 59, 59, (), "0-59"),
-    FieldSpec("hour", 0, 23, 23, (), "0-23"),
+    FieldSpec(0, "second", 0, 59, 59, (), "0-59"),
+    FieldSpec(0, "minute", 0, 59, 59, (), "0-59"),
+    FieldSpec(1, "hour", 0, 23, 23, (), "0-23"),
     DAY_OF_MONTH,
-    FieldSpec("month", 1, 12, 12, _MONTH_NAMES, "1-12 or JAN-DEC"),
+    FieldSpec(3, "month", 1, 12, 12, _MONTH_NAMES, "1-12 or JAN-DEC"),
     DAY_OF_WEEK,
 )
 
@@ -66,25 +70,44 @@ def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
     """
     if text == "?" and spec in (DAY_OF_MONTH, DAY_OF_WEEK):
         text = "*"
-    typed, mask = text, 0
+    typed, plain = text, set[str]()
     try:
         if "?" in text:
             raise _Refused("is not understood: ? stands alone, in day-of-month or day-of-week. Write * instead.")
         if not all(text.split(",")):
             raise _Refused("has an empty item. Remove the extra comma.")
         for typed in text.split(","):
-            mask |= _read_item(spec, typed.upper(), key, rule)
+            item = typed.upper()
+            if hashed := _HASH.fullmatch(item):
+                item = _hashed(spec, item, hashed, key)
+            if not _read_day(spec, item, rule) and not _read_weekday(spec, item, rule):
+                plain.add(_in_numbers(spec, item))
     except _Refused as refused:
         raise InvalidRecurrence(f"{spec.name} field: {shown(typed)} {refused}", field="cron") from None
-    return mask
+    return _expand(spec, ",".join(sorted(plain))) if plain else 0
 
 
-def _read_item(spec: FieldSpec, item: str, key: str, rule: DayRule) -> int:
-    if hashed := _HASH.fullmatch(item):
-        item = _hashed(spec, item, hashed, key)
-    if _read_day(spec, item, rule) or _read_weekday(spec, item, rule):
-        return 0
-    return _expand(spec, item)
+@lru_cache(maxsize=4096)
+def _expand(spec: FieldSpec, text: str) -> int:
+    """Return what croniter makes of a field in numbers, as a bit mask with Sunday as 0."""
+    expanded, _ = croniter.expand(f"{'* ' * spec.place}{text}{' *' * (4 - spec.place)}")
+    values = expanded[spec.place]
+    return sum(1 << value for value in (range(spec.low, spec.high + 1) if values == ["*"] else values))
+
+
+def is_alike(words: Sequence[str], rule: DayRule) -> bool:
+    """Say whether the fields of a sound expression mean the same to croniter by definition.
+
+    It has seconds last, other items for days, another hash, `9-9` as the whole field, and never takes both day fields
+    where one of them only begins with `*`.
+    """
+    words = [word.upper().replace("?", "*") for word in words]
+    if len(words) != 5 or rule.before_last or rule.nearest or rule.nth:
+        return False
+    items = [(spec, item) for spec, word in zip(SPECS[1:], words, strict=True) for item in word.split(",")]
+    if any(item[0] == "H" or (not item.isalnum() and _in_numbers(spec, item).isdecimal()) for spec, item in items):
+        return False
+    return "*" in (words[2], words[4]) or "*" not in words[2] + words[4]
 
 
 def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
@@ -122,8 +145,8 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _expand(spec: FieldSpec, item: str) -> int:
-    """Return a value, range or step as a bit mask of numbers, with Sunday as 0."""
+def _in_numbers(spec: FieldSpec, item: str) -> str:
+    """Return a value, range or step in numbers: a single one where it is that, since croniter takes 9-9 for all."""
     match = _RANGE.fullmatch(item)
     if match is None:
         raise _Refused(_why_not(spec, item))
@@ -132,8 +155,7 @@ def _expand(spec: FieldSpec, item: str) -> int:
         raise _Refused("has step 0: steps begin at 1. Leave the step out to have every value.")
     if match["low"] == "*":
         if match["high"] is not None:
-            why = f"is not understood: a range has a number on both sides; allowed are {spec.allowed}."
-            raise _Refused(why)
+            raise _Refused(f"is not understood: a range has a number on both sides; allowed are {spec.allowed}.")
         low, high = spec.low, spec.high
     else:
         low = high = _value(spec, item, match["low"])
@@ -144,8 +166,7 @@ def _expand(spec: FieldSpec, item: str) -> int:
     if low > high:
         raise _Refused(f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
     _check_step(spec, step, low, high)
-    mask = sum(1 << number for number in range(low, high + 1, step))
-    return mask % 128 | mask >> 7 if spec is DAY_OF_WEEK else mask
+    return str(low) if low == high else f"{low}-{high}/{step}"
 
 
 def _unreversed(spec: FieldSpec, low: int, high: int) -> str:

@@ -22,8 +22,8 @@ from .. import ledger
 from ..broker import Shard
 from ..conf import Config
 from ..fields import utcnow
-from ..kinds import Held
 from ..ledger import HeldBack
+from .held import Held
 from .trouble import Backoff
 
 logger = logging.getLogger("django_delayq.worker")

@@ -1,4 +1,4 @@
-"""Brings to Redis what the kinds have counted: at most once a second, and nothing while nothing happened.
+"""Brings to Redis what was counted: at most once a second, and nothing while nothing happened.
 
 See `counters.py`, Note [Counters].
 """
@@ -6,13 +6,10 @@ See `counters.py`, Note [Counters].
 import logging
 import math
 import time
-from collections.abc import Iterable
-from typing import Any
 
 from ..broker import Broker, MinuteCounts
 from ..counters import Counts
 from ..exceptions import BrokerError
-from ..kinds import Kind
 from .timers import Timers
 
 logger = logging.getLogger("django_delayq.worker")
@@ -25,10 +22,10 @@ AGAIN_SECONDS = 10.0
 class Counting:
     """What Redis does not take waits for the next call, bounded as `Counts` is. Used by the loop's thread only."""
 
-    def __init__(self, broker: Broker, kinds: Iterable[Kind[Any]], timers: Timers) -> None:
+    def __init__(self, broker: Broker, counted: Counts, timers: Timers) -> None:
         """`timers` know the server's clock, which says what minute it is."""
         self._minutes, self._timers = MinuteCounts(broker), timers
-        self._counted: list[Counts] = [kind.counted for kind in kinds]
+        self._counted = counted
         #: All that was brought since this process began. It only grows; read by other threads.
         self.brought = Counts()
         self._at = 0.0  # not before this monotonic second
@@ -36,7 +33,7 @@ class Counting:
     @property
     def again(self) -> float:
         """The monotonic second from which on there is something to bring; infinite for nothing at all."""
-        return self._at if any(self._counted) else math.inf
+        return self._at if self._counted else math.inf
 
     def write(self) -> None:
         """Bring what there is, where it is time. Never raises because of Redis."""
@@ -47,16 +44,15 @@ class Counting:
     def flush(self) -> None:
         """Bring what there is, now; nothing more after the first failure, as the next one may take long to show."""
         try:
-            for counted in self._counted:
-                for queue in {queue for _, queue, _ in counted}:
-                    self._bring(queue, counted)
+            for queue in {queue for _, queue, _ in self._counted}:
+                self._bring(queue)
         except BrokerError as error:
             self._at = time.monotonic() + AGAIN_SECONDS
             logger.debug("Counts wait for Redis: %s", error)
 
-    def _bring(self, queue: str, counted: Counts) -> None:
-        taken = [(key, tally) for key, tally in counted.items() if key[1] == queue]
+    def _bring(self, queue: str) -> None:
+        taken = [(key, tally) for key, tally in self._counted.items() if key[1] == queue]
         self._minutes.add(queue, int(self._timers.server_ms() // 60_000), taken)
         self.brought.merge(taken)
         for key, _ in taken:
-            del counted[key]
+            del self._counted[key]

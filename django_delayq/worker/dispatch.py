@@ -1,17 +1,15 @@
-"""From claimed entries to slots, recorder or back to Redis: carries out what a kind has found."""
+"""From claimed entries to slots, recorder or back to Redis: carries out what the trip has found."""
 
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from django.db import DatabaseError
 
 from ..exceptions import BrokerError
 from ..grouping import grouped
-from ..kinds import Held, Kind, Verdicts
-from ..kinds.base import AGAIN_MS
 from .controls import TASK_MS, Controls
+from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation
 from .recorder import Recorder
 from .slots import Slots
@@ -28,7 +26,8 @@ class Dispatcher:
     def __init__(self, recorder: Recorder, slots: Slots, controls: Controls, *, max_reclaims: int) -> None:
         """The recorder's timers are told when what was handed back comes due, and that others should have it first."""
         self.recorder, self.slots, self.controls = recorder, slots, controls
-        self.keeper, self.trouble, self.timers = recorder.keeper, recorder.trouble, recorder.timers
+        self.trip, self.keeper = recorder.trip, recorder.keeper
+        self.trouble, self.timers = recorder.trouble, recorder.timers
         self.isolation = Isolation(recorder, max_reclaims=max_reclaims)
         self._taken_over: deque[Held] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
@@ -50,9 +49,9 @@ class Dispatcher:
             return max(0, self.slots.free - len(self._taken_over))
         return self.slots.capacity()
 
-    def dispatch(self, kind: Kind[Any], entries: list[Held]) -> bool:
+    def dispatch(self, entries: list[Held]) -> bool:
         """Have claimed entries judged and set each on its way; False where the database failed."""
-        verdicts = kind.judge(entries)
+        verdicts = self.trip.judge(entries)
         if self.controls.hold_any:
             verdicts.hold_back(self.controls.holds, TASK_MS)
         self._carry_out(verdicts)
@@ -66,7 +65,7 @@ class Dispatcher:
         self.go_on()
         return verdicts.error is None
 
-    def _carry_out(self, verdicts: Verdicts[Held]) -> None:
+    def _carry_out(self, verdicts: Verdicts) -> None:
         """Do all but the executions, and note whether the database took part in it."""
         if verdicts.error is not None:
             self.trouble.database_failed(verdicts.error)
@@ -92,8 +91,8 @@ class Dispatcher:
     def _refuse(self, unknown: Sequence[Held]) -> None:
         """Hand back what this code does not know: first to the other workers at once, then with a growing delay.
 
-        Without the offer, the first worker of a shard, which wakes at the very moment at which it comes due, would
-        take it again and again, and the one that knows it never would. It is made now and then only, since whatever
+        Without the offer, the worker that has handed it back would wake with it, and might take it again and again
+        before the one that knows it. It is made now and then only, since whatever
         else is due there waits meanwhile: see `Timers.stand_back`.
         """
         now = time.monotonic()
@@ -139,7 +138,7 @@ class Dispatcher:
         held = self.isolation.next()
         if held is not None:
             self.release(self.isolation.take_waiting(), 0)
-            verdicts = held.kind.judge([held])  # anew, since it may have waited for long
+            verdicts = self.trip.judge([held])  # anew, since it may have waited for long
             self._carry_out(verdicts)
             self._begin(verdicts.suspects)
             self.slots.submit(verdicts.start)
@@ -149,19 +148,17 @@ class Dispatcher:
             )
 
     def _begin(self, suspects: Sequence[Held]) -> None:
-        """Start what somebody may have executed before, as soon as its kind has written so."""
-        for kind, batch in grouped(suspects, lambda held: held.kind).items():
-            try:
-                verdicts: Verdicts[Held] = kind.begin(batch)
-            except DatabaseError as error:
-                self.trouble.database_failed(error, writing=True)
-                self.release(batch, AGAIN_MS)
-            except BrokerError as error:
-                self.trouble.redis_failed(error)
-                self.keeper.discard(batch)
-            else:
-                self._carry_out(verdicts)
-                self.slots.submit(verdicts.start)
+        """Start what another worker may have executed before, as soon as the ledger says so."""
+        if not suspects:
+            return
+        try:
+            verdicts = self.trip.begin(suspects)
+        except DatabaseError as error:
+            self.trouble.database_failed(error, writing=True)
+            self.release(suspects, AGAIN_MS)
+        else:
+            self._carry_out(verdicts)
+            self.slots.submit(verdicts.start)
 
     # -- handing back
 
@@ -171,17 +168,18 @@ class Dispatcher:
 
     def release(self, entries: Sequence[Held], delay_ms: int) -> None:
         """Hand entries back unstarted. Where Redis does not answer, their leases end by themselves."""
+        if not entries:
+            return
         self.keeper.discard(entries)
-        for kind, batch in grouped(entries, lambda held: held.kind).items():
-            try:
-                kind.give_back(batch, delay_ms)
-            except DatabaseError as error:
-                self.trouble.database_failed(error)
-            try:
-                for shard, group in grouped(batch, lambda held: held.shard).items():
-                    self.timers.due(kind.settle(shard, group))
-            except BrokerError as error:
-                self.trouble.redis_failed(error)
+        try:
+            self.trip.give_back(entries, delay_ms)
+        except DatabaseError as error:
+            self.trouble.database_failed(error)
+        try:
+            for shard, group in grouped(entries, lambda held: held.shard).items():
+                self.timers.due(self.trip.settle(shard, group))
+        except BrokerError as error:
+            self.trouble.redis_failed(error)
 
     def hand_back(self, *, claims: bool) -> None:
         """Hand back what waits for slots that do not become free, and what people have paused meanwhile.

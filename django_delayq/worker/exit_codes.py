@@ -10,3 +10,6 @@ UNFINISHED: Final = 1
 #: hangs in it): a fresh one is to take its place. The number is EX_TEMPFAIL of sysexits.h, which neither Python nor a
 #: shell uses by itself.
 RECYCLE: Final = 75
+#: Drained, because the database was migrated to the layout of a later release: unless that is installed by now, a start
+#: is in vain. The number is EX_CONFIG of sysexits.h.
+OUTDATED: Final = 78

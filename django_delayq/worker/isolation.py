@@ -16,7 +16,7 @@ or a later try, with a delay that grows, because this process claims nothing mea
 
 import time
 
-from ..kinds import Held
+from .held import Held
 from .recorder import Recorder
 from .trouble import Delays
 

@@ -4,18 +4,21 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from .. import tracing
+from ..broker import Shard
 from ..exceptions import BrokerError
 from ..grouping import grouped
-from ..kinds import Held
 from ..side_channels import send
 from ..signals import lease_lost
+from .held import Held
 
 logger = logging.getLogger("django_delayq.worker")
+
+Renew = Callable[[Shard, Sequence[Held]], set[str]]
 
 
 class LeaseKeeper:
@@ -32,8 +35,11 @@ class LeaseKeeper:
     lease's real end. A process that was stopped for longer than its lease finds every deadline passed when it wakes up.
     """
 
-    def __init__(self, *, lease_seconds: float, batch_size: int, wake: Callable[[], None] = lambda: None) -> None:
-        """`wake` has the loop look at `untold`."""
+    def __init__(
+        self, renew: Renew, *, lease_seconds: float, batch_size: int, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """`renew` extends leases of a shard, and returns the lost members; `wake` has the loop see `untold`."""
+        self._renew = renew
         self.lease_seconds, self.batch_size, self._wake = lease_seconds, batch_size, wake
         #: Calls of receivers. The thread that renews does not make them: a receiver that blocks would cost all leases.
         self.untold: deque[Callable[[], None]] = deque()
@@ -103,18 +109,18 @@ class LeaseKeeper:
             self._expire()
 
     def renew_all(self) -> None:
-        """Renew everything held, one script per kind, shard and batch.
+        """Renew everything held, one script per shard and batch.
 
         Raises:
             BrokerError: Nothing is known of the others; their deadlines stand as they were.
         """
         with self._lock:
             everything = list(self._held)
-        for (kind, shard), entries in grouped(everything, lambda held: (held.kind, held.shard)).items():
+        for shard, entries in grouped(everything, lambda held: held.shard).items():
             for at in range(0, len(entries), self.batch_size):
                 batch = entries[at : at + self.batch_size]
                 sent = time.monotonic()
-                lost = kind.renew(shard, batch)
+                lost = self._renew(shard, batch)
                 for held in batch:
                     if held.member in lost:
                         self._mark_lost(held)

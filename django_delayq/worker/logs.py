@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .. import tracing
-from ..kinds import EXECUTING
+from ..context import EXECUTING
 from ..plain import iso, plain
 from ..redaction import redact_text
 

@@ -19,16 +19,17 @@ from typing import Any
 from django.db import connections
 
 from .. import pings, tracing
-from ..broker import Broker, JobBroker, Shard
+from ..broker import Broker, Shard
 from ..exceptions import BrokerError
 from ..fields import utcnow
-from ..kinds import Held, Jobs, Points, Timeouts
 from . import spans
+from .calling import execute, give_up
 from .claims import Claims
 from .controls import Controls
 from .counting import Counting
 from .dispatch import Dispatcher
 from .exit_codes import OK, RECYCLE, UNFINISHED
+from .held import Held
 from .leases import LeaseKeeper
 from .options import LEAVING, WORKING, WorkerOptions
 from .recorder import Recorder
@@ -36,7 +37,9 @@ from .recycling import Recycling, resident_mb
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
 from .stops import Stops
+from .timeouts import Timeouts
 from .timers import Timers
+from .trip import Trip
 from .trouble import Trouble
 from .upkeep import Upkeep
 
@@ -56,7 +59,8 @@ WAKE = "wake"
 class Worker:
     """One process' worth of work on some queues. `run()` returns one of `exit_codes.py`.
 
-    It raises `ForeignLayout` where the prefix is, or becomes, another database's.
+    It raises `ForeignLayout` where the prefix is, or becomes, another database's, and `OutdatedRelease` where the
+    database is, or becomes, that of a later release.
 
     Guarantees: an entry that this worker cannot finish (killed, cut off) comes due again when its lease ends. Does not
     guarantee that a task runs only once; its outcome is recorded once.
@@ -71,23 +75,28 @@ class Worker:
         self.shards = self.broker.shards(options.queues)
         self.timers = Timers(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
         self.timeouts = Timeouts(
-            grace_seconds=self.config.timeout_grace_seconds, overdue=self.inbox.put, forget=forget_connections
+            grace_seconds=self.config.timeout_grace_seconds,
+            give_up=give_up,
+            overdue=self.inbox.put,
+            forget=forget_connections,
         )
-        #: What it works on: the first kind's claims tell what is due of the others.
-        self.kinds = Points(self.broker, self.timeouts), Jobs(JobBroker(self.broker), self.timeouts)
-        contexts = Contexts(traces=self.config.traces)
+        self.trip = Trip(self.broker)
+        contexts = Contexts(partial(execute, timeouts=self.timeouts), traces=self.config.traces)
         self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(
-            lease_seconds=self.config.lease_seconds, batch_size=self.config.batch_size, wake=self.wake
+            self.trip.renew,
+            lease_seconds=self.config.lease_seconds,
+            batch_size=self.config.batch_size,
+            wake=self.wake,
         )
-        self.recorder = Recorder(self.kinds, self.keeper, self.trouble, self.timers)
+        self.recorder = Recorder(self.trip, self.keeper, self.trouble, self.timers)
         self.controls = Controls(self.config)
         max_reclaims = self.config.max_reclaims
         self.dispatcher = Dispatcher(self.recorder, self.slots, self.controls, max_reclaims=max_reclaims)
         after_seconds = self.config.running_after_seconds
         stops = Stops(self.timeouts)
-        self.showing = Showing(self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
+        self.showing = Showing(self.trip, self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
         self.upkeep = Upkeep(
             self.broker,
             self.shards,
@@ -96,11 +105,11 @@ class Worker:
             fail=self.fail,
             describe=self.describe,
         )
-        self.claims = Claims(self.kinds, self.dispatcher, self.upkeep)
-        self.counting = Counting(self.broker, self.kinds, self.timers)
+        self.claims = Claims(self.dispatcher, self.upkeep)
+        self.counting = Counting(self.broker, self.trip.counted, self.timers)
         self.recycling = Recycling(options) if options.is_recycled else None
-        self.kinds[0].counted.since = utcnow()
-        self.kinds[0].counted.paused_at = self.controls.paused_at
+        self.trip.counted.since = utcnow()
+        self.trip.counted.paused_at = self.controls.paused_at
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
@@ -121,6 +130,7 @@ class Worker:
 
     def fail(self, error: Exception) -> None:
         """End this worker: it must not go on. `run` raises the error after the drain."""
+        logger.error("%s This worker drains and ends.", error)
         self.failure = error
         self.stopping = True
         self.wake()
@@ -136,7 +146,9 @@ class Worker:
     def run(self) -> int:
         """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""
         try:
-            self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
+            self.upkeep.begin(
+                burst=self.options.burst, stopping=lambda: self.stopping, standing_by=partial(self._tell, WORKING)
+            )
             self.keeper.start()
             self.timeouts.start()
             self.slots.start()
@@ -223,7 +235,7 @@ class Worker:
             return 0.0
         now = time.monotonic()
         if self.trouble.until > now or not self.recorder.room():
-            self.kinds[0].counted.since = utcnow()  # what falls due in an outage is no overload
+            self.trip.counted.since = utcnow()  # what falls due in an outage is no overload
         if self.trouble.until > now:
             return self.trouble.until - now
         self.dispatcher.hand_back(claims=not self.timers.until(now))
@@ -232,7 +244,7 @@ class Worker:
             for shard in self.timers.turns(now) if self._room() > 0 else ():
                 if self._room() <= 0:
                     break
-                if not self.claims.claim(shard, self._room):
+                if not self.claims.claim(shard, self._room()):
                     return max(0.0, self.trouble.until - time.monotonic())
             empty = self.timers.look(now)
             if empty is not None:

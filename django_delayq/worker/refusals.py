@@ -23,7 +23,7 @@ from collections.abc import Hashable, Iterable
 
 from django.db import DataError, Error, IntegrityError
 
-from ..kinds import Held
+from .held import Held
 
 logger = logging.getLogger("django_delayq.worker")
 

@@ -1,16 +1,17 @@
 """Has written what has run for a while, and stopped what people want stopped. Short tasks cost no write for that.
 
-See `kinds/starting.py`.
+See `starting.py`.
 """
 
 import time
 
 from django.db import DataError, Error, IntegrityError
 
-from ..kinds import Held
+from .held import Held
 from .leases import LeaseKeeper
 from .slots import Slots
 from .stops import Stops
+from .trip import Trip
 from .trouble import Trouble
 
 #: Between two looks: a row comes at most so late, and what could not be written is tried again.
@@ -21,8 +22,16 @@ class Showing:
     """Used by the loop's thread only."""
 
     def __init__(
-        self, slots: Slots, keeper: LeaseKeeper, trouble: Trouble, stops: Stops, *, after_seconds: float
+        self,
+        trip: Trip,
+        slots: Slots,
+        keeper: LeaseKeeper,
+        trouble: Trouble,
+        stops: Stops,
+        *,
+        after_seconds: float,
     ) -> None:
+        self._trip = trip
         self._slots, self._keeper, self._trouble, self._stops = slots, keeper, trouble, stops
         self._after = after_seconds
         #: The monotonic second from which on `round` has something to do, where something runs.
@@ -37,15 +46,14 @@ class Showing:
         self._stops.round(running)
         self._refused &= running.keys()
         late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._refused]
-        for kind in dict.fromkeys(held.kind for held in late):
-            batch = [held for held in late if held.kind is kind]
-            try:
-                refused = kind.show(batch)
-                if refused is not None:
-                    self._refused.update(refused)
-                    self._trouble.database_worked(wrote=True)
-            except (DataError, IntegrityError):  # a row is at fault: its outcome tells
-                self._refused.update(batch)
-            except Error as error:
-                self._trouble.database_failed(error, writing=True)
-                return
+        if not late:
+            return
+        try:
+            refused = self._trip.show(late)
+            if refused is not None:
+                self._refused.update(refused)
+                self._trouble.database_worked(wrote=True)
+        except (DataError, IntegrityError):  # a row is at fault: its outcome tells
+            self._refused.update(late)
+        except Error as error:
+            self._trouble.database_failed(error, writing=True)

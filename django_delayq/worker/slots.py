@@ -37,8 +37,9 @@ from django.db import close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..compat import task_backends
-from ..kinds import EXECUTING, Held
+from ..context import EXECUTING
 from . import spans
+from .held import Held
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -300,12 +301,13 @@ def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
 class Contexts:
     """Of one worker; made before its first execution, in the locale that all are to find."""
 
-    def __init__(self, *, traces: bool = False) -> None:
+    def __init__(self, call: Callable[[Held], bool], *, traces: bool = False) -> None:
+        self._call = call
         self._locale = locale.setlocale(locale.LC_ALL)
         self._traces = traces
 
     def execute(self, held: Held) -> bool:
-        """Execute an entry in a context of its own. See Note [A context of its own] and `kinds/execution.py`."""
+        """Execute an entry in a context of its own. See Note [A context of its own] and `execution.py`."""
         close_old_connections()
         try:
             return copy_context().run(self._begin, held)
@@ -328,4 +330,4 @@ class Contexts:
 
     def _begin(self, held: Held) -> bool:
         EXECUTING.set(held)
-        return spans.execute(held) if self._traces else held.kind.execute(held)
+        return spans.execute(held, self._call) if self._traces else self._call(held)

@@ -1,23 +1,24 @@
 """A span for each execution, where traces are on. See `tracing.py`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import tracing
-from ..kinds import Held
 from ..plain import iso
 from ..side_channels import Guard
+from .held import Held
 
 PROCESS = "process"
 #: See `tracing.py`, Note [A tracer that fails]. No `TaskTimeout` can arrive here: no task is being called.
 TRACER = Guard("OpenTelemetry's tracer", BaseException)
 
 
-def execute(held: Held) -> bool:
-    """Do `Kind.execute` in a span: the parent of all that the task does there. `finish` ends it."""
+def execute(held: Held, call: Callable[[Held], bool]) -> bool:
+    """Execute an entry in a span: the parent of all that the task does there. `finish` ends it."""
     with TRACER:
         held.span = _begin(held)
     with tracing.within(held.span):
-        return held.kind.execute(held)
+        return call(held)
 
 
 def _begin(held: Held) -> Any:

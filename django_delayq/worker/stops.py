@@ -11,17 +11,18 @@ from collections.abc import Callable, Collection, Mapping
 from django.db import Error, connections
 
 from .. import ledger
-from ..kinds import Held, Timeouts
+from .held import Held
+from .timeouts import Timeouts
 from .trouble import Backoff
 
 logger = logging.getLogger("django_delayq.worker")
 
 
 class Stops:
-    """Reads requests, and has them followed; see `kinds/timeouts.py`, Note [Soft and hard timeouts]."""
+    """Reads requests, and has them followed; see `timeouts.py`, Note [Soft and hard timeouts]."""
 
     def __init__(
-        self, timeouts: Timeouts, *, read: Callable[[Collection[str]], Mapping[str, str]] = ledger.read_cancellations
+        self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_cancellations
     ) -> None:
         self._timeouts, self._read = timeouts, read
         self._backoff = Backoff()

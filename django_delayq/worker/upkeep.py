@@ -1,20 +1,40 @@
-"""What a worker does beside its runs: guard the prefix, rebuild after a flush, sweep, say that it lives, hear hints."""
+"""What a worker does beside its runs: guard the prefix, rebuild after a flush, sweep, say that it lives, hear hints.
+
+Note [One lease]
+One worker at a time does what several would only do several times: full sweeps, rebuilds, pruning, sums of minutes,
+looks for alerts. It holds the key `<prefix>:upkeep` for `broker.prefix.UPKEEP_MS` and renews it every RENEW_SECONDS,
+before the long chores and after each page of them. The others look when the lease would end, so that a holder that dies
+is replaced within these seconds; a holder that has lost the lease stops after the page that it is at.
+A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One
+worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
+The lease only saves work: what is done twice does no harm. What must not wait for the end of a dead holder's lease each
+worker does for itself: delta sweeps, bulk actions, mending of scores that its claims find damaged.
+"""
 
 import json
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import alerts, bulk_actions, ledger, minutes, mirror, pruning, tracing
-from ..broker import Broker, JobBroker, Shard, probe
-from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, ForeignLayout, UnfitServer
+from .. import alerts, bulk_actions, conf, ledger, minutes, mirror, pruning, tracing
+from ..broker import Broker, Shard, probe
+from ..exceptions import (
+    BrokerError,
+    BrokerUnavailable,
+    DamagedKeys,
+    ForeignLayout,
+    OtherLayout,
+    OutdatedRelease,
+    PendingMigrations,
+    UnfitServer,
+)
 from ..redaction import redact_text
 from .trouble import Backoff, forget_frames, repair
 
@@ -23,11 +43,16 @@ logger = logging.getLogger("django_delayq.worker")
 DELTA_SECONDS = 2.0
 #: So often each worker looks for bulk actions that people have ordered.
 BULK_SECONDS = 2.0
-#: A full sweep by one worker is due so long after the last one; see `mirror.turn`, Note [Turns].
+#: A full sweep is due so long after the last one; see `mirror/swept.py`, Note [When a full sweep is due].
 FULL_SECONDS = mirror.FULL_SECONDS
-#: Each worker says so often that it lives, and looks whether a full sweep is due: also because Redis was replaced.
+#: Each worker says so often that it lives, and the holder of the lease looks whether a full sweep or a pass of pruning
+#: is due: the sweep also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
+#: So often the holder of the lease renews it, and moves what was counted.
+RENEW_SECONDS, MINUTE_SECONDS = 5.0, 60.0
 HINT_TIMEOUT_SECONDS = 1.0
+#: So often a worker looks whether what it waits for at its start has come.
+WAIT_SECONDS = 1.0
 #: A worker in burst mode prunes for so long before it begins; others do beside their work.
 BURST_PRUNE_SECONDS = 2.0
 
@@ -48,27 +73,34 @@ class Upkeep:
         self.broker, self.shards = broker, shards
         self._wake, self._hinted, self.fail, self._describe = wake, hinted, fail, describe
         self._stop, self._nudge = threading.Event(), threading.Event()
-        self._rebuild, self._help, self._check_layout = threading.Event(), threading.Event(), threading.Event()
+        self._rebuild, self._check_layout = threading.Event(), threading.Event()
         self._damaged: dict[Shard, None] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys(("delta", "bulk", "beat", "look"), 0.0)  # monotonic seconds
+        self._due = dict.fromkeys(("delta", "bulk", "beat", "lease"), 0.0)  # monotonic seconds
+        self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # two of them for the holder of the lease
+        #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
+        self.holds = False
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
-        #: How many rebuilds of a flushed index were brought to their end here; of those that are shared one worker's.
+        #: How many rebuilds of a flushed index were brought to their end here.
         self.rebuilds = 0
         self._examined: str | None = None  # the run ids of the servers that were found fit
         self._backoff = Backoff()
 
     # -- life
 
-    def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
+    def begin(
+        self, *, burst: bool, stopping: Callable[[], bool], standing_by: Callable[[], object] = lambda: None
+    ) -> None:
         """Make sure of the prefix and the server, rebuild where needed, and start the threads.
 
-        Waits for a Redis that does not answer, saying so; in burst mode that is an error.
+        Waits for a Redis that does not answer, for `migrate`, and for workers that must end first, saying so; in burst
+        mode that is an error. `standing_by` is called where nothing but other workers is waited for.
 
         Raises:
             ForeignLayout: The prefix is somebody else's.
+            OutdatedRelease: See `mirror.check_release`.
             UnfitServer: See `probe.py`.
             BrokerError: The login is refused; or, in burst mode, Redis does not answer.
         """
@@ -81,6 +113,17 @@ class Upkeep:
                 self._repair(error)
                 if not backoff.failed(time.monotonic()):
                     time.sleep(1)
+            except (OtherLayout, PendingMigrations) as error:
+                self.farewell()
+                if burst:
+                    raise
+                if isinstance(error, OtherLayout):
+                    standing_by()
+                if str(error) not in self._said:
+                    self._said.add(str(error))
+                    logger.warning("%s", error)
+                connections.close_all()
+                time.sleep(WAIT_SECONDS)
             except (BrokerUnavailable, DatabaseError) as error:
                 if burst:
                     raise
@@ -98,22 +141,27 @@ class Upkeep:
     def _prepare(self, burst: bool) -> None:
         self._examined = probe.examine(self.broker, self._said)
         ledger.check_tables()
-        mirror.check_layout(self.broker)
+        mirror.take_layout(self.broker)
         self._build()
-        JobBroker(self.broker).counts(self.shards)  # raises where a key of jobs is damaged
         mirror.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
-            mirror.sweep_in_turn(self.broker)
-            self._roll_up(self.broker.now_ms())
-            self._prune(seconds=BURST_PRUNE_SECONDS)
+            self._hold()
+            if self.holds:
+                mirror.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
+                self._count_up()
+                self._prune(seconds=BURST_PRUNE_SECONDS)
+                self._look()
+                self._let_go()
             while self._carry_out():
                 pass
-            self._look()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
+        mirror.check_layout(self.broker)  # once more: see `mirror/switch.py`, Note [Said before it is looked]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
-        return json.dumps({"queues": queues, "started": self._started, **self._describe()})
+        own = mirror.own_layout(self.broker)
+        told = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
+        return json.dumps({**told, **self._describe()})
 
     def end(self) -> None:
         """Stop the threads."""
@@ -123,9 +171,11 @@ class Upkeep:
             thread.join(timeout=2)
 
     def farewell(self) -> None:
-        """Take this worker off the list, where Redis is there to hear it."""
+        """Take this worker off the list and give its lease back, where Redis is there to hear it."""
+        self._stop.set()
         try:
             self.broker.farewell()
+            self._let_go()
         except BrokerError as error:
             logger.debug("No farewell: %s", error)
 
@@ -139,11 +189,6 @@ class Upkeep:
     def mend_soon(self, shard: Shard) -> None:
         """A shard has members without a score, or with an impossible one: an eviction, or another program."""
         self._damaged[shard] = None
-        self._nudge.set()
-
-    def help_soon(self) -> None:
-        """A shard is being rebuilt: this worker may take part."""
-        self._help.set()
         self._nudge.set()
 
     def redis_is_back(self) -> None:
@@ -171,7 +216,7 @@ class Upkeep:
         except DamagedKeys as error:
             self._repair(error)
             self._backoff.failed(time.monotonic())
-        except (ForeignLayout, UnfitServer) as error:
+        except (ForeignLayout, OutdatedRelease, PendingMigrations, UnfitServer) as error:
             self.fail(error)
             return False
         except Exception as error:
@@ -192,15 +237,11 @@ class Upkeep:
             self._check_layout.clear()
             self._due["beat"] = 0.0
             self._examined = self._examined or None  # servers that do not say who they are may be others
-        if self._rebuild.is_set():
-            mirror.check_layout(self.broker)
+        if self._rebuild.is_set() or time.monotonic() >= self._due["build"]:
             self._rebuild.clear()
             self._build()
             self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
             self._wake()
-        elif self._help.is_set():
-            self._help.clear()
-            self._build()
         self._mend()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
@@ -208,27 +249,77 @@ class Upkeep:
             run_ids = self.broker.run_ids()
             if run_ids != self._examined:
                 self._examined = probe.examine(self.broker, self._said)
-            report = mirror.sweep_in_turn(
-                self.broker,
-                every_seconds=FULL_SECONDS,
-                go_on=self._between_pages,
-                now_ms=self._beat_ms,
-                run_ids=run_ids,
-            )
-            for line in report.lines[:20] if report else ():
-                logger.info("Mirror mended: %s", line)
-            if self._roll_up(self._beat_ms):  # once a minute one of the workers looks for all
-                self._tell_overload()
-                self._find_damage()
-            self._prune()
+            if self.holds and self._keep():
+                self._long_chores(run_ids)
+
+    def _long_chores(self, run_ids: str) -> None:
+        """Sweep and prune, where it is time."""
+        report = mirror.sweep_if_due(
+            self.broker,
+            every_seconds=FULL_SECONDS,
+            go_on=self._between_pages,
+            now_ms=self._beat_ms,
+            run_ids=run_ids,
+        )
+        for line in report.lines[:20] if report else ():
+            logger.info("Mirror mended: %s", line)
+        self._prune()
 
     def _build(self) -> None:
-        self.rebuilds += mirror.rebuild(self.broker, self.shards)
+        """Rebuild what was flushed; come again soon where this failed, or another worker is at it."""
+        self._due["build"] = time.monotonic() + RENEW_SECONDS
+        mirror.check_layout(self.broker)
+        self.rebuilds += mirror.rebuild(self.broker, self.broker.shards(), go_on=self._while_building)
+        if not mirror.unbuilt(self.broker):
+            self._due["build"] = math.inf
+
+    def _while_building(self) -> bool:
+        """Have the lease, whichever worker had it, and do the small chores; say whether the rebuild goes on."""
+        self.broker.seize_upkeep()
+        held = self.holds
+        self._note_lease(True, RENEW_SECONDS)
+        if held:
+            self._small_chores()
+        return not self._stop.is_set()
+
+    # -- the lease: see Note [One lease]
+
+    def _hold(self) -> None:
+        """Renew the lease, or take it if it is free: then what a dead holder has left comes first."""
+        if self.holds:
+            self._keep()
+            return
+        seconds = self.broker.take_upkeep()
+        self._note_lease(not seconds, seconds or RENEW_SECONDS)
+        if not seconds:
+            self._build()
+            self._due["beat"] = 0.0
+
+    def _keep(self) -> bool:
+        """Renew the lease; say whether this worker still holds it."""
+        holds = self.broker.keep_upkeep()
+        self._note_lease(holds, RENEW_SECONDS if holds else 0.0)
+        return holds
+
+    def _let_go(self) -> None:
+        if self.holds:
+            self._note_lease(False, RENEW_SECONDS)
+            self.broker.end_upkeep()
+
+    def _note_lease(self, holds: bool, seconds: float) -> None:
+        if holds != self.holds:
+            self.holds = holds
+            self._due |= dict.fromkeys(("look", "minutes"), 0.0 if holds else math.inf)
+        self._due["lease"] = time.monotonic() + seconds
+
+    # -- the chores
 
     def _beside(self, told: str, chore: Callable[[], Any]) -> Any:
-        """Do what holds up nothing else: what could not be done now, is done in a later turn."""
+        """Do what holds up nothing else: what could not be done now is done later."""
         try:
             return chore()
+        except DamagedKeys:
+            raise
         except Exception as error:
             foreseen = isinstance(error, BrokerError | Error | ImproperlyConfigured)
             logger.warning("%s: %s", told, redact_text(str(error).strip()), exc_info=not foreseen)
@@ -236,13 +327,17 @@ class Upkeep:
             connections.close_all()
             return None
 
-    def _roll_up(self, now_ms: int) -> bool:
-        """Return whether it was this worker's turn. What cannot be moved for two days is gone."""
-        moved = self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
-        return moved is not None
+    def _count_up(self) -> None:
+        """Move what was counted; look for overload, and for damage in shards that no worker claims from."""
+        self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
+        now_ms = self.broker.now_ms()
+        self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
+        load = minutes.read_load(self.broker)
+        if load.overloaded:
+            logger.warning(minutes.OVERLOAD, load.told)
+        self._find_damage()
 
     def _find_damage(self) -> None:
-        """Look into the shards that nobody claims from: claims see it themselves."""
         shards = self.broker.shards()
         for shard, stats in zip(shards, self.broker.stats(shards), strict=True):
             if stats.damaged:
@@ -255,8 +350,10 @@ class Upkeep:
             if mended := self.broker.mend(shard):
                 logger.error("%s: %d entries had lost their times in Redis; they are back.", shard, mended)
 
-    def _prune(self, seconds: float = pruning.TURN_SECONDS) -> None:
-        prune = partial(pruning.prune_in_turn, self.broker, go_on=self._between_pages, seconds=seconds)
+    def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
+        def prune() -> pruning.LastPass | None:
+            return pruning.prune_if_due(self.broker, go_on=self._between_pages, seconds=seconds)
+
         done = self._beside("The history could not be pruned", prune)
         if done is not None and not done.finished:  # there is more: after the other chores, at once
             self._due["beat"] = 0.0
@@ -265,37 +362,45 @@ class Upkeep:
         return bool(self._beside("A bulk action could not go on", bulk_actions.carry_out))
 
     def _look(self) -> None:
-        seconds = self._beside("What is wrong could not be looked for", partial(alerts.look_in_turn, self.broker))
-        self._due["look"] = time.monotonic() + (seconds or DELTA_SECONDS)
-
-    def _tell_overload(self) -> None:
-        load = minutes.read_load(self.broker)
-        if load.overloaded:
-            logger.warning(minutes.OVERLOAD, load.told)
+        wanted = conf.get_config().alerts
+        if wanted is None:
+            self._due["look"] = math.inf
+            return
+        seen = self._beside("What is wrong could not be looked for", alerts.look_now)
+        self._due["look"] = time.monotonic() + (DELTA_SECONDS if seen is None else wanted.every)
 
     def _small_chores(self) -> None:
-        """Say that this worker lives, and mirror what the fast path missed, where it is time."""
+        """Say that this worker lives, mirror what the fast path missed and so on, where it is time."""
         now = time.monotonic()
         if now >= self._due["beat"]:
+            mirror.check_release()
             self._beat_ms = self.broker.now_ms()
             self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
         if now >= self._due["delta"]:
-            more = mirror.delta_sweep(self.broker) >= mirror.PAGE
+            more = mirror.delta_sweep(self.broker, rows=self.holds) >= mirror.PAGE
+            more = (self.holds and ledger.prune_expired(mirror.PAGE) >= mirror.PAGE) or more
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
         if now >= self._due["bulk"]:
             more = self._carry_out()
             self._due["bulk"] = 0.0 if more else time.monotonic() + BULK_SECONDS
+        if now >= self._due["lease"]:
+            self._hold()
         if now >= self._due["look"]:
             self._look()
+        if now >= self._due["minutes"]:
+            self._count_up()
 
     def _between_pages(self, checked: int = 0) -> bool:
-        """Do the small chores; say whether the full sweep goes on: not if this worker stops or a shard was flushed."""
+        """Do the small chores; say whether a long one goes on: as long as this worker holds the lease.
+
+        It ends where this worker stops or a shard was flushed.
+        """
         if self._stop.is_set() or self._rebuild.is_set():
             return False
         self._small_chores()
-        return True
+        return self.holds and self._keep()
 
     def _repair(self, error: DamagedKeys) -> None:
         logger.error("%s", error)

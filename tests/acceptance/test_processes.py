@@ -178,5 +178,5 @@ def test_an_idle_worker_hardly_talks_to_redis(own_server, tmp_path):
 
     with worker("--queues", "default"):
         wait_until(lambda: broker.workers())
-        time.sleep(4 * WORKERS_FIRST_SECONDS)  # the sweeps at its start; at first it asks more often who lives
+        time.sleep(4 * WORKERS_FIRST_SECONDS)  # the sweeps at its start; at first it asks more often how many live
         wait_until(lambda: asked() <= 0.5, what=f"a worker that hardly asks anything; {seen}")  # from some time on

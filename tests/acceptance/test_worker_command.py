@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import mirror, orders
+from django_delayq import orders
 from django_delayq.broker import keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Run, Schedule
@@ -21,7 +21,7 @@ from tests.support import DAILY_CRON, count_keys, make_due
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["own_server"]
 
-FOREIGN = json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}})
+FOREIGN = json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}})
 
 
 def noop(name="s", **values):
@@ -109,13 +109,6 @@ def test_another_databases_prefix_is_refused_with_instructions(broker):
     assert "belongs to another database" in text
     assert "--adopt" in text and "PREFIX" in text
     assert "Traceback" not in text
-
-
-def test_a_changed_shard_count_is_refused_with_instructions(broker):
-    mirror.check_layout(broker)
-    with worker(SHARDS=4) as process:
-        assert process.wait(PATIENCE_SECONDS) == 1
-        assert "has 1 shards in Redis but 4 in DELAYQ['SHARDS']" in output_of(process)
 
 
 def test_a_prefix_taken_over_by_another_database_after_a_flush_stops_the_worker(broker):

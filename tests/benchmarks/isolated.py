@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("DELAYQ_TEST_SCRATCH", tempfile.mkdtemp(prefix="delayq-bench-"))
@@ -58,7 +59,8 @@ def pss_mb(pid: int) -> float:
 
 def work_off(jobs: int, task: Any, threads: int) -> float:
     """Return how many jobs per second one worker executes."""
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     task.enqueue_many([((), {})] * jobs)
     worker = Worker(WorkerOptions(queues=("default",), threads=threads, burst=True))
@@ -78,13 +80,12 @@ def main() -> None:
     set_up()
     from django_delayq import registry
     from django_delayq.isolation import isolation_of
-    from django_delayq.kinds import isolated
-    from django_delayq.kinds.base import Held
+    from django_delayq.worker import isolated
     from tests.app.tasks import noop
     from tests.faults.isolated_tasks import leak
 
     registry.get_tasks()
-    held: Any = Held(kind=None, shard=None, member="bench", lease="", deadline=0.0)  # type: ignore[arg-type]
+    held: Any = SimpleNamespace(title="", labels={}, output=None, limit=None, stopped_by=None, lost=False)
     asked: Any = isolation_of(leak)
     rows = {"forked (not done)": measured(forked, options.rounds), "in the worker": measured(noop.call, options.rounds)}
     with isolated.opened():

@@ -2,9 +2,9 @@
 
 Run from the project's root: `python -m tests.benchmarks.jobs [--jobs N] [--threads N] [--rounds N] [--profile]`.
 Uses the suite's settings: an embedded server and SQLite on disk, or DELAYQ_REDIS_URL and DATABASE_URL. No-op tasks,
-default options: every payload and result is signed, every result is kept, Django's signals are sent.
-The bare loop has the same claim and acknowledgement in batches and the same number of threads, but no leases that are
-renewed, signatures, results, signals or time-outs: it is what Redis and Python's threads allow at most.
+default options: every job is a row, every result is kept, Django's signals are sent.
+The bare loop has the same claim and acknowledgement in batches and the same number of threads, but no rows, leases that
+are renewed, results, signals or time-outs: it is what Redis and Python's threads allow at most.
 Prints a table; asserts nothing about time. On a small virtual machine, where each round trip wakes another processor,
 the figures of one round differ by a factor of two: `taskset -c 0` in front makes them steady.
 """
@@ -85,7 +85,8 @@ def many(task: Any, jobs: int) -> float:
 
 def work(threads: int, profile: cProfile.Profile | None) -> tuple[int, float, float]:
     """Run what is there; return (jobs, jobs per second, µs of processor time per job)."""
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     worker = Worker(WorkerOptions(queues=("default",), threads=threads, burst=True))
     used, began = time.process_time(), time.perf_counter()

@@ -40,7 +40,8 @@ def prepare(count: int, overlap: str, missed: str) -> datetime:
 def play(threads: int, seconds: float) -> tuple[datetime, datetime]:
     """Run one worker for so long; return from when to when it claimed."""
     from django_delayq import mirror
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     worker = Worker(WorkerOptions(queues=("default",), threads=threads))
     mirror.rebuild(worker.broker, worker.shards)

@@ -17,7 +17,6 @@ from tests.benchmarks import set_up
 
 REPEATS = 5
 SCHEDULES, RUNS = "/admin/django_delayq/schedule/", "/admin/django_delayq/run/"
-JOBS = "/admin/django_delayq/redisjob/"
 OVERVIEW = "/admin/django_delayq/overview/"
 COMING = f"{OVERVIEW}coming/"
 STATES = ("enabled", "paused", "failing", "exhausted", "parked", "unmirrored")
@@ -59,10 +58,9 @@ def run_pages(client: Any) -> dict[str, str]:
     from django_delayq.models import Run
 
     run = Run.objects.order_by("-pk").values_list("pk", "schedule_id")[3]
-    pages = {"runs": RUNS, **turned("runs", client, RUNS), "runs, oldest first": f"{RUNS}?o=1"}
+    pages = {"runs": RUNS, **turned("runs", client, RUNS)}
     filters = [("status__exact", end) for end in (*ENDS, "queued", "running", "retrying")]
-    filters += [("origin__exact", origin) for origin in ("due", "manual", "backfill")]
-    filters += [("due", span) for span in ("hour", "day", "week", "month")]
+    filters += [("origin__exact", origin) for origin in ("due", "manual", "backfill", "job")]
     filters += [("schedule__id__exact", str(pk)) for pk in (run[1], busiest())]
     pages |= {f"runs, {name.partition('__')[0]} {value}": f"{RUNS}?{name}={value}" for name, value in filters}
     for text in ("report 0000123", "report", "tests.app.tasks.flaky", "no such name"):
@@ -72,7 +70,7 @@ def run_pages(client: Any) -> dict[str, str]:
         pages |= {
             f"{name}, error": f"{address}?error={error}" for name, address in (("runs", RUNS), ("schedules", SCHEDULES))
         }
-    return pages | {"run": f"{RUNS}{run[0]}/change/", "jobs": JOBS, "jobs, dead": f"{JOBS}?state=dead"}
+    return pages | {"run": f"{RUNS}{run[0]}/change/", "jobs, failed": f"{RUNS}?origin__exact=job&status__exact=failed"}
 
 
 def commonest_error() -> str:

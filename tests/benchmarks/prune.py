@@ -57,14 +57,14 @@ def prepare(name: str, schedules: int, rows: int) -> None:
 def record(threads: int, beside: Callable[[], None] | None = None) -> tuple[float, int]:
     """Run what is due in one worker; return (points a second, rows pruned meanwhile)."""
     from django_delayq import mirror
-    from django_delayq.broker import PruningNotes
     from django_delayq.models import Run
     from django_delayq.pruning import LastPass
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     worker = Worker(WorkerOptions(queues=("default",), threads=threads, burst=True))
     last = LastPass(mirror.fingerprint(), worker.broker.now_ms(), after=None)
-    PruningNotes(worker.broker).note(json.dumps(asdict(last)))  # so that it prunes nothing itself
+    worker.broker.note_pruning(json.dumps(asdict(last)))  # so that it prunes nothing itself
     worker.upkeep.begin(burst=True, stopping=lambda: False)
     worker.upkeep.begin = lambda **_: None  # type: ignore[method-assign]
     helper = threading.Thread(target=beside) if beside else None

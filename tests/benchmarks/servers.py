@@ -71,14 +71,13 @@ def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
     from dataclasses import asdict
 
     from django_delayq import mirror
-    from django_delayq.broker import PruningNotes
-    from django_delayq.mirror import turn
+    from django_delayq.mirror import swept
     from django_delayq.pruning import LastPass
 
-    swept = turn.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0)
-    broker.note_sweep(json.dumps(asdict(swept)))
+    sweep = swept.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0, 0.0)
+    broker.note_sweep(json.dumps(asdict(sweep)))
     pruned = LastPass(mirror.fingerprint(), broker.now_ms(), after=None if pruning else 0)
-    PruningNotes(broker).note(json.dumps(asdict(pruned)))
+    broker.note_pruning(json.dumps(asdict(pruned)))
 
 
 class Usage:

@@ -63,14 +63,15 @@ def main() -> None:
     from django_delayq import conf, ledger, mirror
     from django_delayq.broker import Broker
     from django_delayq.capture import listening
-    from django_delayq.kinds import points
     from django_delayq.models import Run
-    from django_delayq.worker import Worker, WorkerOptions, upkeep
+    from django_delayq.worker import trip, upkeep
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
 
     prepare(options.points)
     for owner, name, label in (
         (Broker, "claim", "claim (Redis)"),
-        (points, "judge", "definitions and policies"),
+        (trip, "judge", "definitions and policies"),
         (ledger, "record", "ledger (database)"),
         (Broker, "settle", "settle (Redis)"),
         (upkeep.Upkeep, "begin", PREPARING),

@@ -1,4 +1,4 @@
-"""How many files and functions of the package one due point, one plain job and one durable job pass through.
+"""How many files and functions of the package one due point and one job pass through.
 
 Run from the project's root: `python -m tests.benchmarks.trips [--list]`. Uses the suite's settings, see `throughput`.
 A trip begins before the claim and ends when Redis is settled. Counted are the functions of the package that are called,
@@ -66,9 +66,9 @@ def main() -> None:
     options = parser.parse_args()
     set_up()
     from django_delayq.models import Run
-    from django_delayq.worker import Worker, WorkerOptions
+    from django_delayq.worker.loop import Worker
+    from django_delayq.worker.options import WorkerOptions
     from tests.jobs import tasks
-    from tests.jobs.durable_support import durable
 
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
     worker.upkeep.begin(burst=True, stopping=lambda: False)
@@ -77,8 +77,7 @@ def main() -> None:
     worker.slots.start()
     flows: dict[str, Callable[[], Any]] = {
         "a due point": lambda: due_point(worker.broker),
-        "a plain job": lambda: tasks.echo.enqueue(1),
-        "a durable job": lambda: durable(tasks.echo).enqueue(1),
+        "a job": lambda: tasks.echo.enqueue(1),
     }
     print(f"{'':15} {'files':>6} {'functions':>10} {'calls':>6} {'file switches':>14}")
     for name, prepare in flows.items():
@@ -91,7 +90,7 @@ def main() -> None:
         print(f"{name:15} {len(trip.files):6} {len(trip.functions):10} {calls:6} {trip.switches:14}")
         if options.list:
             print(*(f"    {number:3}  {file}" for file, number in trip.files.items()), sep="\n")
-    assert Run.objects.finished().count() == 2
+    assert Run.objects.finished().count() == 2 * len(flows)
     worker.slots.stop(1.0)
     worker.broker.purge()
 

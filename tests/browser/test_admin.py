@@ -15,8 +15,8 @@ from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.browser.conftest import PICTURES
-from tests.integration.admin_pages import client_for, make
-from tests.integration.job_pages import dead_row
+from tests.integration.admin_pages import client_for, make, make_job
+from tests.jobs.support import row as row_of
 from tests.support import run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
@@ -62,7 +62,9 @@ def site(broker, live_server):
     mirror.full_sweep(broker)
     tasks.say.enqueue("done")
     run_burst()
-    job, died = tasks.noop.enqueue(), dead_row()
+    said = tasks.say.using(run_after=timedelta(hours=1), max_attempts=3, unique_key="k", priority=5)
+    job, died = row_of(said.enqueue("something", password="x")), make_job(7)
+    make_job(status="running", worker="host:1")
     held = controls.pause("mail", reason="the provider is down", by="ann")
     schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first()
     digest = failures.digest_of("run", failed.task, failures.fingerprint(failed.reason))
@@ -82,10 +84,9 @@ def site(broker, live_server):
         "pause": address("schedule_pause", schedule), "backfill": address("schedule_backfill", schedule),
         "delete": address("schedule_delete", schedule), "history": address("schedule_history", schedule),
         "runs": address("run_changelist"), "run": address("run_change", failed.pk),
-        "jobs": address("redisjob_changelist"), "dead": address("redisjob_changelist") + "?state=dead",
-        "succeeded": address("redisjob_changelist") + "?state=ended",
-        "job search": address("redisjob_changelist") + "?state=ready&q=noop",
-        "job": address("redisjob_change", quote(job.id)), "dead job": address("redisjob_change", quote(died.result_id)),
+        "jobs": address("run_changelist") + "?origin__exact=job&q=tests.app",
+        "job": address("run_change", job.pk), "failed job": address("run_change", died.pk),
+        "cancel": address("run_cancel", job.pk),
         "controls": address("control_changelist"), "control": address("control_change", held.pk),
         "failures": address("run_failures"), "run again": address("run_run_again", digest) + "?span=7d",
         "coming": address("overview_coming"), "coming 7d": address("overview_coming") + "?span=7d",

@@ -13,7 +13,8 @@ from django_delayq.ledger import Outcome, Won
 from django_delayq.ledger.recording import insert_run
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.rows import RunRow
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 
 pytestmark = [

@@ -12,12 +12,11 @@ from typing import Any
 
 from django_delayq import fields, rows
 from django_delayq.broker import Broker, scripts
-from django_delayq.kinds import held_point, job_rows
 from django_delayq.timing import from_ms
+from django_delayq.worker import calling
 
+#: By this line the scripts read the clock, in ms.
 SERVER_LINE = "return tonumber(time[1]) * 1000"
-#: The scripts read µs; those of older versions, for points, read ms by a line that begins like this one.
-MICROS_LINE = "return tonumber(time[1]) * 1000000"
 
 
 def shift_key(prefix: str) -> str:
@@ -36,7 +35,6 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
         text = load(name)[0]
         assert SERVER_LINE in text, "the scripts read the clock in another way: change SERVER_LINE"
         by = f"return tonumber(redis.call('GET', '{key}') or '0')"
-        text = text.replace(MICROS_LINE, f"{by} * 1000 + tonumber(time[1]) * 1000000")
         text = text.replace(SERVER_LINE, f"{by} + tonumber(time[1]) * 1000")
         return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
@@ -48,7 +46,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
     replace(scripts, "load", shifted_load)
     replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
     replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
-    for module in (fields, rows, held_point, job_rows):
+    for module in (fields, rows, calling):
         replace(module, "datetime", Wall)
 
 

@@ -10,13 +10,13 @@ from tests.faults.harness.workers import LEASE, Fleet, WorkerProcess
 from tests.faults.patched.apps import patches
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
-#: Workers that share a rebuild of few schedules, too.
-SHARED = patches("small_parts=2")
+#: Workers that rebuild few schedules in several pages.
+PAGED = patches("small_pages=2")
 
 
 def test_f10_a_flush_under_load_loses_no_point(server, trace, tmp_path, report):
     histories = mixture(10, trace)
-    with Fleet(2, folder=tmp_path, environment=SHARED, LEASE_SECONDS=LEASE) as fleet:
+    with Fleet(2, folder=tmp_path, environment=PAGED, LEASE_SECONDS=LEASE) as fleet:
         wait_until(lambda: len(trace.executions()) > 10, 40, "a load")
         recovery = 0.0
         for _ in range(3):
@@ -40,8 +40,8 @@ def test_f10_a_redis_that_comes_back_empty_loses_no_point(server, trace, tmp_pat
 
 
 @pytest.mark.parametrize("page", [1, 3])
-def test_f10_a_worker_killed_at_its_part_of_a_rebuild_loses_no_point(page, server, trace, tmp_path, report):
-    how = {"folder": tmp_path, "environment": SHARED, "LEASE_SECONDS": LEASE}
+def test_f10_a_worker_killed_in_a_rebuild_loses_no_point(page, server, trace, tmp_path, report):
+    how = {"folder": tmp_path, "environment": PAGED, "LEASE_SECONDS": LEASE}
     with WorkerProcess(**how).ready() as survivor:
         survivor.stop()
         histories = mixture(10, trace)
@@ -49,7 +49,7 @@ def test_f10_a_worker_killed_at_its_part_of_a_rebuild_loses_no_point(page, serve
         with WorkerProcess(failpoints=f"during_rebuild=kill@{page}", **how) as victim:
             victim.wait()
         survivor.resume()
-        # The mark of what it was at, and with it that of the rebuild, stands for 15 s.
+        # The mark of its rebuild stands for 15 s.
         report("F10 kill -9 of who rebuilds", histories, recovery=goes_on(trace, histories), limit=20)
 
 

@@ -11,7 +11,9 @@ from django.db.models import F
 from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import check

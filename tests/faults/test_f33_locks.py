@@ -4,28 +4,32 @@ Whatever is not locked goes on, what is locked is recorded once it is free, and 
 deadlock with a worker.
 """
 
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_delayq import ledger, mirror
 from django_delayq.fields import utcnow
 from django_delayq.ledger import Outcome, Won, recording
 from django_delayq.mirror import fast
-from django_delayq.models import Declaration, Job, Run, Schedule, ScheduleState
-from django_delayq.worker import Worker, WorkerOptions
-from tests.acceptance.support import wait_until
+from django_delayq.models import Declaration, Run, Schedule, ScheduleState, Status
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
+from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
 from tests.databases.test_threads import known, ordered
 from tests.faults.harness.load import SECOND, schedules, soon
 from tests.faults.harness.workers import Fleet, WorkerProcess
 from tests.faults.live import live_worker
 from tests.integration.mirroring import mirrored, schedule
-from tests.jobs.durable_support import built, claim, durable, in_thread, row_of, rows_of, started
+from tests.integration.probing import build
+from tests.jobs.support import died, rows
+from tests.jobs.support import row as job
 from tests.support import OTHER_DAILY_CRON, make_due
 
 pytestmark = [
@@ -41,8 +45,35 @@ def hold_and_wait():
         assert Schedule._base_manager.select_for_update().get(name="ticking")
         before = len(tasks.CALLS)
         wait_until(lambda: len(tasks.CALLS) > before, 20, "a point whose outcome cannot be recorded")
-        tasks.add.enqueue(99)
+        with in_thread(lambda: tasks.add.enqueue(99)):  # not in this transaction
+            pass
         wait_until(lambda: (99, 1) in tasks.CALLS, 20, "the other job")
+
+
+@contextmanager
+def in_thread(function):
+    """Run this in a thread with a connection of its own; raises what it raised."""
+    errors = []
+
+    def run():
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    wait_until(lambda: not thread.is_alive(), 20, "the end of the thread")
+    if errors:
+        raise errors[0]
+
+
+def started(path):
+    """Return how many executions of `tasks.note` have begun."""
+    return sum(line[0] == "start" for line in lines(path))
 
 
 def keeps_somebody_waiting():
@@ -161,48 +192,47 @@ def test_f33_where_too_many_rows_are_locked_nothing_more_is_claimed_and_it_says_
     assert log.count("Nothing more is claimed") == 1
 
 
-def test_f33_a_durable_job_whose_row_is_locked_holds_up_no_other(broker, tmp_path):
+def test_f33_a_job_whose_row_is_locked_holds_up_no_other(broker, tmp_path):
     path, gate = tmp_path / "ran", tmp_path / "gate"
     with live_worker(threads=2):
-        first = durable(tasks.note).enqueue(str(path), gate=str(gate))
+        first = tasks.note.enqueue(str(path), gate=str(gate))
         wait_until(lambda: started(path) == 1, 20, "its start")
-        with locking(rows_of(first)):
+        with locking(rows(first)):
             gate.touch()
             for _ in range(3):
-                other = durable(tasks.note).enqueue(str(path))
-                wait_until(lambda other=other: row_of(other).status == "SUCCESSFUL", 20, "the others")
-            assert row_of(first).status == "READY"
-        wait_until(lambda: row_of(first).status == "SUCCESSFUL", 20, "its outcome")
+                other = tasks.note.enqueue(str(path))
+                wait_until(lambda other=other: job(other).status == "succeeded", 20, "the others")
+            assert Status(job(first).status).is_open
+        wait_until(lambda: job(first).status == "succeeded", 20, "its outcome")
     assert started(path) == 4
 
 
 def test_f33_what_has_to_run_alone_does_not_wait_for_an_outcome_whose_row_is_locked(broker, tmp_path):
     path, gate = tmp_path / "ran", tmp_path / "gate"
     with live_worker(threads=2) as live:
-        first = durable(tasks.note).enqueue(str(path), gate=str(gate))
+        first = tasks.note.enqueue(str(path), gate=str(gate))
         wait_until(lambda: started(path) == 1, 20, "its start")
-        with locking(rows_of(first)):
+        with locking(rows(first)):
             gate.touch()
             wait_until(lambda: len(live.worker.recorder.locked), 20, "an outcome that cannot be recorded")
             with transaction.atomic():
-                suspect = durable(tasks.noop).enqueue()
-                rows_of(suspect).update(status="RUNNING", fence="1.x dead", reclaims=1)
-            wait_until(lambda: row_of(suspect).status == "SUCCESSFUL", 20, "its turn")
-        wait_until(lambda: row_of(first).status == "SUCCESSFUL", 20, "its outcome")
+                suspect = tasks.noop.enqueue()
+                rows(suspect).update(status="running", fence="1.x", worker="dead", reclaims=1)
+            wait_until(lambda: job(suspect).status == "succeeded", 20, "its turn")
+        wait_until(lambda: job(first).status == "succeeded", 20, "its outcome")
 
 
-def test_f33_a_take_over_of_a_durable_job_whose_row_is_locked_begins_once_it_is_free(broker, tmp_path):
+def test_f33_a_take_over_of_a_job_whose_row_is_locked_begins_once_it_is_free(broker, tmp_path):
     path = tmp_path / "ran"
-    built(broker)
-    first = durable(tasks.note).enqueue(str(path))
-    claim(broker, first, lease_ms=1)
+    first = tasks.note.enqueue(str(path))
+    died(first)
     with ExitStack() as until_the_end:
-        with locking(rows_of(first)):
+        with locking(rows(first)):
             until_the_end.enter_context(live_worker(threads=2))
             for number in range(3):
-                durable(tasks.note).enqueue(str(path))
+                tasks.note.enqueue(str(path))
                 wait_until(lambda number=number: started(path) == number + 1, 20, "the others")
-        wait_until(lambda: row_of(first).status == "SUCCESSFUL", 20, "its outcome")
+        wait_until(lambda: job(first).status == "succeeded", 20, "its outcome")
     assert started(path) == 4
 
 
@@ -237,7 +267,7 @@ def test_f33_a_point_behind_what_an_edit_left_is_handed_back_while_its_schedule_
 
 
 def test_f33_a_sweep_leaves_out_what_is_locked(broker, monkeypatch):
-    built(broker)
+    build(broker)
     first, second = schedule("first"), schedule("second")
     monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
     Schedule.objects.update(cron=OTHER_DAILY_CRON)
@@ -251,15 +281,15 @@ def test_f33_a_sweep_leaves_out_what_is_locked(broker, monkeypatch):
 
 
 def test_f33_a_sweep_deletes_expired_results_but_for_those_that_are_locked(broker):
-    built(broker)
-    first, second = (durable(tasks.noop).enqueue() for _ in range(2))
+    build(broker)
+    first, second = (tasks.noop.enqueue() for _ in range(2))
     for result in (first, second):
-        rows_of(result).update(status="SUCCESSFUL", expires_at=utcnow())
-    with locking(rows_of(first)), in_thread(lambda: mirror.full_sweep(broker)):
+        rows(result).update(status="succeeded", expires_at=utcnow())
+    with locking(rows(first)), in_thread(lambda: mirror.full_sweep(broker)):
         pass
-    assert Job.objects.get().member == row_of(first).member
+    assert Run.objects.get() == job(first)
     mirror.full_sweep(broker)
-    assert not Job.objects.exists()
+    assert not Run.objects.exists()
 
 
 def test_f33_schedules_deleted_in_bulk_while_they_run(server, trace, tmp_path, report):
@@ -296,16 +326,6 @@ def test_f33_a_take_over_that_did_not_begin_is_taken_back_but_for_rows_that_are_
     with locking(Run._base_manager.filter(pk=runs[1].pk)):
         ledger.undo_start([Outcome(run, row) for run, row in zip(runs, rows, strict=True)], [before, before])
     assert [(run.reclaims, run.fence) for run in Run.objects.order_by("schedule_name")] == [(0, "0.e"), (1, "1.e")]
-
-
-def test_f33_a_take_over_of_jobs_that_did_not_begin_is_taken_back_but_for_rows_that_are_locked(broker):
-    free, held = (durable(tasks.add).enqueue(number) for number in range(2))
-    before = ledger.load_jobs([row_of(free).member, row_of(held).member])
-    running = ledger.start_jobs([(row, "1.e w") for row in before.values()])
-    assert [row_of(job).reclaims for job in (free, held)] == [1, 1]
-    with locking(rows_of(held)):
-        ledger.undo_job_starts(zip(running, before.values(), strict=True))
-    assert [(row_of(job).status, row_of(job).reclaims) for job in (free, held)] == [("READY", 0), ("RUNNING", 1)]
 
 
 def test_f33_an_open_row_without_a_schedule_is_left_to_the_sweep_while_it_is_locked(broker):

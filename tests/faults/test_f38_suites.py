@@ -23,10 +23,12 @@ SUITES = {
 NOT_MIRRORED = {"MIRROR": False}
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """The project, in a folder of its own."""
-    return Path(shutil.copytree(Path(__file__).parent / "project", tmp_path / "project"))
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, in a folder of its own, with the tables of its database of development."""
+    folder = Path(shutil.copytree(Path(__file__).parent / "project", tmp_path_factory.mktemp("f38") / "project"))
+    assert run(folder, "redis://127.0.0.1:1/0", "manage.py", "migrate", DELAYQ_NO_REDIS="1").returncode == 0
+    return folder
 
 
 @pytest.fixture

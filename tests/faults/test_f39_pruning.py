@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.broker import PruningNotes
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.acceptance.support import wait_until
@@ -44,9 +43,8 @@ def test_f39_a_worker_killed_while_it_prunes_has_noted_what_is_gone_and_another_
         old = Run.objects.filter(schedule_id__in=[owner.pk for owner in owners])
         assert 6 < old.count() < 6 * (ROWS + 1), "it was killed on the way"
         assert unnoted(owners) == []
-        notes = PruningNotes(broker)
-        assert notes.turn.read(), "whoever is next waits for the end of its turn"
-        broker.ask("pexpire", notes._name("turn"), 1)
+        assert broker.upkeep_holder(), "the next one waits for the end of its lease"
+        broker.note_sweep(None)
         with WorkerProcess(folder=tmp_path, HISTORY_DAYS=30).ready():
             wait_until(lambda: old.count() == 6, 60, "that all is pruned")
             report(f"F39 kill -9 {step}", histories)

@@ -7,11 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from django_delayq import controls
-from django_delayq.models import Job
+from django_delayq.models import Run
 from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
 from tests.faults.harness.workers import WorkerProcess
-from tests.jobs.durable_support import durable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 #: Nothing of a paused queue starts from so long after the commit on.
@@ -25,12 +24,12 @@ def starts(path):
 
 
 def ended(number):
-    return Job.objects.filter(status="SUCCESSFUL").count() == number
+    return Run.objects.filter(status="succeeded").count() == number
 
 
 def test_f40_a_paused_queue_starts_nothing_whatever_becomes_of_workers_and_redis(server, tmp_path):
     path, number = tmp_path / "ran", 400
-    durable(tasks.note).enqueue_many(((str(path), f"n{n}", 0.05), {}) for n in range(number))
+    tasks.note.enqueue_many(((str(path), f"n{n}", 0.05), {}) for n in range(number))
     with ExitStack() as stack:
         workers = [
             stack.enter_context(WorkerProcess("--threads", "2", folder=tmp_path, LEASE_SECONDS=LEASE_SECONDS))
@@ -59,7 +58,7 @@ def test_f40_a_paused_queue_starts_nothing_whatever_becomes_of_workers_and_redis
 def test_f40_a_limit_is_never_exceeded_whoever_is_killed(server, tmp_path, number, kills):
     path, most = tmp_path / "ran", 5
     controls.limit("default", most)
-    durable(tasks.note).enqueue_many(((str(path), f"n{n}", 0.03), {}) for n in range(number))
+    tasks.note.enqueue_many(((str(path), f"n{n}", 0.03), {}) for n in range(number))
     killed = {}
     with ExitStack() as stack:
 

@@ -10,14 +10,14 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.models import Alert, Job, Schedule, ScheduleState
+from django_delayq.models import Alert, Run, Schedule, ScheduleState
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.harness.background import Background
 from tests.faults.harness.load import schedules
 from tests.faults.harness.workers import WorkerProcess
+from tests.faults.patched.apps import patches
 from tests.integration.mirroring import schedule
-from tests.jobs.durable_support import durable
 from tests.receiving import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,9 +65,9 @@ def told(settings, tmp_path):
 
 def enter(trace, gate):
     """Have states begin; return them by kind and subject."""
-    begun = {("dead_jobs", queue) for queue in ("default", "mail")}
+    begun = {("failed_jobs", queue) for queue in ("default", "mail")}
     for queue in ("default", "mail"):
-        durable(tasks.fail, queue_name=queue).enqueue()
+        tasks.fail.using(queue_name=queue).enqueue()
     failing = schedules(
         6, trace, task="tests.faults.tasks.fail_at", kwargs={"path": str(trace.path), "gate": str(gate)}
     )
@@ -85,7 +85,7 @@ def leave(gate):
     """Have them end, by success first; what has succeeded is switched off, so that no slow machine is late again."""
     gate.unlink()
     Schedule.objects.filter(name__startswith="unknown").update(task="tests.app.tasks.noop")
-    Job.objects.filter(died_at__isnull=False, task="tests.app.tasks.fail").delete()
+    Run.objects.filter(origin="job", status="failed", task="tests.app.tasks.fail").delete()
     own = ScheduleState.objects.filter(schedule__task="tests.faults.tasks.fail_at")
     wait_until(lambda: not own.filter(failing_streak__gt=0).exists(), 120, "a success of each")
     Schedule.objects.filter(task="tests.faults.tasks.fail_at").update(enabled=False)
@@ -104,7 +104,7 @@ def test_f42_one_message_each_way_of_every_state_whatever_is_killed_or_flushed(s
     gate, mails = tmp_path / "gate", tmp_path / "mails"
     gate.touch()
     mails.mkdir()
-    environment = {"DELAYQ_TEST_MAIL": str(mails)}
+    environment = {"DELAYQ_TEST_MAIL": str(mails), **patches("upkeep_ms=1000")}  # its holder dies again and again
     for queue in UNSERVED:
         schedule(queue, queue=queue)
     with WorkerProcess("--burst", folder=tmp_path, environment=environment) as first:  # builds all
@@ -128,9 +128,8 @@ def test_f42_one_message_each_way_of_every_state_whatever_is_killed_or_flushed(s
             leave(gate)
             wait_until(lambda: not begun & open_states(), 120, f"ends: {begun & open_states()}")
         wait_until(lambda: all(len(row.sent) in (2, 4) for row in rows()), 120, "deliveries")
-        wait_until(
-            lambda: not begun & open_states() and not Job.objects.exclude(status="SUCCESSFUL").exists(), 120, "jobs"
-        )
+        unfinished = Run.objects.filter(origin="job").exclude(status="succeeded")
+        wait_until(lambda: not begun & open_states() and not unfinished.exists(), 120, "jobs")
     expected = {f"{row.pk}.opened" for row in rows()} | {f"{row.pk}.recovered" for row in rows() if row.recovered_at}
     hooked = {request.headers["webhook-id"] for request in told.requests}
     assert hooked == expected and mailed(mails) == expected
@@ -154,7 +153,7 @@ def test_f42_a_message_whose_worker_is_killed_is_sent_by_another(server, told, t
     ScheduleState.objects.update_or_create(schedule=row, defaults={"failing_streak": 2})
     told.delay_seconds = 600  # whoever sends hangs
     with WorkerProcess(folder=tmp_path, environment={"DELAYQ_TEST_MAIL": str(mails)}) as worker:
-        wait_until(lambda: Job.objects.filter(status="RUNNING").exists(), 60, worker.log()[-500:])
+        wait_until(lambda: Run.objects.filter(origin="job", status="running").exists(), 60, worker.log()[-500:])
         time.sleep(0.1)
         worker.kill()
     server.flush()

@@ -15,6 +15,7 @@ from tests.faults.harness.isolated import MODULE, finished, gone, outcome, pids_
 from tests.faults.harness.load import SECOND
 from tests.faults.harness.workers import WorkerProcess
 
+ERRORS = "django_delayq.exceptions"
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("isolated")]
 
 
@@ -36,30 +37,29 @@ def test_f44_each_execution_has_a_fresh_process_with_its_value_and_its_context(w
     assert (told["task"], told["status"], told["workers"]) == (f"{MODULE}.tell", "RUNNING", 1)
 
 
-@pytest.mark.parametrize("alias", ["default", "durable"])
-def test_f44_jobs_too_with_retries_errors_and_what_they_enqueue(worker, alias):
-    job = finished(tasks.tell.using(backend=alias, priority=7).enqueue(path=""))
+def test_f44_jobs_too_with_retries_errors_and_what_they_enqueue(worker):
+    job = finished(tasks.tell.using(priority=7).enqueue(path=""))
     told = job.return_value
     assert (told["id"], told["kwargs"], told["priority"], told["attempt"]) == (job.id, {"path": ""}, 7, 1)
 
-    tried = finished(tasks.fail_first.using(backend=alias, max_attempts=2, backoff=0.01).enqueue())
+    tried = finished(tasks.fail_first.using(max_attempts=2, backoff=0.01).enqueue())
     assert (tried.return_value, tried.attempts) == (2, 2)
     assert tried.errors[0].exception_class is tasks.OutOfStock
     assert "in fail_first" in tried.errors[0].traceback and "no coffee left" in tried.errors[0].traceback
 
     row = point("leak", name="written")
-    made = finished(tasks.enqueue.using(backend=alias).enqueue("written"))
+    made = finished(tasks.enqueue.enqueue("written"))
     inner = finished(task_backends["default"].get_result(made.return_value))
     assert inner.return_value == [["from elsewhere"], {}]
     row.refresh_from_db()
     assert row.description == "written elsewhere"
 
-    awaited = finished(tasks.wait.using(backend=alias).enqueue(0))
+    awaited = finished(tasks.wait.enqueue(0))
     assert awaited.return_value[0] != worker.pid
 
-    unfit = finished(tasks.give.using(backend=alias).enqueue("set"))
+    unfit = finished(tasks.give.enqueue("set"))
     assert (unfit.status, unfit.errors[0].exception_class) == (TaskResultStatus.FAILED, TypeError)
-    large = finished(tasks.give.using(backend=alias).enqueue("large"))
+    large = finished(tasks.give.enqueue("large"))
     assert large.status == TaskResultStatus.SUCCESSFUL
     with pytest.raises(ValueError, match="at most 65,536 are kept"):
         _ = large.return_value
@@ -75,8 +75,8 @@ def test_f44_what_it_does_belongs_to_the_trace_of_its_execution(tmp_path, settin
 def test_f44_what_a_point_raises_is_told_as_it_was_raised_there(worker):
     errors = {how: outcome(point("fail", how, name=how)) for how in ("stock", "arguments", "exit", "group", "file")}
     assert {how: run.reason for how, run in errors.items()} == {
-        "stock": "OutOfStock: no tea left",
-        "arguments": "InvalidArguments: never like this",
+        "stock": f"{MODULE}.OutOfStock: no tea left",
+        "arguments": f"{ERRORS}.InvalidArguments: never like this",
         "exit": "SystemExit: enough",
         "group": "ExceptionGroup: both (2 sub-exceptions)",
         "file": "OSError: [Errno 28] No space left: 'file'",
@@ -117,7 +117,7 @@ def test_f44_a_timeout_ends_it_whatever_it_does_and_the_worker_stays(worker, tmp
     every = {"kind": "every", "every": SECOND, "args": [str(beside)]}
     Schedule.objects.create(name="beside", task=f"{MODULE}.neighbour", **every)
     run = outcome(point("hang", how, str(path), timeout=timedelta(seconds=3)))
-    assert (run.status, run.reason) == ("failed", reason)
+    assert (run.status, run.reason) == ("failed", f"{ERRORS}.{reason}")
     assert "begun" in said(run)
     if how == "deaf":
         assert "not yet" in said(run) and "isolated_tasks.py" in run.error, "where it was"
@@ -136,7 +136,9 @@ def test_f44_one_that_catches_its_timeout_and_returns_has_succeeded(worker, tmp_
 
 def test_f44_a_coroutine_is_cancelled_by_its_loop(worker):
     run = outcome(point("wait", 600, timeout=timedelta(seconds=3)))
-    assert (run.reason, said(run)) == ("TaskTimeout: stopped after its timeout of 3 s", "cancelled in the loop\n")
+    assert (run.reason, said(run)) == (
+        f"{ERRORS}.TaskTimeout: stopped after its timeout of 3 s", "cancelled in the loop\n",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("task", "args"), [("hang", ["raises"]), ("hang", ["in C"]), ("wait", [600])])
@@ -182,7 +184,7 @@ def test_f44_more_memory_than_it_may_have_is_an_error_that_says_so(worker):
 def test_f44_a_process_that_ends_is_a_failure_that_says_how(worker, how, reason):
     run = outcome(point("end", how, max_attempts=2, backoff=timedelta(0)))
     assert (run.status, run.attempt, run.reclaims) == ("failed", 2, 0)
-    assert run.reason == f"ProcessDied: The process of the task ended {reason}, before the task did."
+    assert run.reason == f"{ERRORS}.ProcessDied: The process of the task ended {reason}, before the task did."
     assert "about to end" in run.error
     assert ("in end" in run.error) == (how == "segfault"), "where it was"
     assert outcome(point("leak", name="next")).status == "succeeded"

@@ -19,7 +19,6 @@ from tests.faults.harness.streams import STREAMS
 from tests.faults.harness.table import Row
 from tests.faults.test_f42_alerts import SECRET
 from tests.integration.mirroring import schedule
-from tests.jobs.durable_support import durable
 from tests.receiving import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -69,14 +68,14 @@ def test_f45_no_side_channel_decides_an_outcome(how, server, settings, tmp_path,
             "COMMANDS": ["tell"], "ALERTS": alerts, "LEASE_SECONDS": LEASE, "TIMEOUT_GRACE_SECONDS": 1,
         }  # fmt: skip
         points(path, host)
-        jobs = [durable(tasks.in_a_thread).enqueue(str(path)), tasks.in_a_process.enqueue(str(path))]
+        jobs = [tasks.in_a_thread.enqueue(str(path)), tasks.in_a_process.enqueue(str(path))]
         environment = {"DELAYQ_TEST_BROKEN": how, "DELAYQ_TEST_BROKEN_LOG": str(log)}
         process = start_worker(
             "--queues", "default,mail", "--metrics", str(port), output=stream, environment=environment, cold=True,
             redirect=redirect, TRACES=True,
         )  # fmt: skip
         try:
-            ended = Run.objects.filter(status__in=["succeeded", "failed", "lost"])
+            ended = Run.objects.filter(origin="due", status__in=["succeeded", "failed", "lost"])
             wait_until(lambda: ended.count() >= 4 or process.poll() is not None, what="the outcomes")
             assert process.poll() is None, log.read_text()
             for job in jobs:
@@ -102,7 +101,7 @@ def test_f45_no_side_channel_decides_an_outcome(how, server, settings, tmp_path,
 
 def check(path, jobs):
     """Each was executed once, has succeeded, and what it said is kept."""
-    runs = {run.schedule_name: run for run in Run.objects.all()}
+    runs = {run.schedule_name: run for run in Run.objects.filter(origin="due")}
     assert {(name, run.status, run.attempt, run.reclaims) for name, run in runs.items()} == {
         (name, "succeeded", 1, 0) for name in [*KINDS, "command"]
     }, [run.error for run in runs.values()]
@@ -115,7 +114,7 @@ def check(path, jobs):
     for job in jobs:
         job.refresh()
         assert (str(job.status), job.attempts) == ("SUCCESSFUL", 1), job.errors
-    assert Output.objects.filter(job__task=f"{MODULE}.in_a_thread").exists()
+    assert Output.objects.filter(run__origin="job", run__task=f"{MODULE}.in_a_thread").exists()
 
 
 def scrape(port, how):

@@ -1,15 +1,19 @@
 """What the tests of the admin share: clients with permissions, schedules, the values of a form."""
 
 import re
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from django_delayq.models import Schedule
+from django_delayq.fields import utcnow
+from django_delayq.jobs import new_tokens
+from django_delayq.models import Run, Schedule
 
 LIST = "/admin/django_delayq/schedule/"
+RUNS = "/admin/django_delayq/run/"
 ADD = f"{LIST}add/"
 HOSTILE = "<script>alert(1)</script>"
 
@@ -27,6 +31,19 @@ def make(name: str = "s", **values: object) -> Schedule:
     return Schedule.objects.create(
         **{"name": name, "task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 9 * * *", **values}
     )
+
+
+def make_job(*args: object, error: str = "Traceback\nRuntimeError: no luck", **values: Any) -> Run:
+    """Insert the row of a job, by default of one that has failed a moment ago, as a worker leaves it."""
+    now = values.pop("at", utcnow())
+    fields = {
+        "task": "tests.app.tasks.add", "queue": "default", "backend": "default", "generation": 0, "origin": "job",
+        "apart": True, "token": new_tokens(1)[0], "call": {"args": [*args], "kwargs": values.pop("kwargs", {})},
+        "due_at": now, "created_at": now, "status": "failed", "attempt": 1, "worker": "w-1", "claimed_at": now,
+        "started_at": now, "finished_at": now, "expires_at": now + timedelta(days=30), "error": error,
+        "reason": (error.splitlines() or [""])[-1][:200], **values,
+    }  # fmt: skip
+    return Run.objects.create(**fields)
 
 
 def fields(**values: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from tests.acceptance.support import PATIENCE_SECONDS
 
 PLACE = Shard("default", 0)
 LEASE_MS = 30_000
-HASHES = ("point", "gen", "lease", "attempts")
+HASHES = ("point", "gen", "priority", "lease", "attempts")
 _began = 0.0
 
 
@@ -71,7 +71,8 @@ class SeededShard:
             if part in ("due", "point"):
                 values = {member: self.now + at if isinstance(at, int) else at for member, at in values.items()}
             if part == "due":
-                self.client.zadd(self.names["due"], values)
+                for member, score in values.items():
+                    self.client.zadd(self.names["jobs" if member.startswith("j") else "due"], {member: score})
             elif part in HASHES:
                 self.client.hset(self.names[part], mapping=values)
             else:
@@ -82,14 +83,25 @@ class SeededShard:
         self.seed(due={name: due}, point={name: due}, gen={name: gen}, **{k: {name: v} for k, v in hashes.items()})
 
     def state(self):
-        """Return every structure that is not empty, with relative times and text."""
-        due = {broker_module.text(name): score - self.now for name, score in self.client.zscan_iter(self.names["due"])}
-        found = {"due": due}
+        """Return every structure that is not empty, with relative times and text.
+
+        `due` is that of both lanes, with the points of what waits for its turn.
+        """
+        found = {"due": self._scores("due", "jobs")}
         for part in HASHES:
             values = self.client.hgetall(self.names[part])
             found[part] = {broker_module.text(k): broker_module.text(v) for k, v in values.items()}
         found["point"] = {name: int(value) - self.now for name, value in found["point"].items()}
+        found["due"] |= {name: found["point"][name] for name in self.turns()}
         return {part: values for part, values in found.items() if values}
+
+    def turns(self):
+        """Return the turns, as relative times, of what waits for them."""
+        return self._scores("ready", "jobs-ready")
+
+    def _scores(self, *parts):
+        scores = [pair for part in parts for pair in self.client.zscan_iter(self.names[part])]
+        return {broker_module.text(name): score - self.now for name, score in scores}
 
     def claim(self, request=1, limit=100, lease_ms=LEASE_MS, worker=None):
         broker = self.broker if worker is None else Broker(timeout_seconds=5, worker=worker)

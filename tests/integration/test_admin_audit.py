@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import quote
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.db.models import F
@@ -13,11 +12,20 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import bulk_actions, declared, failures
 from django_delayq.admin import audit
-from django_delayq.backend.sending import shared
 from django_delayq.fields import utcnow
 from django_delayq.models import BulkAction, Cancellation, Control, Definition, Dismissal, Run, Schedule, kept
-from tests.integration.admin_pages import HOSTILE, LIST, change_url, client_for, fields, make, text_of, texts
-from tests.integration.job_pages import JOBS, claim, dead_row, ready
+from tests.integration.admin_pages import (
+    HOSTILE,
+    LIST,
+    RUNS,
+    change_url,
+    client_for,
+    fields,
+    make,
+    make_job,
+    text_of,
+    texts,
+)
 from tests.integration.test_admin_failures import PAGE as FAILURES
 from tests.integration.test_admin_failures import chosen, fail, links, rows_of
 
@@ -325,33 +333,30 @@ def test_a_run_shows_the_definition_that_it_ran_with(boss):
 
 
 def test_every_act_of_an_operator_is_in_the_list(boss, built):
-    shared().forget()
     row = make(cron="0 9 * * *")
     running = Run.of(row, utcnow(), status="running", started_at=utcnow())
     running.save()
     boss.post(f"{LIST}{row.pk}/pause/", {"reason": "why"})
-    boss.post(f"/admin/django_delayq/run/{running.pk}/stop/")
-    held, died = ready(), dead_row().result_id
-    claim(built, held)
-    boss.post(f"{JOBS}{quote(held)}/stop/")
-    boss.post(f"{JOBS}{quote(died)}/delete/")
+    boss.post(f"{RUNS}{running.pk}/stop/")
+    held, died = make_job(status="running"), make_job()
+    boss.post(f"{RUNS}{held.pk}/stop/")
+    boss.post(f"{RUNS}{died.pk}/delete/")
     boss.post("/admin/django_delayq/control/add/", {"kind": "queue", "name": "mail", "most": "3"})
     found = boss.get(AUDIT)
     told = [(event.label, event.name, event.text) for event in found.context["events"]]
     assert told == [
         ("pause or limit", "queue mail", "3 at a time"),
-        ("job", f"tests.app.tasks.add {died}", "Deleted."),
-        ("job", f"tests.app.tasks.add {held}", "Stop asked for."),
+        ("run", str(died), "Deleted."),
+        ("run", str(held), "Stop asked for."),
         ("run", str(running), "Stop asked for."),
         ("schedule", "s", "Paused: why"),
     ]
     assert {event.who for event in found.context["events"]} == {"u0"}
     assert not found.context["events"][1].address, "it is gone"
-    assert f"{JOBS}{quote(held)}/change/" == found.context["events"][2].address
-    stops = {each.key: each.asked_by for each in Cancellation.objects.all()}
-    assert stops == {f"run {running.pk}": "u0", f"job {held}": "u0"}
-    for address in (f"{JOBS}{quote(held)}/change/", f"/admin/django_delayq/run/{running.pk}/change/"):
-        link = links(boss.get(address), "History")[0]
+    assert f"{RUNS}{held.pk}/change/" == found.context["events"][2].address
+    assert dict(Cancellation.objects.values_list("run", "asked_by")) == {running.pk: "u0", held.pk: "u0"}
+    for run in (held, running):
+        link = links(boss.get(f"{RUNS}{run.pk}/change/"), "History")[0]
         assert [text for _who, text, _changes in events(boss.get(link))] == ["Stop asked for."]
 
 

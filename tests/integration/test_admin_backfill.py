@@ -72,7 +72,7 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
     assert [(run.origin, run.due_at) for run in runs] == [
         (Origin.BACKFILL, DAY + timedelta(hours=hour)) for hour in range(4)
     ]
-    assert [view.score_ms is not None for view in broker.views([(f"r{run.pk}", "default") for run in runs])] == [
+    assert [view.score_ms is not None for view in broker.views([(f"j{run.pk}", "default") for run in runs])] == [
         True
     ] * 4
     assert LogEntry.objects.get().get_change_message() == (

@@ -1,4 +1,4 @@
-"""Failures: in groups, told apart and found again, run again and dismissed; and dead jobs the same way."""
+"""Failures: in groups, told apart and found again, run again, retried and dismissed."""
 
 import html
 import itertools
@@ -12,18 +12,14 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import failures
 from django_delayq.admin import failures as page_of_failures
-from django_delayq.admin import job_failures
-from django_delayq.broker.web import forget_broker
 from django_delayq.failures import runs
 from django_delayq.fields import utcnow
-from django_delayq.models import Dismissal, Job, Run, Schedule
-from tests.integration.admin_pages import HOSTILE, client_for, make, texts
-from tests.integration.job_pages import build, dead, dead_row, forge
+from django_delayq.models import Dismissal, Run, Schedule
+from tests.integration.admin_pages import HOSTILE, client_for, make, make_job, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = "/admin/django_delayq/run/failures/"
-JOBS = "/admin/django_delayq/redisjob/failures/"
 OVERVIEW = "/admin/django_delayq/overview/"
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 _points = itertools.count(1)
@@ -33,7 +29,7 @@ def fail(row, ago=MINUTE, reason="RuntimeError: no luck", status="failed", **val
     at = utcnow() - ago
     due_at = at - timedelta(milliseconds=next(_points))
     error = values.pop("error", f"Traceback\n{reason}")
-    run = Run.of(row, due_at, status=status, reason=reason, error=error, finished_at=at, **values)
+    run = Run.of(row, due_at, status=status, reason=reason, error=error, finished_at=at, created_at=at, **values)
     run.save()
     return run
 
@@ -114,7 +110,7 @@ def test_a_failure_counts_when_it_ended_and_one_without_an_end_at_its_point(brok
 
 def test_only_the_newest_are_read_and_the_page_says_so(boss, broker, monkeypatch):
     row = make()
-    for number in range(6):
+    for number in reversed(range(6)):
         fail(row, number * HOUR + MINUTE, status="lost" if number % 2 else "failed")
     assert "banner" not in boss.get(PAGE).content.decode()
     assert rows_of(boss.get(PAGE))[0]["is_new"]
@@ -129,7 +125,7 @@ def test_only_the_newest_are_read_and_the_page_says_so(boss, broker, monkeypatch
 
 def test_what_is_new_is_known_where_a_day_was_read_in_full(boss, broker, monkeypatch):
     row = make()
-    for ago, reason in ((HOUR, "New: x"), (2 * HOUR, "Old: x"), (2 * DAY, "Old: x"), (3 * DAY, "New: x")):
+    for ago, reason in ((3 * DAY, "New: x"), (2 * DAY, "Old: x"), (2 * HOUR, "Old: x"), (HOUR, "New: x")):
         fail(row, ago, reason)
     monkeypatch.setattr(runs, "MOST_READ", 3)
     page = boss.get(PAGE)
@@ -146,7 +142,7 @@ def test_a_group_leads_to_its_runs_and_schedules_in_their_lists(boss, broker):
     (row,) = (row for row in rows_of(boss.get(PAGE)) if row["count"] == 4)
     with CaptureQueriesContext(connection) as queries:
         found = boss.get(row["list"])
-    assert len(queries) <= 15
+    assert len(queries) <= 16
     assert set(found.context["cl"].queryset.values_list("pk", flat=True)) == {one.pk, two.pk}
     assert "tests.app.tasks.noop: KeyError: #" in found.content.decode(), "the filter says what it is"
     assert set(boss.get(row["runs"]).context["cl"].queryset) == {*wanted, gone}
@@ -224,7 +220,7 @@ def test_the_questions_do_not_grow_with_failures_or_groups(boss, built):
     def many(number):
         for at in range(number):
             fail(make(f"s{at}-{number}"), reason=f"{'abcdefghij'[at % 10]}{'x' * (at // 10)}: x")
-            dead_row(error=f"{'abcdefghij'[at % 10]}: x")
+            make_job(error=f"{'abcdefghij'[at % 10]}: x")
 
     counts = []
     for number in (2, 40):
@@ -253,12 +249,11 @@ def test_hostile_texts_are_escaped_and_secrets_hidden(boss, broker):
     row = make(HOSTILE)
     run = fail(row, reason=f"{HOSTILE} token=swordfish \u202e", error=f"{HOSTILE} password=swordfish")
     Run.objects.filter(pk=run.pk).update(task=HOSTILE)
-    dead(build(broker) or broker, error=f"RuntimeError: {HOSTILE} password=swordfish")
-    dead_row(HOSTILE, error=HOSTILE)
+    make_job(error=f"RuntimeError: {HOSTILE} password=swordfish"), make_job(task=HOSTILE, error=HOSTILE)
     pages = [boss.get(PAGE), boss.get(PAGE, {"span": HOSTILE, "page": HOSTILE})]
     for words in ("Run again", "Dismiss", "Retry all", "Delete all"):
         pages += [boss.get(address) for address in links(pages[0], words)]
-    assert len(pages) == 8
+    assert len(pages) == 10
     for page in pages:
         text = page.content.decode()
         assert page.status_code == 200 and "<script>alert" not in text and "swordfish" not in text
@@ -271,21 +266,18 @@ def test_hostile_texts_are_escaped_and_secrets_hidden(boss, broker):
 
 def test_who_may_view_runs_may_view_it_and_nobody_else(broker):
     fail(make())
-    dead_row()
+    make_job()
     assert Client().get(PAGE).status_code == 302
-    for stranger in (client_for(), client_for("view_schedule", "view_redisjob", "change_schedule")):
+    for stranger in (client_for(), client_for("view_schedule", "change_schedule")):
         assert stranger.get(PAGE).status_code == 403
-    page = client_for("view_run").get(PAGE)
-    assert page.status_code == 200 and len(rows_of(page)) == 1
-    text = page.content.decode()
-    for words in ("Run again", "Dismiss", "Dead jobs", "Retry all", "/schedule/"):
-        assert words not in text, words
-    text = client_for("view_run", "view_redisjob").get(PAGE).content.decode()
-    assert "Dead jobs" in text and "Retry all" not in text and "Delete all" not in text
-    text = client_for("view_run", "view_redisjob", "change_redisjob").get(PAGE).content.decode()
-    assert "Retry all" in text and "Delete all" not in text
-    text = client_for("view_run", "change_schedule").get(PAGE).content.decode()
-    assert "Run again" in text and "Dismiss" in text and "Dead jobs" not in text
+    acts = {"Run again", "Dismiss", "Retry all", "Delete all", "/schedule/"}
+    for codenames, wanted in (
+        (["view_run"], set()), (["change_run"], {"Retry all", "Dismiss"}), (["view_run", "delete_run"], {"Delete all"}),
+        (["view_run", "change_schedule"], {"Run again", "Dismiss", "/schedule/"}),
+    ):  # fmt: skip
+        page = client_for(*codenames).get(PAGE)
+        assert page.status_code == 200 and len(rows_of(page)) == 2
+        assert {words for words in acts if words in page.content.decode()} == wanted
 
 
 def test_at_a_glance_and_the_list_of_runs_lead_to_it(boss, broker):
@@ -301,7 +293,7 @@ def test_what_is_done_needs_the_permission_and_a_post(boss, broker, words):
     (address,) = links(boss.get(PAGE), words)
     asked = boss.get(address)
     before = Run.objects.count(), Dismissal.objects.count()
-    for codenames in (["view_run"], ["change_schedule"], ["view_run", "view_schedule", "add_schedule", "change_run"]):
+    for codenames in (["view_run"], ["change_schedule"], ["view_run", "view_schedule", "add_schedule", "delete_run"]):
         client = client_for(*codenames)
         assert client.get(address).status_code == 403
         assert client.post(address, chosen(asked)).status_code == 403
@@ -436,92 +428,68 @@ def test_dismissals_of_what_is_long_gone_are_forgotten(broker):
     assert sorted(failures.read_dismissals()) == ["b" * 32, "c" * 32]
 
 
-# -- dead jobs
+# -- jobs
 
 
-def test_dead_jobs_are_grouped_the_same_way_wherever_they_stand(boss, broker):
-    build(broker)
-    ids = [dead(broker, error=f"Traceback\nRuntimeError: no user {number}") for number in range(2)]
-    dead_row(error="Traceback\nRuntimeError: no user 9")
-    dead_row(error="Traceback\nRuntimeError: other")
+def test_jobs_are_groups_of_the_same_list_which_are_retried_or_deleted(boss, built):
+    fail(make(task="tests.app.tasks.add", args=[1]), reason="RuntimeError: no user 7")
+    jobs = [make_job(number, error=f"Traceback\nRuntimeError: no user {number}") for number in range(3)]
+    make_job(error="Traceback\nOther: x", status="lost")
     page = boss.get(PAGE)
-    assert [(row["text"], row["count"]) for row in page.context["dead_rows"]] == [
-        ("RuntimeError: other", 1), ("RuntimeError: no user #", 3),
-    ]  # fmt: skip
-    retry, delete = (links(page, words)[1] for words in ("Retry all", "Delete all"))
-    for address in (retry, delete):
+    groups = {(row["text"], row["of_jobs"]): row["count"] for row in rows_of(page)}
+    assert groups == {
+        ("RuntimeError: no user #", True): 3,
+        ("Other: x", True): 1,
+        ("RuntimeError: no user #", False): 1,
+    }
+    number = next(at for at, row in enumerate(rows_of(page)) if row["count"] == 3)
+    assert rows_of(page)[number]["schedules"] == [] and not rows_of(page)[number]["list"]
+    acts = {str(label): address for address, label in rows_of(page)[number]["acts"]}
+    assert [*acts] == ["Retry all", "Delete all", "Dismiss"]
+    listed = boss.get(rows_of(page)[number]["runs"]).context["cl"].result_list
+    assert {run.pk for run in listed} == {job.pk for job in jobs}
+    for address in (acts["Retry all"], acts["Delete all"]):
         asked = boss.get(address)
-        assert "3 jobs:" in asked.content.decode() and len(asked.context["names"]) == 3
-    assert boss.get(PAGE).context["dead_rows"][1]["count"] == 3, "asking does nothing"
-    boss.post(delete, {"_selected_action": ids[:1], "apply": "1"})
-    done = boss.post(retry, chosen(boss.get(retry)), follow=True)
-    assert done.redirect_chain[-1][0] == PAGE and texts(done)[-1] == "2 jobs are tried again."
-    assert [row["count"] for row in done.context["dead_rows"]] == [1]
+        assert "3 runs:" in asked.content.decode() and len(asked.context["names"]) == 3
+    assert Run.objects.filter(status="failed").count() == 4, "asking does nothing"
+    done = boss.post(acts["Delete all"], {"_selected_action": [jobs[0].pk], "apply": "1"}, follow=True)
+    assert texts(done) == ["1 job is deleted."]
+    done = boss.post(acts["Retry all"], chosen(boss.get(acts["Retry all"])), follow=True)
+    assert done.redirect_chain[-1][0] == f"{PAGE}?span=24h" and texts(done) == ["2 jobs are tried again."]
+    assert Run.objects.filter(origin="job", status="queued").count() == 2
+    assert "no such failures" in texts(boss.get(acts["Retry all"], follow=True))[0]
 
 
 def test_at_most_so_many_jobs_are_changed_at_once_and_the_page_that_asks_says_so(boss, built, monkeypatch):
-    monkeypatch.setattr(job_failures, "MOST_SELECTED", 2)
-    rows = [dead_row() for _ in range(5)]
+    monkeypatch.setattr(page_of_failures, "MOST_AT_ONCE", 2)
+    rows = [make_job(at=utcnow() - number * MINUTE) for number in range(5)]
     (address,) = links(boss.get(PAGE), "Delete all")
     asked = boss.get(address)
     assert "The newest 2 of 5 jobs:" in asked.content.decode()
     boss.post(address, chosen(asked))
-    assert Job.objects.count() == 3
-    boss.post(address, {"_selected_action": [row.result_id for row in rows]})
-    assert Job.objects.count() == 1, "nor more than so many of what was posted"
+    assert list(Run.objects.values_list("pk", flat=True).order_by("pk")) == [row.pk for row in rows[2:]]
+    boss.post(address, {"_selected_action": [row.pk for row in rows[2:]]})
+    assert Run.objects.count() == 1, "nor more than so many of what was posted"
 
 
-@pytest.mark.parametrize(("name", "needed"), [("retry", "change_redisjob"), ("delete", "delete_redisjob")])
-def test_what_is_done_to_dead_jobs_needs_its_permission(boss, built, name, needed):
-    row = dead_row()
+@pytest.mark.parametrize(("name", "needed"), [("retry", "change_run"), ("delete", "delete_run")])
+def test_what_is_done_to_jobs_needs_its_permission(boss, built, name, needed):
+    job = make_job()
     (address,) = links(boss.get(PAGE), f"{name.capitalize()} all")
     asked = boss.get(address)
-    others = {"view_run", "view_redisjob", "change_redisjob", "delete_redisjob", "change_schedule"} - {needed}
+    others = {"view_run", "change_run", "delete_run", "change_schedule"} - {needed}
     assert client_for(*others).get(address).status_code == 403
     assert client_for(*others).post(address, chosen(asked)).status_code == 403
     boss.get(address, chosen(asked))
     assert boss.put(address).status_code == 405
-    assert Job.objects.get().died_at == row.died_at
-    done = client_for("view_redisjob", needed).post(address, chosen(asked))
-    assert done["Location"] == "/admin/django_delayq/redisjob/?state=dead", "who may not view runs is not sent there"
-    assert not Job.objects.filter(died_at=row.died_at).exists()
-    assert "no such dead jobs" in texts(boss.get(address, follow=True))[0]
+    assert Run.objects.get().status == "failed"
+    assert client_for("view_run", needed).post(address, chosen(asked)).status_code == 302
+    assert not Run.objects.filter(pk=job.pk, status="failed").exists()
 
 
-def test_jobs_that_nobody_can_read_are_a_group_that_can_only_be_deleted(boss, broker):
-    build(broker)
-    forge(broker, dead(broker))
-    dead_row()
+def test_a_group_of_jobs_shows_no_secret_that_one_was_called_with(boss, built):
+    make_job(kwargs={"password": "swordfish"}, error="Traceback\nValueError: swordfish refused")
     page = boss.get(PAGE)
-    assert sorted(len(row["orders"]) for row in page.context["dead_rows"]) == [1, 2]
-    assert "not signed for this queue" in page.content.decode()
-    assert len(links(page, "Retry all")) == 1 and len(links(page, "Delete all")) == 2
-
-
-def test_only_the_newest_dead_jobs_are_read_and_the_page_says_so(boss, built, monkeypatch):
-    for _ in range(4):
-        dead_row()
-    monkeypatch.setattr(job_failures, "MOST_READ", 3)
-    page = boss.get(PAGE)
-    assert "this is of the newest 3." in page.content.decode()
-    assert [row["count"] for row in page.context["dead_rows"]] == [3]
-
-
-def test_without_redis_dead_jobs_of_the_database_are_shown(boss, dead_redis):
-    fail(make())
-    dead_row()
-    forget_broker()
-    text = boss.get(PAGE).content.decode()
-    assert "Redis does not answer." in text and "127.0.0.1" in text and "RuntimeError: no luck" in text
-    forget_broker()
-    page = client_for("view_run", "view_redisjob").get(PAGE)
-    assert "Redis does not answer." in page.content.decode()
-    assert "127.0.0.1" not in page.content.decode() and page.context["dead_rows"][0]["count"] == 1
-    assert len(rows_of(page)) == 1
-
-
-def test_without_a_mirror_it_asks_no_redis(boss, settings):
-    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
-    dead_row()
-    page = boss.get(PAGE)
-    assert page.context["dead_rows"][0]["count"] == 1 and "does not answer" not in page.content.decode()
+    dismiss = boss.get(links(page, "Dismiss")[0])
+    for shown in (page, dismiss, boss.get(rows_of(page)[0]["runs"])):
+        assert "refused" in shown.content.decode() and "swordfish" not in shown.content.decode()

@@ -123,7 +123,7 @@ def test_a_redis_that_hangs_is_waited_for_once_and_not_by_the_next_pages(boss, s
 
 def test_another_databases_prefix_is_told_with_the_way_out(boss, well):
     make("a")
-    well.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
+    well.write_layout(json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
     shown = health(boss)
     assert "1 problem<" in shown and "delayq_sync --adopt" in shown
     assert "drift" not in shown

@@ -11,9 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq import controls, mirror
 from django_delayq.fields import utcnow
 from django_delayq.models import Cancellation, Control, Run, Schedule
-from django_delayq.models.cancellation import run_key
-from tests.integration.admin_pages import HOSTILE, LIST, client_for, make, text_of
-from tests.integration.job_pages import build, dead, ready
+from tests.app import tasks
+from tests.integration.admin_pages import HOSTILE, LIST, client_for, make, make_job, text_of
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +32,7 @@ def beat(broker, *queues):
 
 @pytest.fixture
 def alive(broker):
-    build(broker)
+    mirror.check_layout(broker)
     mirror.full_sweep(broker)
     beat(broker, "default", "mail")
     return broker
@@ -85,7 +84,7 @@ def test_a_page_asks_the_database_seldom_although_much_is_wrong(boss, alive, pag
 
 
 def test_one_cause_is_one_problem(boss, broker):
-    build(broker)
+    mirror.check_layout(broker)
     make_due(broker, make(cron=DAILY_CRON), timedelta(hours=3))
     make("other", queue="mail")
     mirror.full_sweep(broker)
@@ -93,7 +92,7 @@ def test_one_cause_is_one_problem(boss, broker):
     assert page.count("problem ") == 1 and "No worker runs, so nothing starts." in page, page
     beat(broker, "mail")
     page = text_of(boss.get(GLANCE))
-    assert "No live worker serves queue default: 1 schedule or run of it cannot start." in page
+    assert "No live worker serves queue default: 1 schedule, run or job of it cannot start." in page
     assert "delayq_worker --queues default" in page and "has been due" not in page, "it is late because of that"
     beat(broker, "default", "mail")
     assert re.search(r"In queue default something has been due for \d+ (h|min|d),", text_of(boss.get(GLANCE)))
@@ -102,12 +101,12 @@ def test_one_cause_is_one_problem(boss, broker):
 def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
     running(make(), "host:1", reclaims=2)
     running(make("once"), "host:1", reclaims=1)
-    dead(alive)
+    make_job()
     row = controls.pause("mail", reason="no provider", by="ann")
     Control.objects.update(changed_at=utcnow() - timedelta(hours=3))
     page = boss.get(GLANCE)
     assert f'<a href="{NOW}">1 run keeps losing its worker</a>' in page.content.decode()
-    assert "1 dead job" in text_of(page), "one that Redis has, too"
+    assert "1 failed job" in text_of(page)
     assert (
         f'<a href="/admin/django_delayq/control/{row.pk}/change/">waits: queue mail is paused (no provider) by ann</a>'
         in page.content.decode()
@@ -130,16 +129,18 @@ def test_what_seems_stuck_comes_first_and_is_counted(boss, alive):
     running(make("taken"), name, reclaims=2)
     running(endless, name)
     running(make("orphan"), "gone:1")
+    make_job(status="running", worker=name, options={"timeout": 60}, started_at=utcnow() - 2 * MINUTE)
+    make_job(task="app.gone", status="running", worker=name)
     stopped = running(deaf, name)
-    Cancellation.objects.create(key=run_key(stopped.pk), asked_by="ann", asked_at=utcnow() - MINUTE)
+    Cancellation.objects.create(run=stopped.pk, asked_by="ann", asked_at=utcnow() - MINUTE)
     page = boss.get(NOW)
     said = {row["name"]: row["stuck"] for row in page.context["runs"]}
     assert said == {
         "taken": ["lost its worker 2 times"], "endless": ["over its time limit"], "orphan": ["its worker is silent"],
-        "deaf": ["does not stop"], "well": [],
+        "deaf": ["does not stop"], "well": [], "tests.app.tasks.add": ["over its time limit"], "app.gone": [],
     }  # fmt: skip
-    assert [row["name"] for row in page.context["runs"]][-1] == "well"
-    assert "5 run now. 4 seem stuck" in text_of(page) and "no limit" in text_of(page)
+    assert [row["name"] for row in page.context["runs"]][-2:] == ["well", "app.gone"]
+    assert "7 run now. 5 seem stuck" in text_of(page) and "no limit" in text_of(page)
     Run.objects.exclude(schedule_id=well.pk).delete()
     assert "1 runs now. none seems stuck" in text_of(boss.get(NOW))
 
@@ -152,13 +153,13 @@ def test_without_redis_no_worker_is_called_silent(boss, dead_redis):
 def test_what_waits_is_told_with_why(boss, alive):
     point = make_due(alive, make(cron=DAILY_CRON), timedelta(hours=2))
     assert point
-    ready(queue="mail")
+    tasks.add.using(queue_name="mail").enqueue(1)
     controls.pause("mail", reason="no provider", by="ann")
     controls.limit("default", 3)
     beat(alive, "mail")
 
     def waits():
-        return {row["queue"]: (row["due"], row["ready"], str(row["why"])) for row in boss.get(NOW).context["waits"]}
+        return {row["queue"]: (row["due"], row["jobs"], str(row["why"])) for row in boss.get(NOW).context["waits"]}
 
     found = waits()
     assert found["default"] == (1, 0, "No live worker serves it. Start one: manage.py delayq_worker")
@@ -184,7 +185,7 @@ def test_what_is_new_comes_before_what_failed_last(boss, broker):
     assert "1 is new It failed for the first time less than a day ago." in text_of(page)
     assert "KeyError: 'vat_rate'" in text_of(page) and "7h" in text_of(page), "the words of the last one"
     Run.objects.all().delete()
-    assert "no run has failed" in text_of(boss.get(FAILURES))
+    assert "nothing has failed" in text_of(boss.get(FAILURES))
 
 
 # -- why did this one not run
@@ -220,6 +221,16 @@ def test_a_time_alone_names_all_that_did_not_succeed_then(boss, broker):
         assert "skipped" in text_of(boss.get(address)) or "failed" in text_of(boss.get(address))
     assert "everything succeeded" in text_of(boss.get(ASK, {"at": "2020-01-01 10:00"}))
     assert "is not a time" in text_of(boss.get(ASK, {"at": "noon"}))
+
+
+def test_the_id_of_a_job_leads_to_it_and_jobs_are_among_what_did_not_succeed(boss, broker):
+    at = utcnow().replace(second=30, microsecond=0) - timedelta(hours=1)
+    job = make_job(at=at)
+    there = f"/admin/django_delayq/run/{job.pk}/change/"
+    assert boss.get(ASK, {"name": job.result_id}).headers["Location"] == there
+    assert "No schedule has this in its name." in text_of(client_for("view_schedule").get(ASK, {"name": job.result_id}))
+    asked = {"at": f"{at.isoformat()}"[:16] + "+00:00"}
+    assert [row[:2] for row in boss.get(ASK, asked).context["runs"]] == [("tests.app.tasks.add", there)]
 
 
 def test_asking_shows_to_each_what_he_may_view(broker):

@@ -15,9 +15,9 @@ from django_delayq.broker.web import forget_broker
 from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
 from django_delayq.models import ScheduleState
-from django_delayq.worker import Worker, WorkerOptions
-from tests.integration.admin_pages import client_for, make, texts
-from tests.integration.job_pages import dead_row
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
+from tests.integration.admin_pages import client_for, make, make_job, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,23 +77,23 @@ def test_the_page_shows_what_was_done_and_all_who_are_there(boss, alive):
     rows = [re.findall("<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
     assert [row for row in rows if row[1:5] == ["40", "0", "3", "2"]], "the table has what the chart shows"
     queue = next(row for row in rows if row and row[0].startswith("default "))
-    assert queue[1:] == ["1", "0", "0", "0", "0", "0", "0", "–", "8.4"], "one schedule; 42 in five minutes"
+    assert queue[1:] == ["1", "0", "0", "0", "0", "0", "–", "8.4"], "one schedule; 42 in five minutes"
     for span in ("24h", "7d", "nonsense"):
         assert "succeeded 40" in boss.get(f"{PAGE}?span={span}").content.decode()
 
 
 def test_what_fails_is_never_under_all_is_well(boss, alive):
     ScheduleState.objects.filter(schedule=make("a")).update(failing_streak=1)
-    dead_row("x")
+    make_job()
     make("p", enabled=False)
     page = boss.get(PAGE).content.decode()
     assert "all is well" not in page and "the workers keep up" not in page
     for text in (
         "1 schedule fails",
-        "1 dead job",
+        "1 failed job",
         "1 schedule is paused",
         "schedule/?state=failing",
-        "redisjob/?state=dead",
+        "run/?origin__exact=job&amp;status__exact=failed",
     ):
         assert text in page, text
 

@@ -58,7 +58,8 @@ def test_a_list_of_forty_asks_the_database_and_redis_as_often_as_one_of_two(boss
 def test_the_list_says_running_overdue_and_missing(boss, broker):
     running, late, lost = make("running"), make("late"), make("lost")
     place = broker.shard_of(f"s{late.pk}", "default")
-    due, point, _generation, lease = keys.shard_keys(broker.config.prefix, place)[:4]
+    names = keys.all_keys(broker.config.prefix, place)
+    due, point, lease = names["due"], names["point"], names["lease"]
     broker.client.hset(lease, f"s{running.pk}", "w:1")
     past = to_ms(datetime.now(UTC) - timedelta(minutes=1))
     broker.client.zadd(due, {f"s{late.pk}": past})

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.utils import quote
 from django.utils import translation
 
 from django_delayq import controls, explain
@@ -11,9 +10,17 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Control, Run, Schedule, ScheduleState
 from django_delayq.status import find_remarks
 from django_delayq.status.snapshot import RedisView
-from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make, text_of, texts
-from tests.integration.job_pages import JOBS, dead, dead_row, ready
-from tests.integration.job_pages import build as build_jobs
+from tests.integration.admin_pages import (
+    LIST,
+    change_url,
+    client_for,
+    fields,
+    kill_redis,
+    make,
+    make_job,
+    text_of,
+    texts,
+)
 from tests.integration.probing import ask, build, text, well
 from tests.support import DAILY_CRON, make_due, run_burst
 
@@ -85,15 +92,6 @@ def test_a_failing_schedule_that_waits_shows_both(boss, well):
     assert "failing, 3 in a row" in row and WAITS in row
 
 
-def test_a_job_of_a_paused_queue_waits_and_is_not_overdue(boss, broker, monkeypatch):
-    build_jobs(broker)
-    ready(1, queue="mail"), ready(2)
-    monkeypatch.setattr("django_delayq.admin.job_display.SLACK", timedelta(0))
-    controls.pause("mail", reason="smtp down", by="admin")
-    shown = page(boss, f"{JOBS}?state=ready")
-    assert shown.count(WAITS) == 1 and shown.count("overdue") == 1
-
-
 # -- the line above everything
 
 
@@ -130,13 +128,12 @@ def test_what_status_does_not_know_is_no_remark():
 # -- one number, and what is unknown
 
 
-def test_dead_jobs_of_both_places_are_one_number(boss, broker):
-    build_jobs(broker)
-    dead(broker), dead_row(), dead_row()
+def test_failed_jobs_are_counted_for_their_queues(boss, well):
+    make_job(), make_job(), make_job(queue="mail", status="lost")
     shown = boss.get(GLANCE)
-    assert "3 dead jobs" in text_of(shown)
+    assert "3 failed jobs" in text_of(shown)
     cells = {str(name): dict(cells) for name, cells in shown.context["queues"]}
-    assert [cells[name]["Jobs: dead"] for name in cells] == ["3", "0"]
+    assert [cells[name]["failed jobs"] for name in cells] == ["2", "1"]
 
 
 def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_rest(boss, settings):
@@ -146,16 +143,15 @@ def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_r
         schedule=schedule, schedule_name="s", task="t", queue="default", generation=1, due_at=now, status="failed",
         claimed_at=now, finished_at=now,
     )  # fmt: skip
-    dead_row(), controls.pause("mail", reason="smtp down", by="admin")
+    make_job(), controls.pause("mail", reason="smtp down", by="admin")
     kill_redis(settings)
     shown, listed, running, told = page(boss, GLANCE), page(boss, LIST), page(boss, NOW), text()
     settings.CACHES = good
-    assert running.count("Nothing has run for more than a second.") == 1, "true of runs; of jobs nothing is known"
-    assert "1 in the database; those in Redis are not known" in told
+    assert "Nothing has run for more than a second." in running and "1 failed job" not in told + running
     assert "No worker runs" not in shown and UNKNOWN in shown
     assert "failed 0" not in shown and "succeeded 0" not in shown
     assert "The last minutes are unknown while Redis does not answer." in shown
-    assert "1 dead job" in shown and f"dead jobs in Redis: {UNKNOWN}" in shown and WAITS in shown
+    assert "1 failed job" in shown and WAITS in shown
     assert "the workers keep up" not in shown + listed
 
 
@@ -220,7 +216,7 @@ def test_why_leads_to_the_pause_of_the_queue(boss, well):
     assert address not in client_for("view_schedule").get(why).content.decode()
 
 
-# -- tags, and output
+# -- tags
 
 
 def test_the_history_has_the_tags_of_an_edit_and_restoring_says_that_they_stay(boss):
@@ -233,12 +229,3 @@ def test_the_history_has_the_tags_of_an_edit_and_restoring_says_that_they_stay(b
     assert "Tags (mail, nightly → –)" in page(boss, f"{LIST}{schedule.pk}/history/")
     restore = f"{LIST}{schedule.pk}/restore/?definition={schedule.definitions.first().pk}"
     assert "Its tags, its runs and whether it is paused stay as they are." in page(boss, restore)
-
-
-def test_a_durable_job_that_wrote_nothing_says_so(boss, broker, settings):
-    build_jobs(broker)
-    address = f"{JOBS}{quote(dead_row().result_id)}/change/"
-    shown = page(boss, address)
-    assert "This task logged nothing." in shown and "in Redis alone" not in shown
-    settings.DELAYQ = {**settings.DELAYQ, "MAX_OUTPUT_BYTES": 0}
-    assert "Output is not kept" in page(boss, address)

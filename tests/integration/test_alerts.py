@@ -23,8 +23,7 @@ from django_delayq.alert_settings import parse, parse_quiet
 from django_delayq.alerts import looking, matters, sending
 from django_delayq.exceptions import DeliveryFailed
 from django_delayq.fields import utcnow
-from django_delayq.jobs.aliases import durable_alias
-from django_delayq.models import Alert, Job, Run, Schedule, ScheduleState
+from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
 from django_delayq.outgoing import find_refusal, post
 from django_delayq.signals import alert_changed
 from tests.acceptance.support import ROOT
@@ -32,6 +31,7 @@ from tests.faults.harness.background import Background
 from tests.integration.admin_pages import client_for
 from tests.integration.mirroring import schedule
 from tests.integration.probing import well
+from tests.jobs.support import LOGGER
 from tests.receiving import Receiver
 from tests.support import run_burst
 
@@ -40,6 +40,7 @@ __all__ = ["well"]
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 HOUR = timedelta(hours=1)
+NOT_OURS = {"default": {"BACKEND": f"{LOGGER}.backends.dummy.DummyBackend"}}
 DOCS = (Path(ROOT) / "docs/observability.md").read_text("utf-8")
 
 
@@ -84,9 +85,14 @@ def failing(name="nightly", **values):
     return row
 
 
+def sent():
+    """Return the jobs that deliver messages."""
+    return Run.objects.filter(origin=Origin.JOB, task="django_delayq.tasks.deliver_alert")
+
+
 def jobs():
     """Return what is to be sent, as (kind, what, channel)."""
-    calls = [json.loads(call)["args"] for call in Job.objects.order_by("pk").values_list("call", flat=True)]
+    calls = [call["args"] for call in sent().order_by("pk").values_list("call", flat=True)]
     return [(Alert.objects.get(pk=key).kind, what, channel) for key, what, channel in calls]
 
 
@@ -112,7 +118,7 @@ def test_a_state_is_told_once_and_its_end_once_by_mail_and_a_signed_webhook(told
     assert changes == [("failing nightly", "opened"), ("failing nightly", "recovered")]
     assert jobs() == [("failing", what, channel) for what in ("opened", "recovered") for channel in BOTH]
     run_burst()
-    assert Job.objects.filter(status="SUCCESSFUL").count() == 4
+    assert sent().filter(status="succeeded").count() == 4
     (alert,) = Alert.objects.all()
     assert sorted(alert.sent) == sorted(f"{what} {channel}" for what in ("opened", "recovered") for channel in BOTH)
     bodies = {json.loads(request.body)["type"]: json.loads(request.body) for request in receiver.requests}
@@ -218,40 +224,33 @@ def test_a_change_and_its_jobs_are_written_together_or_not_at_all(told, monkeypa
         patched.setattr(failpoints, "reach", die)
         with pytest.raises(RuntimeError):
             look()
-    assert not Job.objects.exists() and kinds() == []
+    assert not sent().exists() and kinds() == []
     look()
     assert len(jobs()) == 2
 
 
-def test_one_worker_looks_at_a_time_and_burst_workers_look_too(told, broker):
+def test_a_burst_worker_looks_too(told):
     failing()
-    assert looking.look_in_turn(broker) == 7.5
-    since = Alert.objects.get().since
-    Alert.objects.update(since=since - HOUR)
-    assert looking.look_in_turn(broker) == 7.5
-    assert kinds() == [], "it was not its turn"
-    change(told, EVERY=1)
-    for name in broker.client.scan_iter(match="*:alerts:turn"):
-        assert broker.client.pttl(name) <= 15_000
-        broker.client.delete(name)
+    run_burst()
+    Alert.objects.update(since=Alert.objects.get().since - HOUR)
     run_burst()
     assert len(kinds()) == 1
 
 
-def test_without_the_setting_nobody_looks(well, settings, broker):
+def test_without_the_setting_there_is_nobody_to_be_told(well, settings):
     failing()
-    assert looking.look_in_turn(broker) == float("inf")
-    assert not list(broker.client.scan_iter(match="*:alerts:turn"))
+    run_burst()
+    assert not Alert.objects.exists()
     with pytest.raises(CommandError, match="nobody is to be told"):
         call_command("delayq_status", "--alert")
 
 
-def test_only_the_signal_needs_no_alias_of_durable_jobs(told):
-    told.TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayQBackend"}}
+def test_only_the_signal_needs_no_alias_of_ours(told):
+    told.TASKS = NOT_OURS
     told.DELAYQ = {**told.DELAYQ, "ALERTS": {}}
     failing()
     look(2)
-    assert len(kinds()) == 1 and not Job.objects.exists()
+    assert len(kinds()) == 1 and not sent().exists()
 
 
 # -- what is told
@@ -281,17 +280,25 @@ def test_schedules_that_fail_are_parked_or_have_an_unknown_task_are_told_of_by_o
     assert Alert.objects.get(kind="parked").recovered_at is not None
 
 
-def test_problems_of_a_queue_and_dead_jobs_are_told_by_queue(told, broker):
+def test_problems_of_a_queue_and_failed_jobs_are_told_by_queue(told, broker, django_assert_num_queries):
     broker.farewell()
     for name in broker.client.scan_iter(match="*workers"):
         broker.client.delete(name)
     schedule("s")
-    Job.objects.create(
-        member="j1", queue="mail", backend="durable", task="t", call="", status="FAILED", died_at=utcnow()
-    )
+    job = Run.objects.create(
+        origin=Origin.JOB, apart=True, queue="mail", backend="default", task="t", status="failed", due_at=utcnow(),
+        generation=1, token="t",
+    )  # fmt: skip
     look(2)
-    assert set(kinds()) == {("no_worker", "default"), ("dead_jobs", "mail")}
-    assert Alert.objects.get(kind="dead_jobs").text.startswith("Queue mail has 1 dead job")
+    assert set(kinds()) == {("no_worker", "default"), ("failed_jobs", "mail")}
+    assert Alert.objects.get(kind="failed_jobs").text.startswith("Queue mail has 1 failed job.")
+    with django_assert_num_queries(1):
+        list(matters.of_failed_jobs())
+    broker.purge()
+    job.delete()
+    look(3)
+    over = dict(Alert.objects.values_list("kind", "recovered_at"))
+    assert over["failed_jobs"] and not over["no_worker"], "the database tells the one, and an empty Redis not the other"
 
 
 def test_while_redis_is_not_built_nothing_is_known_of_it(told, broker):
@@ -385,9 +392,10 @@ def test_a_webhook_that_fails_is_tried_again_with_the_same_id_and_its_address_is
     look(2)
     receiver.status = 500
     run_burst()
-    job = Job.objects.get()
-    assert (job.status, job.attempt) == ("READY", 1)
-    assert "127.0.0.1" in job.state and "/hook" not in job.state and "answered 500" in job.state
+    job = sent().get()
+    assert (job.status, job.attempt) == ("retrying", 1)
+    assert "127.0.0.1" in job.error and "answered 500" in job.error
+    assert "/hook" not in f"{job.error} {job.reason} {job.attempts}"
     assert "/hook" not in caplog.text and SECRET not in caplog.text
     receiver.status = 200
     alerts.deliver(str(Alert.objects.get().pk), "opened", "webhook")
@@ -595,12 +603,11 @@ def test_checks_say_that_nobody_would_be_told(told):
     assert checks.check_alerts() == []
     told.ADMINS = []
     assert [each.id for each in checks.check_alerts()] == ["delayq.W022"]
-    told.TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayQBackend"}}
-    assert durable_alias(["default"]) is None
+    told.TASKS = NOT_OURS
     assert [each.id for each in checks.check_alerts()] == ["delayq.E008", "delayq.W022"]
     failing()
     look()
-    with pytest.raises(ImproperlyConfigured, match="durable"):
+    with pytest.raises(ImproperlyConfigured, match="no alias of TASKS takes them"):
         look()
 
 
@@ -758,4 +765,4 @@ def test_nothing_is_told_in_somebody_elses_transaction(told):
         alerts.look_now()
         transaction.set_rollback(True)
     alert_changed.disconnect(dispatch_uid="t")
-    assert heard == [] and not Job.objects.exists()
+    assert heard == [] and not sent().exists()

@@ -10,7 +10,8 @@ from django_delayq.history import MOST_ATTEMPTS, NOT_ENDED
 from django_delayq.ledger import attempts_of
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,7 +72,7 @@ def test_a_point_that_succeeds_at_once_keeps_nothing_beside_its_row(broker):
     run_burst()
     run = Run.objects.get()
     assert (run.attempts, len(attempts_of(run))) == (None, 1)
-    assert list(Run.objects.filter(attempts__isnull=True)) == [run], "no value at all, so that old versions see none"
+    assert list(Run.objects.filter(attempts__isnull=True)) == [run], "no value at all"
 
 
 def test_each_attempt_of_a_point_is_kept_with_its_times_its_worker_and_its_traceback(broker, tmp_path):

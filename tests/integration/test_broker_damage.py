@@ -66,12 +66,12 @@ def test_garbage_values_stop_no_script(shard, value):
     assert broker.settle(PLACE, [Settlement("s1", claim.holder, "retry")]).replies == [1]
     again = shard.claim(request=10**12 + 1)
     assert names_of(again) == ["s1"]
-    broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], reset=True)
+    broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
     broker.views([("s1", "default")])
     broker.stats([PLACE])
     items = [Settlement("s1", again.holder, "drop", 0, 10**41), Settlement("s2", claim.holder, "drop", 0, 10**41)]
     assert broker.settle(PLACE, items).replies == [1, 1]
-    assert broker.enqueue(PLACE, [("s3", 1, 1)]) == [False]
+    assert broker.upsert(PLACE, [Definition("s3", shard.now, 1, 1)], mode="new") == ["SAME"]
     assert broker.remove(PLACE, [("s3", 10**41, str(value))]) != ["OLD"]
 
 
@@ -90,7 +90,7 @@ def test_a_garbage_generation_is_replaced_by_the_next_sweep(shard, value):
     seen = shard.broker.views([("s1", "default")])[0].generation
     expected = str(seen) if seen is not None and seen > shard.now else ""
     item = Definition("s1", shard.now, shard.now + 50_000, shard.now + 50_000, expected)
-    shard.broker.upsert(PLACE, [item], reset=True)
+    shard.broker.upsert(PLACE, [item], mode="reset")
     assert shard.state()["gen"] == {"s1": str(shard.now)}
 
 

@@ -12,12 +12,12 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, Definition, JobBroker, MinuteCounts, Settlement, Shard, keys, scripts
+from django_delayq.broker import Broker, Definition, MinuteCounts, Settlement, Shard, keys, scripts
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
 from tests.integration.in_memory import MemoryShard
-from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 
@@ -103,7 +103,7 @@ def entry(parts):
 def test_upsert(index, seed, generation, mode, expected, result, after):
     seed_entry(index, seed)
     item = Definition("s1", generation, index.now + 50_000, index.now + 51_000, expected)
-    assert index.broker.upsert(PLACE, [item], reset=bool(mode)) == [result]
+    assert index.broker.upsert(PLACE, [item], mode=mode) == [result]
     assert index.state() == entry(after)
 
 
@@ -112,8 +112,48 @@ def test_upsert(index, seed, generation, mode, expected, result, after):
 def test_upsert_of_what_is_amiss(shard, seed, generation, mode, expected, result, after):
     seed_entry(shard, seed)
     item = Definition("s1", generation, shard.now + 50_000, shard.now + 51_000, expected)
-    assert shard.broker.upsert(PLACE, [item], reset=bool(mode)) == [result]
+    assert shard.broker.upsert(PLACE, [item], mode=mode) == [result]
     assert shard.state() == entry(after)
+
+
+# -- rows: the modes `new` and `move`
+
+ROWS = [
+    ("unknown", {}, "new", "NEW", {"due": 51_000, "point": 50_000, "gen": "7"}),
+    ("there", LATER, "new", "SAME", LATER),
+    ("due", OVERDUE, "new", "SAME", OVERDUE),
+    ("waits for a retry", RETRYING, "new", "SAME", RETRYING),
+    ("leased", LEASED, "new", "LEASED", LEASED),
+    ("another row", {**LATER, "gen": "5"}, "new", "NEW", {"due": 51_000, "point": 50_000, "gen": "7"}),
+    ("another row, leased", {**LEASED, "gen": "9"}, "new", "LEASED", {**LEASED, "gen": "9"}),
+    ("retried under a lease", {**LEASED, "gen": "6"}, "new", "LEASED", LEASED),
+    ("unknown", {}, "move", "GONE", {}),
+    ("there", LATER, "move", "MOVED", {"due": 51_000, "point": 50_000, "gen": "7"}),
+    ("due", OVERDUE, "move", "MOVED", {"due": 51_000, "point": 50_000, "gen": "7"}),
+    ("leased", LEASED, "move", "LEASED", LEASED),
+]
+
+
+@pytest.mark.parametrize(("seed", "mode", "result", "after"), [row[1:] for row in ROWS],
+                         ids=[f"{row[2]}, {row[0]}" for row in ROWS])  # fmt: skip
+@pytest.mark.parametrize("member", ["r1", "j1"])
+def test_a_row(index, member, seed, mode, result, after):
+    index.seed(**{part: {member: value} for part, value in seed.items()})
+    item = Definition(member, 7, index.now + 50_000, index.now + 51_000)
+    assert index.broker.upsert(PLACE, [item], mode=mode) == [result]
+    assert index.state() == {part: {member: about(v) if part == "due" else v} for part, v in after.items()}
+
+
+def test_a_row_that_wakes_at_once_is_due_by_the_servers_clock(index):
+    assert index.broker.upsert(PLACE, [Definition("j1", 7, index.now + 90_000, 0, priority=5)], mode="new") == ["NEW"]
+    assert names_of(index.claim()) == ["j1"]
+    assert index.state()["priority"] == {"j1": "5"}
+
+
+def test_a_priority_that_is_none_any_more_is_forgotten(index):
+    for generation, priority in ((7, 5), (8, -5), (9, 0)):
+        index.broker.upsert(PLACE, [Definition("s1", generation, index.now + 9, index.now + 9, priority=priority)])
+        assert index.state().get("priority", {}).get("s1", "0") == str(priority)
 
 
 def test_upserts_in_any_order_end_at_the_newest(index):
@@ -203,16 +243,6 @@ def test_a_scan_tells_the_members_and_what_lost_members_left(shard):
     assert list(shard.broker.scan(PLACE)) == [{"s1", "s2"}, {"s3"}, {"s4"}, {"s5"}, {"s6"}]
 
 
-def test_what_stands_for_the_jobs_keeps_its_score_where_all_else_of_it_is_garbage(shard):
-    shard.seed(due={"jobs": shard.now + 9_000})
-    clean = shard.state()
-    assert list(shard.broker.scan(PLACE)) == []
-    shard.seed(point={"jobs": 5}, gen={"jobs": "{"}, lease={"jobs": "f"}, attempts={"jobs": "1"})
-    assert list(shard.broker.scan(PLACE)) == [{"jobs"}] * 4
-    assert shard.broker.remove(PLACE, [("jobs", 10**15, "")], gone=True) == ["REMOVED"]
-    assert shard.state() == clean
-
-
 def test_any_number_of_items_goes_in_parts_and_the_replies_come_in_their_order(shard, monkeypatch):
     monkeypatch.setattr(broker_module, "SCRIPT_PART", 2)
     items = [Definition(f"s{n}", 7, shard.now + n, shard.now + n) for n in range(5)]
@@ -220,14 +250,15 @@ def test_any_number_of_items_goes_in_parts_and_the_replies_come_in_their_order(s
     assert shard.broker.upsert(PLACE, items) == ["NEW", "NEW", "NEW", "SAME", "SAME"]
     gone = [(item.member, 8, "") for item in items[1:]]
     assert shard.broker.remove(PLACE, [*gone, ("s9", 8, "")], gone=True) == ["REMOVED"] * 4 + ["GONE"]
-    assert shard.broker.enqueue(PLACE, [("s0", 1, 1), ("r1", 1, 1), ("r2", 1, 1)]) == [False, True, True]
+    rows = [Definition(name, 7, 1, 1) for name in ("s0", "r1", "r2")]
+    assert shard.broker.upsert(PLACE, rows, mode="new") == ["SAME", "NEW", "NEW"]
     assert shard.broker.upsert(PLACE, []) == shard.broker.remove(PLACE, []) == []
 
 
 def test_parts_run_once_each_on_a_server_that_has_forgotten_the_script(shard, monkeypatch):
     monkeypatch.setattr(broker_module, "SCRIPT_PART", 1)
     shard.client.script_flush()
-    assert shard.broker.enqueue(PLACE, [(f"r{n}", 1, 1) for n in range(3)]) == [True, True, True]
+    assert shard.broker.upsert(PLACE, [Definition(f"r{n}", 1, 1, 1) for n in range(3)]) == ["NEW"] * 3
     shard.client.script_flush()
     assert [stats.members for stats in shard.broker.stats([PLACE, Shard("default", 1)])] == [3, 0]
 
@@ -255,7 +286,7 @@ def test_a_building_mark_that_never_ends_counts_as_absent(shard):
 # -- hints
 
 HINTS = [
-    ("enqueue", lambda b, now: b.enqueue(PLACE, [("r1", now + 5, now + 5)])),
+    ("job", lambda b, now: b.upsert(PLACE, [Definition("j1", 1, now + 5, now + 5)], mode="new")),
     ("upsert", lambda b, now: b.upsert(PLACE, [Definition("r1", 1, now + 5, now + 5)])),
     ("settle", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "next", now + 5, 7, now + 5)])),
     ("release", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "release", 5)])),
@@ -289,7 +320,7 @@ def test_each_script_tells_purpose_keys_arguments_replies_cost_and_why_it_is_one
 def test_each_script_belongs_to_exactly_one_method():
     called: list[str] = []
     methods = ("_run", "_run_each", "_run_in_parts", "_hand_back", "run_each")
-    for cls in (Broker, JobBroker, MinuteCounts):
+    for cls in (Broker, MinuteCounts):
         for node in ast.walk(ast.parse(inspect.getsource(cls).lstrip())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
                 called += [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
@@ -300,9 +331,7 @@ def test_each_script_belongs_to_exactly_one_method():
 
 def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_another(broker):
     places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
-    more = [(keys.result_key, "j1"), (keys.counts_key, 7), (keys.counts_key, "minutes"), (keys.counts_key, "turn")]
-    more += [(keys.pruning_key, "turn"), (keys.pruning_key, "last")]
-    more += [(keys.build_key, "x:runs"), (keys.trace_key, "s1")]
+    more = [(keys.counts_key, 7), (keys.counts_key, "minutes")]
     names = [
         {*keys.all_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
         for place in places
@@ -310,7 +339,7 @@ def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_anot
     assert [len({key_slot(name.encode()) for name in group}) for group in names] == [1, 1, 1]
     tags = [{name.partition("}")[0] for name in group} for group in names]
     assert tags == [{"{p:q:default:0"}, {"{p:q:default:1"}, {"{p:q:mail:0"}]
-    assert set(keys.TYPES) == {*keys.PARTS, *keys.JOB_SETTLE_PARTS}
+    assert set(keys.TYPES) == set(keys.PARTS)
     assert all(keys.is_own("p:q", name) for group in names for name in group)
 
 

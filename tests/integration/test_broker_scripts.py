@@ -48,6 +48,75 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
     }
 
 
+# -- lanes and turns: see Note [Lanes] in `lua/_prelude.lua`
+
+
+def test_points_and_jobs_share_a_claim_by_halves(index):
+    for n in range(6):
+        index.member(f"j{n}", due=-9000 + n)
+        index.member(f"s{n}", due=-500 + n)
+    assert names_of(index.claim(request=2, limit=4)) == ["s0", "j0", "s1", "j1"]
+    assert names_of(index.claim(request=3, limit=3)) == ["s2", "j2", "s3"]
+    assert names_of(index.claim(request=4, limit=3)) == ["s4", "j3", "j4"]
+    assert names_of(index.claim(request=5, limit=3)) == ["s5", "j5"]
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_point_that_is_due_does_not_wait_behind_a_thousand_due_jobs(shard, limit):
+    shard.seed(
+        **{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(1000)} for part in ("due", "point", "gen")}
+    )
+    shard.member("s1", due=-5)
+    assert "s1" in names_of(shard.claim(request=1, limit=limit)) + names_of(shard.claim(request=2, limit=limit))
+
+
+def test_a_step_of_priority_is_worth_a_minute_of_waiting(index):
+    index.member("j1", due=-59_000)
+    index.member("j2", due=-1000, priority=1)
+    index.member("j3", due=-130_000, priority=-1)
+    index.member("j4", due=60_000, priority=100)  # nothing starts early
+    assert [names_of(index.claim(request=n, limit=1)) for n in (2, 3, 4, 5)] == [["j3"], ["j2"], ["j1"], []]
+
+
+def test_within_one_claim_the_urgent_ones_come_first(index):
+    index.member("s1", due=-9000)
+    index.member("s2", due=-1000, priority=1)
+    assert names_of(index.claim()) == ["s2", "s1"]
+
+
+def test_what_waits_for_its_turn_is_in_one_set_only_and_keeps_no_set_alive(shard):
+    for n in range(4):
+        shard.member(f"j{n}", due=-9000 + n)
+    claim = shard.claim(limit=1)
+    assert shard.turns() == {"j1": -8999, "j2": -8998, "j3": -8997}
+    assert claim.head_ms == shard.now - 8999
+    assert shard.broker.heads([PLACE]) == [0]
+    assert [item.score_ms for item in shard.broker.views([("s9", "default"), ("j1", "default")])] == [None, 0]
+    shard.broker.upsert(PLACE, [Definition("j2", 7, shard.now + 500, shard.now + 60_000)], mode="move")
+    assert shard.turns() == {"j1": -8999, "j3": -8997}
+    assert names_of(shard.claim(request=2)) == ["j1", "j3"]
+    assert not shard.client.exists(shard.names["jobs-ready"])
+    assert shard.broker.stats([PLACE])[0].members == 4
+
+
+def test_what_comes_while_others_wait_for_their_turn_gets_its_own(shard):
+    for n in range(3):
+        shard.member(f"j{n}", due=-9000 + n)
+    held = shard.claim(limit=1)
+    shard.broker.upsert(PLACE, [Definition("j8", 7, shard.now, 0, priority=9)], mode="new")
+    shard.broker.upsert(PLACE, [Definition("j9", 7, shard.now + 5000, shard.now + 5000, priority=9)], mode="new")
+    shard.broker.settle(PLACE, [Settlement("j0", held.holder, "release", 0)])
+    assert names_of(shard.claim(request=2)) == ["j8", "j0", "j1", "j2"]
+
+
+def test_an_urgent_job_does_not_wait_behind_what_was_never_claimed(shard):
+    shard.seed(
+        **{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(2000)} for part in ("due", "point", "gen")}
+    )
+    shard.broker.upsert(PLACE, [Definition("j5000", 7, shard.now, 0, priority=9)], mode="new")
+    assert names_of(shard.claim(limit=1)) == ["j5000"]
+
+
 def test_a_claim_tells_the_next_head(shard):
     shard.member("s1", -3000)
     shard.member("s2", -1000)
@@ -277,21 +346,6 @@ def test_settle_under_a_foreign_fence_changes_nothing(index):
 # -- enqueue, stats, epoch
 
 
-def test_enqueue_adds_what_is_not_there_and_repeats_nothing(index):
-    index.held("r1")
-    members = [("r1", index.now, index.now), ("r2", index.now + 10, index.now + 20)]
-    assert index.broker.enqueue(PLACE, members) == [False, True]
-    after = {
-        "due": {"r1": LEASE_MS, "r2": 20},
-        "point": {"r1": LEASE_MS, "r2": 10},
-        "gen": {"r1": "7", "r2": "0"},
-        "lease": {"r1": "f"},
-    }
-    assert index.state() == after
-    assert index.broker.enqueue(PLACE, [("r2", 1, 1)]) == [False]
-    assert index.state() == after
-
-
 def test_stats_count_without_changing(shard):
     shard.held("s1")
     shard.member("s2", due=-1000)
@@ -343,6 +397,7 @@ def test_every_script_takes_a_whole_batch(shard, size):
     )
     assert shard.state() == {}
     ahead = shard.now + 60_000
-    assert broker.enqueue(PLACE, [(f"r{n}", ahead, ahead) for n in range(size)]) == [True] * size
-    assert broker.remove(PLACE, [(f"r{n}", 1, "") for n in range(size)]) == ["REMOVED"] * size
+    rows = [Definition(f"j{n}", 1, ahead, ahead) for n in range(size)]
+    assert broker.upsert(PLACE, rows, mode="new") == ["NEW"] * size
+    assert broker.remove(PLACE, [(f"j{n}", 1, "") for n in range(size)]) == ["REMOVED"] * size
     assert shard.state() == {}

@@ -13,7 +13,6 @@ from django.test import override_settings
 from django_delayq import checks as own
 from tests.acceptance.support import ROOT
 from tests.faults.harness.servers import Server, pointing_at
-from tests.jobs.support import LOGGER
 
 BACKEND = "django_redis.cache.RedisCache"
 CORE = "django.core.cache.backends.redis.RedisCache"
@@ -215,27 +214,6 @@ def test_a_project_that_does_not_mirror_is_warned_of_when_it_is_deployed(setting
 BRIEF = {"dead_max": 1, "dead_ttl": 60}
 
 
-@pytest.mark.parametrize(("queues", "options", "told"), [
-    (["default"], BRIEF, True),
-    (["mail", "default"], {"dead_ttl": 60}, True),
-    ([], {"dead_max": 1}, True),
-    (["mail"], BRIEF, False),
-    (["default"], {**BRIEF, "durable": True}, False),
-    (["default"], {"dead_max": 10_000, "max_attempts": 5}, False),
-    (["default"], {"dead_maximum": 1}, False),
-])  # fmt: skip
-def test_aliases_that_keep_dead_jobs_of_one_queue_differently_are_warned_of(settings, queues, options, told):
-    ours = "django_delayq.backend.DelayQBackend"
-    settings.TASKS = {
-        "default": {"BACKEND": ours},
-        "brief": {"BACKEND": ours, "QUEUES": queues, "OPTIONS": options},
-        "at once": {"BACKEND": f"{LOGGER}.backends.immediate.ImmediateBackend"},
-    }
-    assert set(found()) == ({"delayq.W021"} if told else set())
-    if told and options == BRIEF:
-        assert "'brief' 60 s and 1; 'default' 2,592,000 s and 10,000" in found()["delayq.W021"].msg
-
-
 def test_settings_that_cannot_be_read_are_told_once():
     for value, wanted in (({"SHARD": 1}, "delayq.E001"), ({"REDIS": "nowhere", "REDIS_IN_TESTS": True}, "delayq.E002")):
         with override_settings(DELAYQ=value):
@@ -268,7 +246,6 @@ def test_every_check_is_registered_under_one_tag():
         own.check_alias,
         own.check_tasks,
         own.check_task_aliases,
-        own.check_dead_jobs,
         own.check_commands,
         own.check_time_zones,
         own.check_isolation,

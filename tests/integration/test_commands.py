@@ -183,7 +183,10 @@ def test_an_exit_status_fails_with_the_last_lines_of_stderr(broker):
     schedule("tell", broker=broker, kwargs={"fail": "no luck"})
     run_burst()
     run = Run.objects.get()
-    assert (run.status, run.reason) == ("failed", "CommandFailed: tell: exit status 1: CommandError: no luck")
+    assert (run.status, run.reason) == (
+        "failed",
+        "django_delayq.exceptions.CommandFailed: tell: exit status 1: CommandError: no luck",
+    )
     assert "to stderr\nCommandError: no luck" in run.error
 
 
@@ -200,7 +203,7 @@ def test_a_memory_limit_holds(broker, settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMAND_MEMORY_MB": 400}
     schedule("tell", broker=broker, kwargs={"megabytes": 500})
     run_burst()
-    assert Run.objects.get().reason == "CommandFailed: tell: exit status 1: MemoryError"
+    assert Run.objects.get().reason == "django_delayq.exceptions.CommandFailed: tell: exit status 1: MemoryError"
 
 
 # -- ends
@@ -218,7 +221,7 @@ def test_its_timeout_ends_it_with_all_that_it_started(broker, tmp_path, stubborn
         if path.exists():
             break
     run = Run.objects.latest("pk")
-    assert run.reason == f"TaskTimeout: stopped after its timeout of {seconds} s"
+    assert run.reason == f"django_delayq.exceptions.TaskTimeout: stopped after its timeout of {seconds} s"
     assert "said before" in run.outputs.get().text
     assert not alive(pids_in(path)), "nor a zombie"
 
@@ -270,7 +273,7 @@ def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
         assert process.poll() is None
         assert "said hello" in output_of(process), "its output is also the worker's"
     run = Run.objects.get()
-    assert run.reason == "CommandFailed: tell: exit status 137: to stderr"
+    assert run.reason == "django_delayq.exceptions.CommandFailed: tell: exit status 137: to stderr"
     assert "said hello" in run.outputs.get().text
 
 

@@ -10,13 +10,14 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from django_delayq import controls, explain, ledger, status
-from django_delayq.broker import JobBroker
+from django_delayq.broker import Definition
 from django_delayq.fields import utcnow
-from django_delayq.models import Control, Run, Schedule
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.models import Control, Origin, Run, Schedule
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
 from tests.integration.admin_pages import client_for, text_of
-from tests.integration.job_shard import JobShard, new
+from tests.integration.probing import beat
 from tests.integration.shard import PLACE, SeededShard
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
@@ -60,10 +61,6 @@ def test_a_lease_that_ran_out_does_not_count(points):
 
 def test_what_was_handed_back_after_a_lapse_does_not_count_while_it_waits(points):
     points.member("s1", due=60_000, lease="-")
-    jobs = JobShard(points.broker, epoch=None, shard=PLACE)
-    holder = jobs.held("j1")
-    points.client.hset(jobs.names["held"], "j1", "-")
-    assert holder
     points.member("s2")
     assert claim(points, 1, 1) == ["s2"]
 
@@ -76,20 +73,13 @@ def test_the_reply_that_was_lost_is_repeated_although_the_limit_is_reached(point
 
 
 def test_points_and_jobs_of_a_shard_have_one_limit(points):
-    jobs = JobShard(points.broker, epoch=None, shard=PLACE)
-    jobs.jobs.enqueue_each([(PLACE, [new("j1"), new("j2"), new("j3")])], {PLACE: "e1"}, again=False)
+    jobs = [Definition(f"j{number}", 7, points.now - 1000 + number, 0) for number in range(1, 4)]
+    points.broker.upsert(PLACE, jobs, mode="new")
     points.member("s1")
     points.member("s2")
-
-    def claim_jobs(request, most):
-        claimed = JobBroker(points.broker).claim(PLACE, limit=10, lease_ms=30_000, request=request, most=most)
-        return [entry.member for entry in claimed.entries]
-
-    assert claim(points, 1, 3) == ["s1", "s2"]
-    assert claim_jobs(1, 3) == ["j1"]
-    assert claim_jobs(2, 3) == []
+    assert sorted(claim(points, 1, 3)) == ["j1", "s1", "s2"]
     assert claim(points, 2, 3) == []
-    assert claim_jobs(3, 4) == ["j2"]
+    assert claim(points, 3, 4) == ["j2"]
 
 
 # -- a worker
@@ -102,7 +92,8 @@ def schedule(name="nightly", **values):
 
 
 def statuses():
-    return sorted(Run.objects.values_list("schedule_name", "status"))
+    """Return (name, status) of the runs of schedules."""
+    return sorted(Run.objects.exclude(origin=Origin.JOB).values_list("schedule_name", "status"))
 
 
 def test_nothing_of_a_paused_queue_runs_and_afterwards_everything(broker):
@@ -190,7 +181,7 @@ def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(
     controls.pause("mail")
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2))
     (here,) = [shard for shard in worker.shards if shard.queue == "default"]
-    worker.claims._unanswered.add((worker.kinds[0], here))
+    worker.claims._unanswered.add(here)
     worker.timers.put_off(here, 60)
     worker.round()
     assert worker.slots.waiting == 0
@@ -199,11 +190,11 @@ def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(
 def test_what_a_lost_reply_had_of_a_paused_queue_is_handed_back(broker):
     make_due(broker, schedule(queue="mail"))
     worker = Worker(WorkerOptions(queues=("mail",), threads=2))
-    (shard,), points = worker.shards, worker.kinds[0]
+    (shard,) = worker.shards
     lost = worker.broker.claim(shard, limit=5, lease_ms=30_000, request=1)
     assert len(lost.entries) == 1
-    worker.claims._request[points, shard] = 1
-    worker.claims._unanswered.add((points, shard))
+    worker.claims._request[shard] = 1
+    worker.claims._unanswered.add(shard)
     controls.pause("mail")
     worker.round()
     assert worker.slots.waiting == 0
@@ -318,6 +309,7 @@ def test_the_command_pauses_limits_resumes_and_lists():
 def test_status_and_explanation_tell_what_is_held_back(broker):
     row = schedule(queue="mail")
     make_due(broker, row, timedelta(hours=2))
+    beat(broker)
     controls.pause("mail", reason="full disk", by="bob")
     snapshot = status.look_quickly()
     problems = [problem.code for problem in status.judge(snapshot)]

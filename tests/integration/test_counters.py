@@ -5,13 +5,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import counters, ledger, minutes
-from django_delayq.broker import Broker, MinuteCounts, keys
+from django_delayq.broker import MinuteCounts, keys
 from django_delayq.counters import LAG, RAN, Counts, by_queue, outcomes
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, counting
+from django_delayq.worker import counting
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -39,8 +41,7 @@ def put(broker, at, tally, key=KEY):
 
 
 def roll_up(broker, now=NOW):
-    """Move what is old enough, whoever had the last turn."""
-    broker.client.delete(name(broker, "turn"))
+    """Move what is old enough."""
     return minutes.roll_up(broker, to_ms(now))
 
 
@@ -108,7 +109,7 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
     assert (written, worker.counting.again) == ([], float("inf"))
     for seconds, expected in ((0, 1), (0.5, 1), (1.0, 2)):
         now[0] = 100.0 + seconds
-        worker.kinds[0].counted.add(KEY, "succeeded")
+        worker.trip.counted.add(KEY, "succeeded")
         worker.counting.write()
         assert len(written) == expected
     assert [tallies for _, _, tallies in written] == [[(KEY, {"succeeded": 1})], [(KEY, {"succeeded": 2})]]
@@ -120,24 +121,24 @@ def test_the_loop_wakes_for_what_is_still_to_be_brought(worker, monkeypatch):
     monkeypatch.setattr(worker.timers, "until", lambda now: 60.0)
     assert worker._until_next(counting.time.monotonic()) == 60.0
     for _ in range(2):  # the second time it is too early to write
-        worker.kinds[0].counted.add(KEY, "succeeded")
+        worker.trip.counted.add(KEY, "succeeded")
         worker.counting.write()
     assert 0 < worker._until_next(counting.time.monotonic()) <= counting.EVERY_SECONDS
 
 
 def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
-    points, jobs = (kind.counted for kind in worker.kinds)
-    points.add(KEY, "succeeded")
-    jobs.add(OTHER, "failed")
+    counts = worker.trip.counted
+    counts.add(KEY, "succeeded")
+    counts.add(OTHER, "failed")
     with monkeypatch.context() as patch:
         patch.setattr(MinuteCounts, "add", lambda *args: (_ for _ in ()).throw(BrokerUnavailable("away")))
         worker.counting.write()
-        assert (points, jobs) == ({KEY: {"succeeded": 1}}, {OTHER: {"failed": 1}})
+        assert counts == {KEY: {"succeeded": 1}, OTHER: {"failed": 1}}
         assert counting.time.monotonic() < worker.counting.again < counting.time.monotonic() + 60
-    points.add(KEY, "succeeded")
+    counts.add(KEY, "succeeded")
     worker.counting.flush()
     assert counted(broker) == {KEY: {"succeeded": 2}, OTHER: {"failed": 1}}
-    assert (points, jobs) == ({}, {})
+    assert counts == {}
 
 
 # -- in Redis
@@ -177,7 +178,6 @@ def test_garbage_in_a_field_is_counted_over(broker, garbage):
 
 def test_purging_takes_the_counts_too(broker):
     put(broker, NOW, {"failed": 1})
-    MinuteCounts(broker).take_turn(10_000)
     broker.purge()
     assert (count_keys(broker), broker.client.exists(name(broker, number(NOW)), name(broker, "minutes"))) == (0, 0)
 
@@ -223,20 +223,6 @@ def test_a_crash_between_insert_and_deletion_counts_nothing_twice(broker, monkey
     assert roll_up(broker) == 1
     assert rows() == [(60, at, "points", "app.one", {"succeeded": 5})]
     assert counted(broker, at) == {KEY: {"succeeded": 5}}
-
-
-def test_one_worker_at_a_time_moves_them(broker):
-    put(broker, NOW - 9 * MINUTE, {"succeeded": 5})
-    other = Broker(timeout_seconds=5, worker="other")
-    try:
-        assert MinuteCounts(other).take_turn(50_000)
-        assert minutes.roll_up(broker, to_ms(NOW)) is None
-        assert rows() == []
-        broker.client.persist(name(broker, "turn"))  # damaged: a mark without an end is nobody's
-        assert minutes.roll_up(broker, to_ms(NOW)) == 1
-        assert minutes.roll_up(other, to_ms(NOW)) is None
-    finally:
-        other.close()
 
 
 def test_the_table_is_read_alone_where_redis_is_away(dead_redis):

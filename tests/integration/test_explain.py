@@ -1,4 +1,4 @@
-"""`manage.py delayq_explain`: why a point did or did not run."""
+"""`manage.py delayq_explain`: why a point or a job did or did not run."""
 
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -6,8 +6,10 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import orders
+from django_delayq import controls, orders
+from django_delayq.jobs import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
+from tests.app import tasks
 from tests.integration.admin_pages import kill_redis, make
 from tests.support import DAILY_CRON, DAY, YEARLY_CRON, make_due, run_burst
 
@@ -250,7 +252,7 @@ def test_what_redis_does_not_hold_is_told(broker):
     Schedule._base_manager.update(generation=schedule.generation + 1)
     assert "has not seen the last edit" in told(schedule)
     broker.purge()
-    assert "Redis does not hold this schedule yet" in told(schedule)
+    assert "Redis does not hold it yet" in told(schedule)
 
 
 def test_it_works_without_redis_and_says_so(settings):
@@ -269,7 +271,107 @@ def test_a_project_that_does_not_mirror_is_told(settings):
     assert "DELAYQ['MIRROR'] is False" in told(make())
 
 
+# -- jobs
+
+
+def told_of(result, **options):
+    out = StringIO()
+    call_command("delayq_explain", job=result if isinstance(result, str) else result.id, stdout=out, **options)
+    return out.getvalue()
+
+
+def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):
+    later = tasks.add.using(queue_name="mail", run_after=timedelta(hours=1)).enqueue(1)
+    text = told_of(later)
+    assert text.startswith(f"tests.app.tasks.add: job {parse_id(later.id)[0]}, enqueued at ")
+    assert " in queue mail by the TASKS alias default." in text and ": queued." in text
+    assert "It starts at " in text and "In Redis it waits for " in text
+    assert told_of(str(parse_id(later.id)[0])) == text
+    assert parse_id(later.id)[1] not in text, "who knows that may read the result"
+    ready = tasks.add.enqueue(2)
+    assert "It starts at" not in told_of(ready)
+    assert "nobody has claimed it. Does a worker run for queue default?" in told_of(ready)
+    controls.limit("default", 3, by="ann")
+    assert "queue default: 3 at a time." in told_of(ready)
+    controls.pause(queue="default", reason="smtp down")
+    text = told_of(ready)
+    assert "waits: queue default is paused (smtp down)" in text and "Does a worker run" not in text
+    broker.purge()
+    assert "Redis does not hold it yet" in told_of(ready)
+
+
+def test_of_many_that_are_due_one_waits_for_its_turn(built):
+    first, *_, last = tasks.noop.enqueue_many([([], {})] * 5)
+    (place,) = [place for place in built.shards() if place.queue == "default"]
+    built.claim(place, limit=1, lease_ms=30_000, request=1)
+    assert "A worker holds the lease" in told_of(first)
+    assert "waits for its turn: in queue default more is due than workers take at once" in told_of(last)
+
+
+def test_a_job_that_runs_or_is_tried_again_is_told(broker):
+    job = tasks.fail.using(max_attempts=3, backoff=100).enqueue()
+    run_burst()
+    text = told_of(job)
+    assert ": retrying." in text and "1 attempt, lag " in text
+    assert "tried again, 3 times in all" in text and "waits until " in text and "Error: RuntimeError" in text
+    Run.objects.update(status="running", worker="host-1", started_at=NOW, attempt=1)
+    text = told_of(job)
+    assert ": running." in text and "It was started at 2026-11-21 12:00:00 UTC." in text and "worker host-1" in text
+
+
+def test_a_job_that_has_ended_is_told_with_its_outcome_and_how_long_its_row_is_kept(broker):
+    good, bad, off = tasks.add.enqueue(1), tasks.fail.enqueue(), tasks.add.using(run_after=DAY).enqueue(1)
+    run_burst()
+    off.task.get_backend().cancel(off.id)
+    text = told_of(good)
+    assert ": succeeded." in text and "1 attempt, lag " in text and "Its row is kept until " in text
+    assert "Redis" not in text
+    assert ": failed." in told_of(bad) and "Error: RuntimeError" in told_of(bad)
+    assert ": failed." in told_of(off) and "Cancelled before it started." in told_of(off)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"task": "shop.tasks.gone"}, "No installed app has the @task function shop.tasks.gone"),
+        ({"backend": "gone"}, "TASKS has no alias gone here"),
+        ({"queue": "gone"}, "DELAYQ['QUEUES'] does not name queue gone here"),
+        ({"unique_key": "0" * 32}, "It has its unique key until it starts"),
+        ({"unique_key": "0" * 32, "options": {"unique_until": "end"}}, "It has its unique key until it has ended"),
+        ({"status": "lost", "reason": "poison"}, "MAX_RECLAIMS"),
+    ],
+)
+def test_what_keeps_a_job_from_running_is_told(broker, values, sentence):
+    job = tasks.add.enqueue(1)
+    assert sentence not in told_of(job)
+    Run.objects.update(**values)
+    assert sentence in told_of(job)
+
+
+def test_of_jobs_too_it_is_said_that_redis_does_not_answer(settings):
+    good, job = settings.CACHES, tasks.add.enqueue(1)
+    kill_redis(settings)
+    assert ": queued." in told_of(job) and "Redis does not answer" in told_of(job)
+    settings.CACHES = good
+
+
 # -- the command
+
+
+@pytest.mark.parametrize("wanted", ["7", "9" * 40, "x", "", f"7-{'a' * 22}"])
+def test_a_job_that_is_not_there_is_told(wanted):
+    orders.run_now(make())
+    Run.objects.update(id=7)
+    with pytest.raises(CommandError, match="There is no job with the id"):
+        told_of(wanted)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["s", "--job", "1"], ["--job", "1", "--next", "3"], ["--job", "1", "--at", "9:00"]]
+)
+def test_it_is_asked_about_a_schedule_or_a_job(words):
+    with pytest.raises(CommandError, match=r"--job ID|are of schedules"):
+        call_command("delayq_explain", *words)
 
 
 def test_next_lists_points_with_their_annotations():

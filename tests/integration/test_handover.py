@@ -167,7 +167,10 @@ def test_a_failed_enqueue_is_tried_again_and_hides_secrets(broker):
 
 def test_an_enqueue_that_takes_longer_than_the_timeout_is_a_failed_attempt(broker):
     run = burst(broker, schedule("slow", timeout=timedelta(seconds=0.3)))
-    assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
+    assert (run.status, run.reason) == (
+        Status.FAILED,
+        "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 0.3 s",
+    )
     assert ACCEPTED == []
 
 
@@ -213,7 +216,8 @@ def test_a_result_that_has_failed_already_was_not_accepted(broker):
     row = schedule("default", "fail", kwargs={"message": "no luck"}, max_attempts=2, backoff=timedelta(0))
     run = burst(broker, row)
     assert (run.status, run.attempt, run.result) == (Status.FAILED, 2, None)
-    said = "HandoverFailed: The TASKS backend 'default' returned a failed result: RuntimeError: no luck"
+    error = "django_delayq.exceptions.HandoverFailed"
+    said = f"{error}: The TASKS backend 'default' returned a failed result: RuntimeError: no luck"
     assert run.reason == said
     assert said in run.error and "raise RuntimeError(message)" in run.error
 

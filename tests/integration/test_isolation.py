@@ -17,9 +17,9 @@ from django_delayq import isolated, isolation
 from django_delayq.compat import InvalidTask, task
 from django_delayq.exceptions import InvalidArguments, ProcessDied, TaskTimeout
 from django_delayq.isolation import Isolation, isolation_of
-from django_delayq.kinds.crossing import decode, encode, pack_error, unpack_error
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner
+from django_delayq.worker.crossing import decode, encode, pack_error, unpack_error
 from tests.jobs.support import DECORATOR_OPTIONS
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -6,7 +6,8 @@ import pytest
 
 from django_delayq.models import Schedule
 from django_delayq.signals import lease_lost
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app.tasks import noop
 from tests.support import DAILY_CRON, make_due
 
@@ -26,10 +27,8 @@ def due_failure(broker):
     make_due(broker, Schedule.objects.create(name="s", task="tests.app.tasks.fail", kind="cron", **values))
 
 
-@pytest.mark.parametrize(
-    ("make", "kind"), [(enqueue, 1), (due_point, 0), (due_failure, 0)], ids=["job", "point", "retry"]
-)
-def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(broker, monkeypatch, caplog, make, kind):
+@pytest.mark.parametrize("make", [enqueue, due_point, due_failure], ids=["job", "point", "retry"])
+def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(broker, monkeypatch, caplog, make):
     lost, renewed = [], []
 
     def hear(sender, member, **kwargs):
@@ -38,7 +37,7 @@ def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(broker
     lease_lost.connect(hear)
     make(broker)
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
-    hand_back = worker.kinds[kind].settle
+    hand_back = worker.trip.settle
 
     def overtaken(*args, **kwargs):
         reply = hand_back(*args, **kwargs)
@@ -46,7 +45,7 @@ def test_what_is_renewed_between_its_settlement_and_the_reply_is_not_lost(broker
         worker.keeper.renew_all()
         return reply
 
-    monkeypatch.setattr(worker.kinds[kind], "settle", overtaken)
+    monkeypatch.setattr(worker.trip, "settle", overtaken)
     try:
         assert worker.run() == 0
     finally:

@@ -133,7 +133,7 @@ def test_a_lost_commit_reply_of_an_update_counts_once():
     owner = schedule()
     run = row_of(owner, status=Status.RUNNING)
     run.save()
-    outcome = Outcome(row_of(owner, pk=run.pk), owner, version_of(run))
+    outcome = Outcome(row_of(owner, pk=run.pk, created_at=run.created_at), owner, version_of(run))
     assert [ledger.record([outcome]), ledger.record([outcome])] == [[Won.YES], [Won.YES]]
     assert state_of(owner).run_count == 1
 

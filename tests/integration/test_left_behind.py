@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq.kinds import Held
 from django_delayq.models import Run, Schedule
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.held import Held
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.support import make_due, run_burst
 

@@ -180,9 +180,9 @@ def test_json_lines_tell_the_ids_of_the_trace(broker, caplog, settings):
 
 
 def test_what_is_lost_has_no_exception_and_is_told_all_the_same(broker, caplog):
-    from django_delayq.kinds.announcing import log_run
     from django_delayq.ledger import Outcome
     from django_delayq.rows import RunRow
+    from django_delayq.worker.announcing import log_run
 
     row = Schedule.objects.get(pk=schedule("nightly").pk)
     run = RunRow.of(row, row.effective_from, status="lost", reason="poison")

@@ -146,7 +146,7 @@ def test_every_name_follows_the_conventions(broker):
         for sample in family.samples:
             assert (family.type == "counter") == sample.name.endswith("_total")
             assert sample.labels.keys() <= {"kind", "queue", "task", "outcome", "reason", "le", "quantile", "service",
-                                            "code", "store"}  # fmt: skip
+                                            "code"}  # fmt: skip
     documented = (ROOT / "docs/observability.md").read_text("utf-8")
     names = {family.name + ("_total" if family.type == "counter" else "") for family in ours}
     told = set(re.findall(r"^\| (`delayq_.*?) \|", documented, re.M))
@@ -169,19 +169,22 @@ def test_the_view_tells_how_all_stands(broker):
     found = fleet()
     assert value(found, "delayq_up", service="redis") == value(found, "delayq_up", service="database") == 1
     assert value(found, "delayq_queue_depth", kind="points", queue="default") == 1
-    assert value(found, "delayq_queue_oldest_seconds", kind="points", queue="default") > 60
+    assert value(found, "delayq_queue_oldest_seconds", queue="default") > 60
     assert value(found, "delayq_queue_depth", kind="jobs", queue="mail") == 1
+    assert value(found, "delayq_queue_depth", kind="points", queue="mail") == 0
+    assert value(found, "delayq_queue_scheduled", kind="jobs", queue="mail") == 0
+    tasks.add.using(queue_name="mail", run_after=timedelta(hours=1)).enqueue(1)
+    assert value(fleet(), "delayq_queue_scheduled", kind="jobs", queue="mail") == 1
     assert (value(found, "delayq_workers"), value(found, "delayq_drift_entries")) == (0, 0)
     assert value(found, "delayq_problem", code="no_worker") == 1
     tasks.fail.enqueue()
-    tasks.fail.using(backend="durable", queue_name="mail").enqueue()
+    tasks.fail.using(queue_name="mail").enqueue()
     with live_worker():
         wait_until(lambda: value(fleet(), "delayq_last_hour_outcomes", kind="jobs", queue="mail", outcome="failed"))
         found = fleet()
         assert value(found, "delayq_workers") == value(found, "delayq_queue_workers", queue="mail") == 1
         assert value(found, "delayq_problem", code="no_worker") is None
-    assert value(found, "delayq_dead_jobs", queue="default", store="redis") == 1
-    assert value(found, "delayq_dead_jobs", queue="mail", store="database") == 1
+    assert value(found, "delayq_failed_jobs", queue="default") == value(found, "delayq_failed_jobs", queue="mail") == 1
     assert value(found, "delayq_queue_depth", kind="points", queue="default") == 0
     assert value(found, "delayq_last_hour_lag_seconds", kind="points", queue="default", quantile="0.95") > 0
     assert (value(found, "delayq_overloaded"), value(found, "delayq_recently_missed")) == (0, 0)
@@ -338,7 +341,7 @@ def test_the_dashboard_asks_for_what_there_is_and_shows_all_that_matters(broker)
         wait_until(lambda: "delayq_last_hour_outcomes" in get(port, "/fleet")[1])
         told = {name for name, _ in parsed(get(port)[1])} | {name for name, _ in parsed(get(port, "/fleet")[1])}
     assert names <= told | {"delayq_problem"}, "there is none now"
-    for what in ("outcomes_total", "lag_seconds_bucket", "duration_seconds_bucket", "queue_depth", "dead_jobs",
+    for what in ("outcomes_total", "lag_seconds_bucket", "duration_seconds_bucket", "queue_depth", "failed_jobs",
                  "queue_oldest_seconds", "workers", "drift_entries", "rebuilds_total", "overloaded", "up"):  # fmt: skip
         assert f"delayq_{what}" in names
     for panel in board["panels"]:

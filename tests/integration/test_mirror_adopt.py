@@ -11,10 +11,12 @@ from django_delayq import ledger, mirror
 from django_delayq.broker import Broker, Settlement
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.fields import utcnow
-from django_delayq.mirror import layout, pages, turn
+from django_delayq.mirror import layout, pages, swept
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import make_due, run_burst
@@ -166,7 +168,7 @@ def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeyp
     Tombstone.add([(ghost.pk, "default", ghost.generation)], using="default")
     Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
     before = [view(built, row), view(built, ghost)]
-    for call in (mirror.delta_sweep, mirror.sweep_in_turn):
+    for call in (mirror.delta_sweep, mirror.sweep_if_due):
         with pytest.raises(ForeignLayout):
             call(built)
     assert [view(built, row), view(built, ghost)] == before
@@ -182,11 +184,12 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
         with monkeypatch.context() as elsewhere:
             become_a_copy(elsewhere)
             mirror.adopt(built)
-        return True
+        return built.keep_upkeep()
 
-    report = mirror.sweep_in_turn(built, go_on=meanwhile)
+    assert built.take_upkeep() == 0
+    report = mirror.sweep_if_due(built, go_on=meanwhile)
     assert (report.checked, report.done) == (1, False)
-    assert turn.read_last(built).database == "another place"
+    assert swept.read_last(built).database == "another place"
 
 
 def test_a_worker_process_of_the_other_database_ends_at_its_next_claim(built, monkeypatch, tmp_path):
@@ -211,7 +214,7 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     with monkeypatch.context() as elsewhere:
         become_a_copy(elsewhere)
         mirror.adopt(built)
-    assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), lambda: 1)
+    assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), 1)
     assert isinstance(own.failure, ForeignLayout)
     seen = view(built, row)
     assert (seen.point_ms, seen.leased) == (to_ms(point), False)
@@ -221,14 +224,14 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
 def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_at_its_next_look(built, monkeypatch):
     monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 0.2)
     own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    ended, sweep, turn = [], mirror.sweep_in_turn, threading.Lock()
+    ended, sweep, turn = [], mirror.sweep_if_due, threading.Lock()
 
     def alone(*args, **kwargs):
         """A worker has one database for life: no sweep of its begins here as the copy's and ends as its own."""
         with turn:
             return sweep(*args, **kwargs)
 
-    monkeypatch.setattr(mirror, "sweep_in_turn", alone)
+    monkeypatch.setattr(mirror, "sweep_if_due", alone)
 
     def run():
         try:

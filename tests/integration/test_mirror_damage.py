@@ -7,7 +7,8 @@ from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
 from tests.support import run_burst
 
@@ -107,7 +108,7 @@ RUN_DAMAGES = [
     ("score far ahead", "due", 9 * 10**15, "repaired"),
     ("point lost", "point", None, "repaired"),
     ("point is garbage", "point", "x", "repaired"),
-    ("generation lost", "gen", None, "repaired"),
+    ("generation lost", "gen", None, "put back"),
 ]
 
 
@@ -143,7 +144,7 @@ LOSSES = [
 @pytest.mark.parametrize("how", ["a claim", "a look at what is empty", "once a minute"])
 @pytest.mark.parametrize("lose", [row[1] for row in LOSSES], ids=[row[0] for row in LOSSES])
 def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose, how):
-    monkeypatch.setattr(mirror, "sweep_in_turn", lambda *args, **kwargs: None)
+    monkeypatch.setattr(mirror, "sweep_if_due", lambda *args, **kwargs: None)
     rows = [schedule("a"), schedule("b")]
     before = [view(built, row) for row in rows]
     names = [f"s{row.pk}" for row in rows]
@@ -152,15 +153,15 @@ def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose,
     worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))
     lose(built.client, due, names)
     if how == "a claim":
-        worker.claims.claim(built.shards()[0], lambda: 1)
+        worker.claims.claim(built.shards()[0], 1)
     elif how == "once a minute":
-        worker.upkeep._due["beat"] = 0.0
+        worker.upkeep._due["minutes"] = 0.0
     else:
         built.client.delete(due)
         worker.timers._turn = dict.fromkeys(worker.timers._turn, float("inf"))
         worker.tick()
     worker.upkeep.round()
-    worker.claims.claim(built.shards()[0], lambda: 1)  # of jobs too, whose place in the index may be lost as well
+    worker.claims.claim(built.shards()[0], 1)  # of jobs too, whose place in the index may be lost as well
     assert [view(built, row) for row in rows] == before
     assert not built.stats(built.shards()[:1])[0].damaged
 
@@ -179,8 +180,7 @@ def test_a_lost_lease_score_waits_for_its_holder_and_ends_without_one(built):
 
 def test_garbage_beside_lost_scores_is_mended_once(built):
     name = f"{{{built.config.prefix}:default:0}}:"
-    built.client.hset(f"{name}point", mapping={"s99": 7, "jobs": 7, "s98": "x"})
-    built.client.zadd(f"{name}due", {"jobs": float("inf")})
+    built.client.hset(f"{name}point", mapping={"s99": 7, "s98": "x"})
     assert built.mend(built.shards()[0]) == 2
     assert not built.stats(built.shards()[:1])[0].damaged
     run_burst()

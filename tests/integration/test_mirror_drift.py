@@ -1,13 +1,15 @@
 """Drift as a number: each fault of the mirror counts once, a sound mirror counts nothing, and counting stays cheap."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger, mirror, orders
-from django_delayq.broker import Broker
+from django_delayq.broker import EXACT, Broker, Definition
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
@@ -59,7 +61,7 @@ def remove_entry(broker, row):
 
 def add_ghost(broker, row):
     later = broker.now_ms() + 10**6
-    broker.enqueue(broker.shards()[0], [("s999999", later, later)])
+    broker.upsert(broker.shards()[0], [Definition("s999999", later, later, 0)])
 
 
 def unmirror(broker, row):
@@ -82,7 +84,7 @@ FAULTS = [
     ("a member without a row", add_ghost, {"ghosts": 1}),
     ("an edit is not mirrored, its entry missing", unmirror, {"unmirrored": 1}),
     ("a deletion is not mirrored", bury, {"tombstones": 1}),
-    ("an order is lost", lambda b, r: b.remove(b.shards()[0], [(f"r{Run.objects.get().pk}", 10**15, "")], gone=True),
+    ("an order is lost", lambda b, r: b.remove(b.shards()[0], [(f"r{Run.objects.get().pk}", EXACT, "")], gone=True),
      {"missing": 1}),
     ("a point is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:point", f"s{r.pk}"), {"torn": 1}),
     ("a generation is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{r.pk}"),
@@ -162,12 +164,30 @@ def test_the_counts_are_made_on_indexes(built):
     plans = [
         Schedule.objects.unmirrored().order_by().explain(),
         ScheduleState.objects.filter(next_due_at__gte=utcnow()).explain(),
-        ledger.open_apart().order_by().explain(),
     ]
-    for plan, index in zip(
-        plans, ("delayq_schedule_unmirrored", "delayq_state_next_due", "delayq_run_open"), strict=True
-    ):
+    for plan, index in zip(plans, ("delayq_schedule_unmirrored", "delayq_state_next_due"), strict=True):
         assert index in plan
+    with CaptureQueriesContext(connection) as asked:
+        ledger.count_open_apart(10)
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {asked[0]['sql']}")
+        plan = [row[3] for row in cursor.fetchall() if "django_delayq_run" in row[3]]
+    assert len(plan) == 4 and all("COVERING INDEX delayq_run_status" in step for step in plan[:3])
+    assert "INDEX delayq_run_open" in plan[3]
+
+
+def test_orders_and_jobs_are_counted_beside_runs_of_chains(built):
+    row = Schedule.objects.get(name="s0")
+    for number, status in enumerate(("queued", "running", "retrying", "failed", "succeeded")):
+        due_at = utcnow() + timedelta(seconds=number)
+        Run.of(row, due_at, status=status, apart=True, origin="backfill").save()
+        Run.of(row, due_at, status=status, apart=True, origin="job", queue="mail").save()
+        if status != "queued":
+            Run.of(row, due_at, status=status).save()
+    before = Run.objects.filter(apart=True, status="queued").count() - 2
+    assert ledger.count_open_apart(100) == (before + 6, False)
+    assert ledger.count_open_apart(100, ["mail"]) == (before + 3, False)
+    assert ledger.count_open_apart(1)[1] and ledger.count_open_apart(1, ["mail"])[1]
 
 
 def test_without_redis_there_is_no_number(built, settings):

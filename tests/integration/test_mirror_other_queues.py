@@ -1,6 +1,5 @@
 """Queues that only the settings of other processes name: their guard stays, and nobody mirrors them wrongly."""
 
-import io
 import json
 import re
 
@@ -10,7 +9,6 @@ from django.core.management import CommandError, call_command
 from django_delayq import mirror
 from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import ForeignLayout
-from django_delayq.management import progress
 from django_delayq.models import Origin, Run
 from tests.integration.mirroring import mirrored, schedule
 
@@ -56,41 +54,19 @@ def refused(call, *args):
     return str(caught.value)
 
 
-def test_the_number_of_their_shards_outlives_a_move_of_other_queues(known, use):
+def test_the_number_of_their_shards_outlives_another_number_for_other_queues(known, use):
     few = use(["default"], {"default": 3})
-    seen = []
-    mirror.reshard(few, say=seen.append)
+    mirror.take_layout(few)
     assert stored(few)["shards"] == {"default": 3, "bulk": BULK}
-    assert "former" not in stored(few)
+    assert few.epochs([Shard("bulk", 0), Shard("default", 0)])[0], "what has its number is left as it is"
     other = use(["default", "bulk"], {"default": 3, "bulk": BULK + 2})
     assert f"'bulk' has {BULK} shards in Redis but {BULK + 2}" in refused(mirror.check_layout, other)
 
 
-def test_an_interrupted_move_of_theirs_outlives_one_of_other_queues(known, use):
-    known.write_layout(json.dumps({**stored(known), "former": {"bulk": 2}}))
-    few = use(["default"], {"default": 3})
-    mirror.reshard(few, say=print)
-    assert stored(few)["former"] == {"bulk": 2}
-    call_command("delayq_sync", "--adopt")
-    assert stored(few)["former"] == {"bulk": 2}
-    use(["default", "bulk"], {"default": 3, "bulk": BULK})
-    call_command("delayq_sync", "--reshard")
-    assert stored(few) == {"database": mirror.fingerprint(), "shards": {"default": 3, "bulk": BULK}}
-
-
-def test_a_queue_that_joins_during_a_move_stays(known, use, monkeypatch):
-    few = use(["default"], {"default": 3})
-    monkeypatch.setattr(
-        few, "drop", lambda places: mirror.check_layout(use(["default", "mail"], {"default": 3, "mail": 5}))
-    )
-    mirror.reshard(few, say=print)
-    assert stored(few)["shards"] == {"default": 3, "bulk": BULK, "mail": 5}
-
-
 def test_of_another_database_nothing_stays(known, use):
-    known.write_layout(json.dumps({**stored(known), "database": "another", "former": {"bulk": 2}}))
+    known.write_layout(json.dumps({**stored(known), "database": "another"}))
     mirror.adopt(use(["default"], 1))
-    assert stored(known) == {"database": mirror.fingerprint(), "shards": {"default": 1}}
+    assert stored(known)["shards"] == {"default": 1}
 
 
 @pytest.mark.parametrize("kind", ["schedule", "run"])
@@ -104,10 +80,9 @@ def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(
         run = {"schedule_name": "s", "task": "tests.app.tasks.noop", "queue": "bulk", "generation": 1, "apart": True}
         Run.objects.create(schedule_id=1, origin=Origin.MANUAL, due_at="2026-01-01T00:00Z", status="queued", **run)
     before = (known.layout(), members(known))
-    said = [refused(mirror.check_layout, few)]
-    for shards, order in ((1, ()), (1, ("--dry-run",)), (3, ("--reshard",))):
-        use(["default"], {"default": shards})
-        said.append(refused(call_command, "delayq_sync", *order))
+    said = [refused(mirror.check_layout, few), refused(mirror.take_layout, use(["default"], {"default": 3}))]
+    use(["default"], {"default": 1})
+    said += [refused(call_command, "delayq_sync", *order) for order in ((), ("--dry-run",))]
     for text in said:
         assert re.search(rf"'bulk' has {BULK} shards in Redis.*as if it had 1\..*Name it in DELAYQ\['QUEUES'\]", text)
     assert (known.layout(), members(known)) == before
@@ -123,17 +98,3 @@ def test_who_would_count_them_alike_may_mirror_them(use):
     assert mirror.sweep_now(few).lines == []
     assert sum(members(few)) == len(rows)
     assert all(mirrored(few, row) for row in rows)
-
-
-def test_a_move_tells_how_far_it_is(known, use, monkeypatch):
-    for name in ("FIRST_SECONDS", "JSON_SECONDS"):
-        monkeypatch.setattr(progress, name, 0.0)
-    for number in range(8):
-        schedule(f"s{number}", queue="bulk")
-    use(["default", "bulk"], {"default": 1, "bulk": BULK + 1})
-    out = io.StringIO()
-    call_command("delayq_sync", "--reshard", "--json", stdout=out)
-    *steps, told = map(json.loads, out.getvalue().splitlines())
-    assert [step["entries"] for step in steps] == sorted(step["entries"] for step in steps)
-    assert steps[-1]["entries"] >= 16 == steps[-1]["of"]  # what enters a shard that comes later is seen again
-    assert told["shards"] == {"bulk": BULK + 1} and 0 < told["moved"]["bulk"] <= 8

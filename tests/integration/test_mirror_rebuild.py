@@ -53,9 +53,8 @@ def test_a_rebuild_restarts_at_the_first_missing_point(built):
 
 @pytest.mark.parametrize(
     ("module", "name", "call"),
-    [(rebuilding, "write_wanted", 1), (rebuilding, "write_wanted", 2), (compare, "write_wanted", 1),
-     (rebuilding, "waiting_pages", 1)],
-)  # fmt: skip
+    [(rebuilding, "write_wanted", 1), (rebuilding, "write_wanted", 2), (compare, "write_wanted", 1)],
+)
 def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(built, monkeypatch, module, name, call):
     monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
@@ -67,6 +66,45 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
     assert built.epochs(built.shards()) == [None, None]
     assert mirror.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
+
+
+def test_what_is_due_first_goes_back_first_and_everything_once(built, monkeypatch):
+    monkeypatch.setattr(rebuilding, "FIRST", 2)
+    monkeypatch.setattr(pages, "PAGE", 2)
+    start = utcnow() + timedelta(hours=1)
+    rows = [
+        schedule(f"s{n}", kind="every", cron="", every=timedelta(hours=1), start_at=start - timedelta(minutes=n))
+        for n in range(5)
+    ]
+    real, written = rebuilding.write_wanted, []
+    monkeypatch.setattr(
+        rebuilding, "write_wanted", lambda b, wanted: written.append([item.pk for item in wanted]) or real(b, wanted)
+    )
+    built.purge()
+    assert mirror.rebuild(built, built.shards())
+    assert written == [sorted(row.pk for row in rows[3:]), [row.pk for row in rows[:2]], [rows[2].pk]]
+    assert all(mirrored(built, row) for row in rows)
+
+
+def test_a_rebuild_whose_worker_died_is_begun_anew_when_its_mark_has_ended(built, monkeypatch):
+    rows = [schedule(f"s{n}") for n in range(3)]
+    built.purge()
+    asked = []
+    with pytest.raises(KeyboardInterrupt):
+        mirror.rebuild(built, built.shards(), go_on=lambda: asked.append(1) or len(asked) < 2 or die())
+    assert not mirror.rebuild(built, built.shards()), "its mark still stands"
+    assert mirror.unbuilt(built) == built.shards()
+    epochs = [f"{{{built.config.prefix}:{shard}}}:epoch" for shard in built.shards()]
+    assert all(0 < built.client.pttl(epoch) <= rebuilding.TTL_MS for epoch in epochs)
+    for epoch in epochs:  # its time is over
+        built.client.delete(epoch)
+    assert mirror.rebuild(built, built.shards())
+    assert all(mirrored(built, row) for row in rows)
+    assert mirror.unbuilt(built) == []
+
+
+def die():
+    raise KeyboardInterrupt
 
 
 # -- Note [What was mirrored goes back as it was]

@@ -10,9 +10,11 @@ from django.db import connections
 
 from django_delayq import mirror
 from django_delayq.exceptions import BrokerUnavailable
-from django_delayq.mirror import pages, sweep, turn
+from django_delayq.mirror import pages, sweep, swept
 from django_delayq.models import Schedule
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.integration.mirroring import absent, mirrored, schedule
 
@@ -24,7 +26,7 @@ rebuilding = sys.modules["django_delayq.mirror.rebuild"]
 def noted(broker):
     """A prefix that has just been swept."""
     mirror.check_layout(broker)
-    assert mirror.sweep_in_turn(broker).done
+    assert mirror.sweep_if_due(broker).done
     return broker
 
 
@@ -65,7 +67,7 @@ def test_a_worker_sweeps_at_its_start_where_nobody_has_for_long(broker, running)
     lose(broker, row)
     running()
     wait_until(lambda: mirrored(broker, row))
-    wait_until(lambda: turn.read_last(broker) is not None)
+    wait_until(lambda: swept.read_last(broker) is not None)
 
 
 def test_a_worker_that_starts_soon_after_a_sweep_makes_none(noted, running):
@@ -86,7 +88,7 @@ def test_a_server_that_was_replaced_is_noticed_although_no_command_failed(noted,
     wait_until(noted.workers)
     lose(noted, row)
     noted.note_sweep(json.dumps({**json.loads(noted.last_sweep()), "run_id": "of the old server"}))
-    wait_until(lambda: turn.read_last(noted).run_id != "of the old server")
+    wait_until(lambda: swept.read_last(noted).run_id != "of the old server")
     assert mirrored(noted, row)
 
 
@@ -107,7 +109,7 @@ def test_small_chores_do_not_wait_for_a_long_sweep(broker, running, monkeypatch)
 
     monkeypatch.setattr(rebuilding, "compare", slow)
     running()
-    wait_until(lambda: turn.read_last(broker))
+    wait_until(lambda: swept.read_last(broker))
     synced = [generation for pk, generation in seen if pk > rows[1].pk]
     assert len(synced) >= 10
     assert synced[-1] == rows[0].generation, "the edit was mirrored before the sweep ended"
@@ -144,7 +146,7 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, running,
 
     monkeypatch.setattr(rebuilding, "compare", failing)
     running()
-    wait_until(lambda: turn.read_last(noted))
+    wait_until(lambda: swept.read_last(noted))
     assert len(failures) == 2
     assert mirrored(noted, row)
 
@@ -153,7 +155,7 @@ def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, run
     settings.DELAYQ = {**settings.DELAYQ, "IDLE_CAP_SECONDS": 0.5}
     monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 3600)
     # A full sweep that is due as the flush comes would build the shards before a claim can miss them.
-    monkeypatch.setattr(upkeep.mirror, "sweep_in_turn", lambda *args, **options: None)
+    monkeypatch.setattr(upkeep.mirror, "sweep_if_due", lambda *args, **options: None)
     # A purge takes its time: what it has yet to delete must not have been written again.
     flushed, rebuild_soon = threading.Event(), upkeep.Upkeep.rebuild_soon
     monkeypatch.setattr(

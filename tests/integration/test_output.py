@@ -7,13 +7,12 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
-from django_delayq.backend import operating
 from django_delayq.capture import listening
-from django_delayq.models import Job, Output, Run, Schedule
+from django_delayq.models import Output, Run, Schedule
 from django_delayq.worker import loop
 from tests.app import tasks
 from tests.integration.histories import history, prune, schedule
-from tests.jobs.durable_support import durable, row_of
+from tests.jobs.support import row
 from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,59 +85,40 @@ def test_only_the_end_is_kept_in_bytes(broker, settings):
 
 def test_a_batch_whose_commit_got_no_reply_is_kept_once(broker, monkeypatch, caplog):
     schedule_of("say", broker)
-    durable(tasks.say).enqueue("hello")
-    lost = []
+    tasks.say.enqueue("hello")
+    record, lost = ledger.record, []
 
-    def losing(write):
-        def write_without_reply(outcomes):
-            won = write(outcomes)
-            if outcomes and write not in lost:
-                lost.append(write)
-                raise OperationalError("the reply to the COMMIT was lost")
-            return won
+    def losing(outcomes):
+        won = record(outcomes)
+        if outcomes and not lost:
+            lost.append(outcomes)
+            raise OperationalError("the reply to the COMMIT was lost")
+        return won
 
-        return write_without_reply
-
-    for name in ("record", "record_jobs"):
-        monkeypatch.setattr(ledger, name, losing(getattr(ledger, name)))
+    monkeypatch.setattr(ledger, "record", losing)
     work()
-    assert len(lost) == 2 and Output.objects.count() == 2
+    assert lost and Output.objects.count() == 2
     assert "refused" not in caplog.text and "cannot be recorded" not in caplog.text
-    assert (Run.objects.get().outputs.count(), Job.objects.get().outputs.count()) == (1, 1)
+    assert [run.outputs.count() for run in Run.objects.all()] == [1, 1]
 
 
-def test_durable_jobs_keep_theirs_and_jobs_of_redis_alone_do_not(broker):
-    result = durable(tasks.say).enqueue("hello", fail=True, password="open sesame")
-    plain = tasks.say.enqueue("plain")
+def test_jobs_keep_theirs_without_secrets_also_those_before_a_retry(broker):
+    result = tasks.say.enqueue("hello", fail=True, password="open sesame")
     work()
     output = Output.objects.get()
-    assert output.job == row_of(result) and output.attempt == 1
+    assert output.run == row(result) and output.attempt == 1
     assert "open sesame" not in output.text and "hello ********" in output.text
-    plain.refresh()
-    assert plain.status == "SUCCESSFUL"
-
-
-def test_a_job_that_is_revived_keeps_what_it_said_before(broker):
-    result = durable(tasks.say).enqueue("hello", fail=True)
-    work()
-    assert operating.revive(broker, result.id) == operating.Outcome.DONE
+    assert result.task.get_backend().retry(result.id)
     work()
     assert list(Output.objects.order_by("pk").values_list("attempt", flat=True)) == [1, 2]
 
 
-def test_a_result_in_the_database_has_the_output_of_its_attempt(broker):
-    result = tasks.say.using(backend="stored").enqueue("hello")
-    work()
-    assert "hello" in row_of(result).outputs.get().text
-
-
 def test_outputs_go_with_their_rows(broker):
     schedule_of("say", broker)
-    durable(tasks.say).enqueue("hello")
+    tasks.say.enqueue("hello")
     work()
     assert Output.objects.count() == 2
     Run.objects.all().delete()
-    Job.objects.all().delete()
     assert not Output.objects.exists()
 
 
@@ -156,10 +136,8 @@ def test_outputs_are_pruned_with_their_rows_in_a_statement_for_all(broker, setti
 
 def test_what_sql_leaves_behind_is_swept(broker):
     schedule_of("say", broker)
-    durable(tasks.say).enqueue("hello")
     work()
     assert ledger.prune_outputs(10) == 0
-    for table in ("run", "job"):
-        with connection.cursor() as cursor:
-            cursor.execute(f"DELETE FROM django_delayq_{table}")  # noqa: S608
-    assert ledger.prune_outputs(10) == 2 and not Output.objects.exists()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_delayq_run")
+    assert ledger.prune_outputs(10) == 1 and not Output.objects.exists()

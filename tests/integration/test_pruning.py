@@ -197,7 +197,7 @@ def test_batches_and_pages_of_any_size_find_each_row_once(keep, monkeypatch, siz
     owners = [schedule(f"s{n}", **({"keep": "last", "keep_last": 3} if n == 2 else {})) for n in range(5)]
     for owner in owners:
         for days in range(40, 20, -1):
-            for origin in Origin:
+            for origin in (Origin.DUE, Origin.MANUAL, Origin.BACKFILL):
                 run(owner, days, "lost" if days == 35 else "succeeded", origin)
         run(owner, 2)
     Schedule.objects.get(pk=owners[1].pk).delete()

@@ -1,4 +1,4 @@
-"""What was pruned can neither be recorded, begun nor ordered once more; and older code on the new tables."""
+"""What was pruned can neither be recorded, begun nor ordered once more."""
 
 import pytest
 from django.conf import settings as django_settings
@@ -210,23 +210,3 @@ def test_a_backfill_that_was_planned_before_the_pruning_orders_nothing_of_it(mon
 
     monkeypatch.setattr(orders, "_plan", planned_before)
     assert [each.due_at for each in orders.backfill(owner, points[0], points[4])] == points[3:5]
-
-
-# -- older code
-
-
-def test_the_code_of_before_inserts_into_the_new_tables():
-    """It knows neither column, and names all that it knows."""
-    owner = schedule()
-    Schedule._base_manager.filter(pk=owner.pk).update(keep="last", keep_last=3)
-    ScheduleState.objects.update(pruned_until=NOW)
-    key = str(owner.pk + 1)
-    with connection.cursor() as cursor:
-        for model, changed in ((Schedule, {"id": key, "name": "'old'"}), (ScheduleState, {"schedule_id": key})):
-            columns = [field.column for field in model._meta.concrete_fields]
-            known = [f'"{column}"' for column in columns if column not in ("keep", "keep_last", "pruned_until")]
-            values = [changed.get(column.strip('"'), column) for column in known]
-            table = model._meta.db_table
-            cursor.execute(f"INSERT INTO {table} ({', '.join(known)}) SELECT {', '.join(values)} FROM {table}")  # noqa: S608
-    old = Schedule.objects.get(name="old")
-    assert (old.keep, old.keep_last, old.state.pruned_until) == ("", None, None)

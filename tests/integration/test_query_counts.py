@@ -10,13 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq import declared, ledger, mirror
 from django_delayq.broker import web
 from django_delayq.fields import utcnow
-from django_delayq.ledger import JobOutcome, Outcome, Won
+from django_delayq.ledger import Outcome, Won
 from django_delayq.mirror import fast
-from django_delayq.models import Job, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from tests.app import tasks
-from tests.integration.admin_pages import LIST
-from tests.integration.job_pages import JOBS, dead_row, waiting
-from tests.jobs.durable_support import backend
+from tests.integration.admin_pages import LIST, RUNS, make_job
 from tests.support import OTHER_DAILY_CRON, YEARLY_CRON
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -134,23 +132,7 @@ def test_the_recording_of_points(built, stand):
     assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}
 
 
-def test_the_recording_of_durable_jobs(built):
-    outcomes = []
-
-    def prepare(count):
-        results = backend().enqueue_many([(tasks.noop, [], {})] * count)
-        read = ledger.load_jobs([row.member for row in Job.objects.filter(status="READY")])
-        assert len(read) == len(results)
-        started = ledger.start_jobs([(row, "1.x me") for row in read.values()])
-        outcomes[:] = [JobOutcome(row, "1.x me", "SUCCESSFUL", 1, "", utcnow(), utcnow(), None) for row in started]
-
-    def record():
-        assert ledger.record_jobs(outcomes) == [Won.YES] * len(outcomes)
-
-    assert more(prepare, record) <= ALLOWED
-
-
-@pytest.mark.parametrize("page", [LIST, "/admin/django_delayq/run/", JOBS, f"{JOBS}?state=dead"])
+@pytest.mark.parametrize("page", [LIST, RUNS, f"{RUNS}?origin__exact=job", f"{RUNS}failures/"])
 def test_a_page_of_the_admin(built, boss, page):
     def fill(count):
         now = utcnow()
@@ -158,8 +140,8 @@ def test_a_page_of_the_admin(built, boss, page):
         new = make(count)
         Run.objects.bulk_create([Run.of(row, now, **values) for row in new])
         for _ in new[:100]:
-            waiting()
-            dead_row()
+            make_job()
+        tasks.add.using(run_after=timedelta(hours=1)).enqueue_many([((1,), {})] * len(new[:100]))
 
     def look():
         assert boss.get(page).status_code == 200

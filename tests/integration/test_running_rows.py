@@ -9,11 +9,12 @@ from django.db import DataError, OperationalError
 
 from django_delayq import ledger
 from django_delayq.ledger import Won
-from django_delayq.models import Job, Run, Schedule, Status
-from django_delayq.worker import Worker, WorkerOptions, showing
+from django_delayq.models import Run, Schedule, Status
+from django_delayq.worker import showing
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
-from tests.jobs.durable_support import durable
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -206,13 +207,13 @@ def test_a_schedule_that_is_deleted_meanwhile_leaves_no_open_row(broker, gate):
     assert not Run.objects.open().exists()
 
 
-def test_a_durable_job_that_runs_says_so_without_counting_a_take_over(broker, gate):
-    durable(tasks.note).enqueue(str(gate.parent / "ran"), gate=str(gate))
+def test_a_job_that_runs_says_so_without_counting_a_take_over(broker, gate):
+    tasks.note.enqueue(str(gate.parent / "ran"), gate=str(gate))
     with a_worker(gate) as worker:
         begin(worker, gate)
-        until(worker, lambda: Job.objects.get().status == "RUNNING")
-        row = Job.objects.get()
-        assert (row.fence.split()[1], row.attempt, row.reclaims) == ("w1", 0, 0)
+        until(worker, lambda: Run.objects.get().status == Status.RUNNING)
+        row = Run.objects.get()
+        assert (row.worker, row.attempt, row.reclaims) == ("w1", 0, 0)
         finish(worker, gate)
-    ended = Job.objects.get()
-    assert (ended.status, ended.attempt, ended.reclaims) == ("SUCCESSFUL", 1, 0)
+    ended = Run.objects.get()
+    assert (ended.pk, ended.status, ended.attempt, ended.reclaims) == (row.pk, Status.SUCCEEDED, 1, 0)

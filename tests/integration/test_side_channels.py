@@ -10,11 +10,10 @@ from opentelemetry import trace
 from django_delayq import orders, signals, tracing
 from django_delayq.capture import listening
 from django_delayq.compat import task_enqueued, task_finished
-from django_delayq.models import Job, Output, Run, Schedule
+from django_delayq.models import Origin, Output, Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule
-from tests.jobs.durable_support import durable, row_of
-from tests.jobs.support import Stored
+from tests.jobs.support import Standing, row
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,46 +72,40 @@ def receivers():
 
 
 def test_a_tracer_that_raises_neither_keeps_from_enqueueing_nor_decides_outcomes(broker, broken_tracer, caplog):
-    results = [tasks.add.enqueue(1), durable(tasks.add).enqueue(2), tasks.fail.enqueue()]
+    results = [tasks.add.enqueue(1), tasks.fail.enqueue()]
     orders.run_now(schedule("s"))
     run_burst()
-    assert [result.refresh() or str(result.status) for result in results] == ["SUCCESSFUL", "SUCCESSFUL", "FAILED"]
-    assert [result.attempts for result in results] == [1, 1, 1]
-    assert Run.objects.get().status == "succeeded"
+    assert [result.refresh() or str(result.status) for result in results] == ["SUCCESSFUL", "FAILED"]
+    assert [result.attempts for result in results] == [1, 1]
+    assert Run.objects.exclude(origin=Origin.JOB).get().status == "succeeded"
     assert caplog.text.count("OpenTelemetry's tracer failed") == 1
 
 
-@pytest.mark.parametrize("make", [lambda: tasks.add.enqueue(1), lambda: durable(tasks.add).enqueue(1)])
+@pytest.fixture
+def looked():
+    """What receivers of `task_enqueued` find: whether the row, and the member, are there."""
+    there = []
+
+    def look(task_result, **kwargs):
+        there.append((row(task_result).status, Standing(task_result).view.score_ms is not None))
+
+    task_enqueued.connect(look)
+    yield there
+    task_enqueued.disconnect(look)
+
+
 def test_enqueueing_returns_although_receivers_and_the_log_raise_and_the_job_is_there_before(
-    broker, make, receivers, broken_log
+    broker, receivers, broken_log, looked
 ):
-    there = []
-
-    def look(task_result, **kwargs):
-        there.append(Job.objects.exists() or Stored(task_result).payload is not None)
-
-    task_enqueued.connect(look)
-    try:
-        result = make()
-    finally:
-        task_enqueued.disconnect(look)
-    assert result.id and (there == [True] or not there)  # a log that raises may end the sending
+    assert tasks.add.enqueue(1).id
+    assert looked == [("queued", True)] or not looked  # a log that raises may end the sending
 
 
-def test_receivers_of_an_enqueueing_are_called_when_the_row_and_the_member_are_there(broker):
-    there = []
-
-    def look(task_result, **kwargs):
-        there.append((row_of(task_result).pk, Stored(task_result).payload is not None))
-
-    task_enqueued.connect(look)
-    try:
-        with transaction.atomic():
-            durable(tasks.add).enqueue(1)
-            assert not there
-    finally:
-        task_enqueued.disconnect(look)
-    assert there == [(Job.objects.get().pk, True)]
+def test_receivers_of_an_enqueueing_are_called_when_the_row_and_the_member_are_there(broker, looked):
+    with transaction.atomic():
+        tasks.add.enqueue(1)
+        assert not looked
+    assert looked == [("queued", True)]
 
 
 def test_a_save_and_an_order_return_although_redis_is_away_and_the_log_raises(
@@ -125,10 +118,9 @@ def test_a_save_and_an_order_return_although_redis_is_away_and_the_log_raises(
         raise BrokerUnavailable("away")
 
     monkeypatch.setattr(web, "ask", refuse)
-    row = schedule("s")
-    orders.run_now(row)
-    durable(tasks.add).enqueue(1)
-    assert Schedule.objects.count() == Run.objects.count() == Job.objects.count() == 1
+    orders.run_now(schedule("s"))
+    tasks.add.enqueue(1)
+    assert (Schedule.objects.count(), Run.objects.count()) == (1, 2)
 
 
 def test_receivers_of_an_outcome_are_called_once_it_is_recorded(broker, receivers, caplog):
@@ -138,23 +130,23 @@ def test_receivers_of_an_outcome_are_called_once_it_is_recorded(broker, receiver
         seen.append(Run.objects.get(pk=run.pk).status)
 
     def finished(task_result, **kwargs):
-        seen.append(row_of(task_result).status)
+        seen.append(row(task_result).status)
 
     signals.run_finished.connect(ended)
     task_finished.connect(finished)
     try:
         make_due(broker, schedule("s"))
-        durable(tasks.add).enqueue(1)
+        tasks.add.enqueue(1)
         run_burst()
     finally:
         signals.run_finished.disconnect(ended)
         task_finished.disconnect(finished)
-    assert sorted(seen) == ["SUCCESSFUL", "succeeded"]
+    assert seen == ["succeeded"] * 2
     assert caplog.text.count("of the signal run_finished failed and is ignored") == 1
 
 
 def test_a_table_of_outputs_that_refuses_keeps_no_outcome_from_being_recorded(broker, caplog):
-    durable(tasks.say).enqueue("x")
+    tasks.say.enqueue("x")
     make_due(broker, schedule("s", task="tests.app.tasks.say", kwargs={"text": "x"}))
 
     def refuse(execute, sql, params, many, context):
@@ -165,7 +157,7 @@ def test_a_table_of_outputs_that_refuses_keeps_no_outcome_from_being_recorded(br
     with listening(1000), connection.execute_wrapper(refuse):
         run_burst()
     assert not Output.objects.exists()
-    assert (Run.objects.get().status, Job.objects.get().status) == ("succeeded", "SUCCESSFUL")
+    assert list(Run.objects.values_list("status", flat=True)) == ["succeeded"] * 2
     assert caplog.text.count("The table of outputs failed") == 1
 
 

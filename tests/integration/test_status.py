@@ -17,7 +17,8 @@ from django_delayq.status.snapshot import (
     RedisView,
     Snapshot,
 )
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import schedule
 from tests.integration.probing import ALIVE, SHARD, ask, beat, build, codes, text, well
 from tests.support import count_keys, make_due
@@ -41,8 +42,8 @@ def test_the_json_has_exactly_the_documented_keys(well):
     schedule()
     found = ask()[1]
     assert list(found) == [
-        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "jobs", "drift", "stale_edits",
-        "reshard", "database", "schedules", "load", "last_hour", "open_runs", "dead_durable_jobs", "capped", "pruned",
+        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "drift", "stale_edits",
+        "database", "schedules", "load", "last_hour", "open_runs", "failed_jobs", "capped", "pruned",
         "held_back", "unknown_tasks", "late", "unnamed",
     ]  # fmt: skip
     server = found["redis"][0]
@@ -52,7 +53,9 @@ def test_the_json_has_exactly_the_documented_keys(well):
     assert set(found["workers"][0]) == {
         "name", "queues", "heartbeat_age", "uptime", "running", "held", "threads", "memory_mb", "live",
     }  # fmt: skip
-    assert set(found["shards"][0]) == {"queue", "shard", "members", "due", "leased", "oldest_due", "epoch"}
+    assert set(found["shards"][0]) == {
+        "queue", "shard", "members", "due", "leased", "oldest_due", "epoch", "jobs", "jobs_due",
+    }  # fmt: skip
     assert {"total", "unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt"} <= set(found["drift"])
     assert set(found["schedules"]) == {"parked", "failing", "refused"}
     assert set(found["open_runs"]) == {"queued", "running", "retrying"}
@@ -135,7 +138,7 @@ def test_many_shards_are_summed_up_with_the_worst_first():
     at = next(number for number, line in enumerate(lines) if line.startswith("Shards"))
     assert lines[at + 1].startswith("default:38") and lines[at + 1].endswith("absent")
     assert "7.0 s late" in lines[at + 2]
-    assert lines[at + 17].split() == ["…", "and", "24", "more", "24", "0", "0"]
+    assert lines[at + 17].split() == ["…", "and", "24", "more", "24", "0", "0", "0", "0"]
 
 
 def test_tables_are_aligned():
@@ -152,7 +155,7 @@ def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
     assert "Parked     not counted in time" in lines
     found = status.as_dict(snapshot, [])
     assert found["schedules"] == {"parked": None, "failing": None, "refused": None}
-    assert (found["open_runs"], found["dead_durable_jobs"]) == (None, None)
+    assert (found["open_runs"], found["failed_jobs"]) == (None, None)
 
 
 def test_colours_are_for_terminals(well):

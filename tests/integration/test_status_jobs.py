@@ -1,19 +1,20 @@
-"""What `delayq_status` tells of jobs: how many in which state, how long the next one waits, and when that is wrong."""
+"""What `delayq_status` tells of jobs: how many wait, are due or have failed, and what is wrong."""
 
 from datetime import timedelta
 
 import pytest
 
-from django_delayq import status
 from django_delayq.broker import Broker
-from django_delayq.status import as_json, database_side, shown
-from django_delayq.status.snapshot import JobsView, RedisView, Snapshot
-from tests.acceptance.support import wait_until
-from tests.integration.job_pages import claim, dead, dead_row, ready, waiting, where
-from tests.integration.probing import ALIVE, SHARD, ask, beat, build, codes, text
+from django_delayq.fields import utcnow
+from django_delayq.models import Origin, Run
+from django_delayq.status import database_side
+from tests.app import tasks
+from tests.integration.probing import ask, beat, build, codes, text
+from tests.jobs.support import Standing
 from tests.support import run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
+NAMES = ("members", "due", "leased", "jobs", "jobs_due")
 
 
 @pytest.fixture
@@ -22,105 +23,111 @@ def built(broker):
     return broker
 
 
-def age(broker, wanted, seconds, part="ready"):
-    """Pretend that a job has been ready, or due, for so many seconds."""
-    _, place, member = where(broker, wanted)
-    name = f"{{{broker.config.prefix}:{place}}}:{part}"
-    score = broker.client.zscore(name, member)
-    broker.client.zadd(name, {member: score - seconds * (10**6 if part == "ready" else 1000)})
+def enqueue(number=1, queue="default", **options):
+    return tasks.noop.using(queue_name=queue, **options).enqueue_many([([], {})] * number)
 
 
-def jobs():
-    return {found["queue"]: found for found in ask()[1]["jobs"]}
+def claim(broker, limit):
+    (place,) = [place for place in broker.shards() if place.queue == "default"]
+    return broker.claim(place, limit=limit, lease_ms=30_000, request=1)
 
 
-def test_it_counts_the_jobs_of_each_queue_by_state(built):
-    dead(built)
-    claim(built, ready())
-    for n in range(3):
-        waiting(n)
-    ready(), ready()
-    ready(queue="mail")
-    found = jobs()
-    assert set(found["default"]) == {"queue", "waiting", "ready", "running", "dead", "oldest_ready"}
-    assert [found["default"][name] for name in ("waiting", "ready", "running", "dead")] == [3, 2, 1, 1]
-    assert [found["mail"][name] for name in ("waiting", "ready", "running", "dead")] == [0, 1, 0, 0]
-    assert 0 <= found["default"]["oldest_ready"] < 30
-    line = next(line for line in text().splitlines() if line.startswith("Jobs"))
-    assert line.split() == ["Jobs", "waiting", "ready", "running", "dead", "oldest", "ready"]
+def queues():
+    """Return the sums of each queue, and the longest wait in it."""
+    found = {}
+    for shard in ask()[1]["shards"]:
+        sums, oldest = found.setdefault(shard["queue"], ([0] * 5, []))
+        sums[:] = [mine + shard[name] for mine, name in zip(sums, NAMES, strict=True)]
+        oldest += [shard["oldest_due"]] if shard["oldest_due"] is not None else []
+    return {queue: (sums, max(oldest, default=None)) for queue, (sums, oldest) in found.items()}
 
 
-def test_durable_jobs_that_are_dead_are_counted_where_they_stand(built, monkeypatch):
-    assert (ask()[1]["dead_durable_jobs"], "Dead jobs" in text()) == (0, False)
-    dead(built)
-    for queue in ("default", "mail", "mail", "of nobody"):
-        dead_row(queue=queue)
-    assert (jobs()["default"]["dead"], ask()[1]["dead_durable_jobs"]) == (1, 3)
-    assert "Dead jobs  3 in the database; those in Redis are below" in text().splitlines()
-    for module in (database_side, as_json, shown):
-        monkeypatch.setattr(module, "MOST_COUNTED", 2)
-    found = ask()[1]
-    assert (found["dead_durable_jobs"], found["capped"]) == (2, ["dead_durable_jobs"])
-    assert "Dead jobs  more than 2 in the database; those in Redis are below" in text().splitlines()
+def age(result, seconds):
+    """Let a job that is due have been so for so many seconds longer."""
+    found = Standing(result)
+    found.client.zincrby(found.names["jobs"], -seconds * 1000, found.member)
+    found.client.hincrby(found.names["point"], found.member, -seconds * 1000)
+
+
+def fail(queue, status="failed", origin=Origin.JOB, number=1):
+    now = utcnow()
+    values = {"queue": queue, "status": status, "origin": origin, "apart": True, "task": "t", "generation": 1}
+    points = [now + timedelta(seconds=n) for n in range(number)]
+    Run.objects.bulk_create([Run(due_at=point, token=f"{point:%H%M%S%f}", **values) for point in points])
+
+
+def test_it_counts_the_jobs_of_each_queue(built):
+    enqueue(3, run_after=timedelta(hours=1))
+    enqueue(2)
+    enqueue(1, queue="mail")
+    found = queues()
+    assert (found["default"][0], found["mail"][0]) == ([5, 2, 0, 5, 2], [1, 1, 0, 1, 1])
+    assert claim(built, 2).entries
+    assert queues()["default"] == ([5, 0, 2, 5, 0], None)
+    head, line = [line.split() for line in text().splitlines() if line.startswith(("Shards", "default:"))]
+    assert head == ["Shards", "members", "due", "leased", "jobs", "jobs", "due", "oldest", "due", "epoch"]
+    assert line == ["default:0", "5", "0", "2", "5", "0", "-", "built"]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_counts_of_several_shards_are_summed_and_the_oldest_of_all_is_told(settings, prefix, shards):
+def test_the_oldest_of_all_shards_is_told(settings, prefix, shards):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": shards}
     broker = Broker(timeout_seconds=5, worker="test")
     build(broker)
-    made = [ready(n) for n in range(12)]
-    age(broker, made[7], 500)
-    found = jobs()["default"]
-    assert found["ready"] == 12
-    assert 500 <= found["oldest_ready"] < 530
+    age(enqueue(12)[7], 500)
+    sums, oldest = queues()["default"]
+    assert sums[-1] == 12 and 500 <= oldest < 530
     broker.close()
 
 
-def test_a_priority_does_not_count_as_time(built):
-    ready(priority=100)
-    ready(priority=-100)
-    assert jobs()["default"]["oldest_ready"] < 30
+@pytest.mark.parametrize("priority", [100, -100])
+def test_of_those_whose_turn_it_is_the_first_tells_how_long_it_has_waited_whatever_its_priority(built, priority):
+    waiting = enqueue(5, priority=priority)
+    assert claim(built, 1).entries, "the others have moved on to their turn"
+    assert Standing(waiting[4]).view.score_ms == 0
+    assert 0 <= queues()["default"][1] < 60
+    for result in waiting[1:]:
+        found = Standing(result)
+        found.client.zincrby(found.names["jobs-ready"], -500_000, found.member)
+    assert 500 <= queues()["default"][1] < 560
 
 
-def test_what_waits_for_a_time_is_not_late_and_what_has_come_due_is_although_nobody_claims(built):
-    one = waiting()
-    assert jobs()["default"]["oldest_ready"] is None
-    age(built, one, 3600 + 100, "jobs")
-    assert 100 <= jobs()["default"]["oldest_ready"] < 130
-    assert jobs()["default"]["waiting"] == 1
+def test_a_retry_whose_turn_it_is_has_not_waited_since_it_was_enqueued(built):
+    others = enqueue(5)[1:]
+    assert claim(built, 1).entries
+    found = Standing(others[0])
+    found.client.zincrby(found.names["jobs-ready"], -500_000, found.member)
+    found.client.hset(found.names["attempts"], found.member, 1)
+    assert 0 <= queues()["default"][1] < 60
 
 
-def test_a_job_that_is_ready_for_long_in_a_queue_that_nobody_serves_is_a_problem(built):
+def test_a_queue_without_a_worker_in_which_a_job_has_been_due_for_long_is_one_problem(built):
     beat(built, {"queues": ["mail"], "started": 1})
-    one = ready()
-    assert codes() == (0, [])
-    age(built, one, 100)
-    found = ask()[1]
-    (problem,) = (problem for problem in found["problems"] if problem["code"] == "jobs_without_worker")
-    assert problem["queue"] == "default"
-    assert "1 job in all" in problem["message"] and "delayq_worker" in problem["message"]
-    assert "jobs_without_worker" not in codes("--max-lag", "1000")[1]
+    (result,) = enqueue()
+    assert codes() == (0, []), "another host may be about to serve it"
+    age(result, 100)
+    (problem,) = ask()[1]["problems"]
+    assert (problem["code"], problem["queue"]) == ("no_worker", "default")
+    assert "1 schedule, run or job of it cannot start" in problem["message"] and "delayq_worker" in problem["message"]
+    assert codes("--max-lag", "1000") == (0, [])
     beat(built)
-    assert "jobs_without_worker" not in codes()[1]
+    assert codes() == (1, ["overdue"])
 
 
 def test_after_a_worker_has_run_them_nothing_is_left(built):
-    for n in range(5):
-        ready(n)
-    waiting(after=timedelta(milliseconds=300))
-    wait_until(lambda: (run_burst(), jobs()["default"]["waiting"] == 0)[1])
-    assert jobs()["default"] == {
-        "queue": "default", "waiting": 0, "ready": 0, "running": 0, "dead": 0, "oldest_ready": None,
-    }  # fmt: skip
-    assert "Jobs: none" in text()
+    enqueue(5)
+    run_burst()
+    assert queues()["default"] == ([0, 0, 0, 0, 0], None)
 
 
-def test_queues_without_jobs_are_left_out_of_the_table_and_the_rest_is_aligned():
-    queues = (JobsView("default", 0, 0, 0, 0, None), JobsView("mail", 12345, 2, 3, 4, 7.0))
-    redis = RedisView((ALIVE,), (SHARD,), jobs=queues)
-    lines = [line for _, line in status.as_lines(Snapshot("a", "p", redis), [])]
-    at = next(number for number, line in enumerate(lines) if line.startswith("Jobs"))
-    assert lines[at + 1].split() == ["mail", "12345", "2", "3", "4", "7.0", "s", "ago"]
-    assert lines[at + 2] == ""
-    assert len(lines[at]) == len(lines[at + 1])
+def test_jobs_that_have_failed_are_counted_among_the_newest_failures(built, monkeypatch):
+    assert (ask()[1]["failed_jobs"], "Failed jobs" in text()) == (0, False)
+    for queue, status in (("default", "failed"), ("mail", "lost"), ("of nobody", "failed")):
+        fail(queue, status)
+    fail("default", origin=Origin.MANUAL)
+    fail("default", "skipped")
+    assert ask()[1]["failed_jobs"] == 3
+    assert "Failed jobs 3" in text().splitlines()
+    fail("default", number=5)
+    monkeypatch.setattr(database_side, "MOST_READ", 4)
+    assert ask()[1]["failed_jobs"] == 5, "of each status the newest are looked at"

@@ -10,13 +10,14 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import controls, minutes, mirror, orders, status
-from django_delayq.broker import MinuteCounts
+from django_delayq.broker import Broker, Definition, MinuteCounts
 from django_delayq.counters import MISSED
 from django_delayq.fields import utcnow
-from django_delayq.models import Condition, Job, Origin, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.status import database_side
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
 from tests.integration.admin_pages import kill_redis
 from tests.integration.mirroring import schedule
@@ -55,8 +56,8 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
-    broker.write_layout(json.dumps({"database": "another", "shards": {"default": 1, "mail": 1}}))
-    broker.enqueue(broker.shards()[0], [("s777", 1, 1)])
+    broker.write_layout(json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
+    broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 0)])
     code, found = ask()
     assert (code, found["layout"], found["drift"]) == (1, "foreign", None)
     assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
@@ -83,10 +84,11 @@ def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_d
     schedule()
     orders.run_now(row)
     for _ in range(2):
-        tasks.noop.using(backend="durable", queue_name="mail").enqueue()
-    Job.objects.update(enqueued_at=utcnow() - timedelta(minutes=1), mirrored=True)
+        tasks.noop.using(queue_name="mail").enqueue()
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default"]}
-    settings.TASKS = {**settings.TASKS, "durable": {"BACKEND": settings.TASKS["durable"]["BACKEND"]}}
+    settings.TASKS = {"default": {"BACKEND": settings.TASKS["default"]["BACKEND"]}}
+    assert ask()[1]["unnamed"] == [{"kind": "queue", "name": "mail", "jobs": 0, "schedules": 1, "runs": 0}], "yet"
+    age_all()
     assert codes() == (0, []), "another process has other settings, and a worker that serves the queue"
     beat(well, {"queues": ["default"]})
     code, found = ask()
@@ -99,18 +101,27 @@ def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_d
     assert problem["message"] in out.getvalue()
 
 
-def test_a_task_and_an_alias_that_only_jobs_name_are_problems(well, settings):
-    for name in ("gone", "durable"):
-        tasks.noop.using(backend="durable").enqueue()
-        Job.objects.filter(task="tests.app.tasks.noop").update(task=f"tests.app.tasks.{name}")
+def test_a_task_and_an_alias_that_only_jobs_name_are_problems(well):
+    for name in ("gone", "former"):
+        tasks.noop.enqueue()
+        rows = Run.objects.filter(task="tests.app.tasks.noop")
+        rows.update(task=f"tests.app.tasks.{name}", backend="former")
     assert codes() == (0, []), "a process with newer code may just have enqueued them"
-    Job.objects.update(enqueued_at=utcnow() - timedelta(minutes=1), mirrored=True)
-    settings.TASKS = {"default": settings.TASKS["default"]}
-    _code, found = ask()
-    messages = {problem["code"]: problem["message"] for problem in found["problems"]}
+    age_all()
+    messages = {problem["code"]: problem["message"] for problem in ask()[1]["problems"]}
     assert set(messages) == {"unknown_job_tasks", "unknown_alias"}
-    assert "tests.app.tasks.durable (1), tests.app.tasks.gone (1)" in messages["unknown_job_tasks"]
-    assert "durable (2)" in messages["unknown_alias"]
+    assert "tests.app.tasks.former (1), tests.app.tasks.gone (1)" in messages["unknown_job_tasks"]
+    assert "former (2)" in messages["unknown_alias"]
+    Run.objects.update(status="failed")
+    assert ask()[1]["unnamed"] == []
+
+
+def age_all():
+    """Let open rows be a minute old, here and in Redis."""
+    Run.objects.update(created_at=utcnow() - timedelta(minutes=1))
+    broker = Broker(timeout_seconds=5, worker="test")
+    mirror.full_sweep(broker)
+    broker.close()
 
 
 def test_a_queue_without_entries_needs_no_worker(well):
@@ -196,7 +207,7 @@ def test_the_first_minute_is_left_out_where_others_tell_enough(well, alone):
 def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
     worker = Worker(WorkerOptions(queues=("default",), burst=True))
     if since is not None:
-        worker.kinds[0].counted.since = since
+        worker.trip.counted.since = since
     row = schedule("s", kind="every", cron="", every=timedelta(seconds=2))
     make_due(well, row, timedelta(seconds=80))
     worker.run()
@@ -208,7 +219,7 @@ def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
 @pytest.mark.parametrize("how", ["a server in trouble", "refused outcomes"])
 def test_an_outage_moves_on_the_time_since_which_workers_can_work(well, monkeypatch, how):
     worker = Worker(WorkerOptions(queues=("default",)))
-    counted = worker.kinds[0].counted
+    counted = worker.trip.counted
     counted.since = before = datetime.now(UTC) - timedelta(hours=1)
     worker.tick()
     assert counted.since == before
@@ -223,7 +234,7 @@ def test_an_outage_moves_on_the_time_since_which_workers_can_work(well, monkeypa
 @pytest.mark.parametrize("paused", [{"task": "tests.app.tasks.noop"}, {"queue": "default"}, {"queue": "mail"}])
 def test_what_fell_due_while_its_own_queue_or_task_was_paused_is_no_overload(well, paused):
     worker = Worker(WorkerOptions(queues=("default",), burst=True))
-    worker.kinds[0].counted.since = datetime.min.replace(tzinfo=UTC)
+    worker.trip.counted.since = datetime.min.replace(tzinfo=UTC)
     make_due(well, schedule("s", kind="every", cron="", every=timedelta(seconds=2)), timedelta(seconds=80))
     controls.pause(**paused)
     worker.controls.refresh()
@@ -283,7 +294,7 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
     assert "delayq_sync" in found["problems"][0]["message"]
     mirror.full_sweep(well)
     assert codes() == (0, [])
-    well.enqueue(well.shard_of("r77", "default"), [("r77", 1, well.now_ms() + 60_000)])
+    well.upsert(well.shard_of("r77", "default"), [Definition("r77", 1, well.now_ms() + 60_000, 0)])
     assert codes() == (1, ["drift"])
 
 
@@ -310,7 +321,7 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
 
     def compare_then_enqueue(broker):
         looks.append(database_side.compare(broker))
-        mirror.enqueue_runs(well, [run])
+        mirror.put_runs(well, [run])
         return looks[-1]
 
     monkeypatch.setattr("django_delayq.status.looking.compare", compare_then_enqueue)

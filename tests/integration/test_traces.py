@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
-from django.test import Client, override_settings
+from django.test import Client
 from django.urls import path
 from opentelemetry import trace
 from opentelemetry.instrumentation.django import DjangoInstrumentor
@@ -19,9 +19,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_delayq import conf, orders
-from django_delayq.broker import keys, read_trace, web
-from django_delayq.jobs import bare, decode, trace_of
-from django_delayq.jobs.record import Call, with_trace
 from django_delayq.models import Run, Schedule
 from django_delayq.worker import loop, upkeep
 from tests.acceptance.support import ROOT, command_environment, wait_until
@@ -29,7 +26,6 @@ from tests.app import tasks
 from tests.faults.live import live_worker
 from tests.integration.mirroring import schedule
 from tests.jobs import tasks as job_tasks
-from tests.jobs.support import Stored
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -99,10 +95,9 @@ def test_an_execution_of_a_job_is_a_child_of_its_enqueueing_with_what_the_conven
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("alias", ["default", "durable", "stored"])
-def test_each_attempt_is_a_span_in_the_same_trace_and_tells_its_failure(alias):
+def test_each_attempt_is_a_span_in_the_same_trace_and_tells_its_failure():
     with within() as request:
-        result = tasks.fail.using(backend=alias, max_attempts=2, backoff=0).enqueue()
+        result = tasks.fail.using(max_attempts=2, backoff=0).enqueue()
     wait_until(lambda: run_burst() == 0 and len(spans(SpanKind.CONSUMER)) == 2)
     first, second = spans(SpanKind.CONSUMER)
     assert [span.attributes["delayq.attempt"] for span in (first, second)] == [1, 2]
@@ -144,48 +139,33 @@ def test_a_failure_is_told_without_the_secrets_of_its_call():
     assert "hunter2" not in failed.to_json()
 
 
-# -- what is carried in the text of a job
+# -- what is carried in a row
 
 
-def test_workers_of_any_version_read_the_same_call_with_or_without_a_trace():
+def test_the_row_of_a_job_carries_the_span_of_its_enqueueing_and_nothing_else():
     with within():
-        traced = tasks.add.enqueue(7)
-    with override_settings(DELAYQ={**conf.settings.DELAYQ, "TRACES": False}):
-        plain = tasks.add.enqueue(7)
-    lines = {}
-    for name, result in {"traced": traced, "plain": plain}.items():
-        stored = Stored(result)
-        line, call, _ = decode(stored.queue, stored.member, stored.payload)
-        lines[name] = line
-        assert (call.task, call.args, call.kwargs) == ("tests.app.tasks.add", [7], {})
-        # As versions of before read it: the whole second line, in which the last of two values counts.
-        assert Call(**json.loads(stored.payload.split("\n")[1])) == call
-    assert trace_of(lines["plain"]) == {} and lines["plain"].startswith('{"task":')
-    assert trace_of(lines["traced"])["traceparent"].startswith("00-")
-    assert bare(lines["traced"]) == lines["traced"], "what is signed anew keeps it"
+        tasks.add.enqueue(7)
+    (sent,) = spans(SpanKind.PRODUCER)
+    ((name, parent),) = Run.objects.get().options.pop("trace").items()
+    assert (name, parent[:-2]) == ("traceparent", f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}-")
+    assert list(Run.objects.get().options) == ["trace"]
+    assert Run.objects.get().call == {"args": [7], "kwargs": {}}
 
 
-@pytest.mark.parametrize("line", ['{"args":{"traceparent"', '{"args":{},"x":1}', '{"args":{"a":1},"b":2}', "", "{}"])
-def test_a_line_without_a_trace_that_can_be_read_has_none(line):
-    assert trace_of(line) == {}
-    assert with_trace('{"task":"t"}', {}) == '{"task":"t"}'
-
-
-@pytest.mark.parametrize("garbage", [b"\xff", "[1]", '{"traceparent":"nonsense"}', '{"traceparent":["x"]}', "9" * 5000])
-def test_a_trace_that_somebody_falsified_harms_nothing(broker, garbage):
-    row = schedule()
-    name = keys.trace_key(broker.config.prefix, broker.shard_of(f"s{row.pk}", row.queue), f"s{row.pk}")
-    broker.client.set(name, garbage)
-    make_due(broker, row)
+@pytest.mark.parametrize("garbage", [{"traceparent": "nonsense"}, {"traceparent": ["x"]}, {}, {"a": 1}])
+def test_a_trace_that_cannot_be_read_harms_nothing(garbage):
+    result = tasks.add.enqueue(7)
+    Run.objects.update(options={"trace": garbage})
     run_burst()
-    assert execution().parent is None and not execution().links
+    result.refresh()
+    assert (result.return_value, execution().parent, execution().links) == (8, None, ())
 
 
 # -- schedules and orders
 
 
-def test_due_points_begin_traces_of_their_own_linked_to_the_last_save(broker):
-    with within() as request:
+def test_due_points_begin_traces_of_their_own(broker):
+    with within():
         row = schedule("nightly", kind="every", cron="", every=timedelta(minutes=5))
     for _ in range(2):
         make_due(broker, row)
@@ -193,19 +173,12 @@ def test_due_points_begin_traces_of_their_own_linked_to_the_last_save(broker):
     points = spans(SpanKind.CONSUMER)
     assert len(points) == 2 and len({point.context.trace_id for point in points}) == 2
     for point in points:
-        assert point.parent is None
-        assert [link.context.span_id for link in point.links] == [request.get_span_context().span_id]
+        assert (point.parent, point.links) == (None, ())
         assert point.attributes["delayq.schedule"] == "nightly"
         assert point.attributes["delayq.task"] == "tests.app.tasks.noop"
         assert point.attributes["messaging.message.id"].startswith(f"{row.pk}:due:")
         assert point.attributes["delayq.lag"] >= 0
-    point = execution_of(Run.objects.order_by("pk").last())
-    assert point.attributes["delayq.due"].startswith(f"{Run.objects.order_by('pk').last().due_at:%Y-%m-%dT%H:%M}")
-
-
-def execution_of(run):
-    key = f"{run.schedule_id}:{run.origin}:"
-    return [span for span in spans(SpanKind.CONSUMER) if span.attributes["messaging.message.id"].startswith(key)][-1]
+    assert points[-1].attributes["delayq.due"].startswith(f"{Run.objects.latest('pk').due_at:%Y-%m-%dT%H:%M}")
 
 
 def test_what_a_person_orders_is_a_child_of_the_request(broker):
@@ -216,17 +189,6 @@ def test_what_a_person_orders_is_a_child_of_the_request(broker):
     done = execution()
     assert done.parent.span_id == request.get_span_context().span_id
     assert (done.attributes["delayq.schedule"], done.attributes["delayq.attempt"]) == ("nightly", 1)
-
-
-def test_what_is_noted_of_a_save_goes_after_a_week_with_the_prefix_and_never_without_a_trace(broker):
-    row = schedule()
-    assert read_trace(broker, f"s{row.pk}", row.queue) == {}
-    with within():
-        row.save()
-    name = keys.trace_key(broker.config.prefix, broker.shard_of(f"s{row.pk}", row.queue), f"s{row.pk}")
-    assert 6 * 86400 < broker.client.pttl(name) / 1000 <= 7 * 86400
-    assert keys.is_own(broker.config.prefix, name)
-    assert broker.purge() > 0 and not broker.client.exists(name)
 
 
 # -- in a project: a trace that begins in a web request, beside other instrumentations
@@ -302,13 +264,9 @@ def test_a_task_that_hangs_has_a_span_that_ends(settings, monkeypatch, tmp_path)
 def test_nothing_is_carried_and_no_span_is_made_where_traces_are_off(settings, broker):
     settings.DELAYQ = {**settings.DELAYQ, "TRACES": False}
     with within():
-        result = tasks.add.enqueue(1)
-        row = schedule()
-        orders.run_now(row)
-    stored = Stored(result)
-    assert trace_of(decode(stored.queue, stored.member, stored.payload)[0]) == {}
-    assert read_trace(broker, f"s{row.pk}", row.queue) == {}
-    assert not [name for page in broker._own_keys() for name in page if b":trace:" in name]
+        tasks.add.enqueue(1)
+        orders.run_now(schedule())
+    assert list(Run.objects.values_list("options", flat=True)) == [None, None]
     run_burst()
     assert [span.name for span in spans()] == ["request"]
 
@@ -346,12 +304,3 @@ def test_it_works_where_there_is_no_redis(settings):
         tasks.add.enqueue(1)
         schedule()
     assert [span.name for span in spans(SpanKind.PRODUCER)] == ["send default"]
-
-
-def test_a_broker_that_is_away_costs_the_link_only(broker, monkeypatch):
-    with within():
-        row = schedule()
-    make_due(broker, row)
-    web.open_breaker()
-    run_burst()
-    assert not execution().links and Run.objects.get().status == "succeeded"

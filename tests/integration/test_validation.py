@@ -1,10 +1,12 @@
 """Bad input: each mistake is refused with a message that names the value and the way out."""
 
+import re
 import sys
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from croniter import croniter
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import call_command
@@ -19,6 +21,7 @@ from django_delayq.explain.moment import parse_moment
 from django_delayq.explain.standing import list_next
 from django_delayq.fields import utcnow
 from django_delayq.models import Schedule
+from django_delayq.timing import cron
 from django_delayq.timing.zone import get_zone
 from django_delayq.validators import MAX_ARGUMENT_BYTES, validate_json
 
@@ -63,6 +66,8 @@ BAD = [
     ("interval and cron", {"kind": "every", "every": HOUR}, "cron", ["'every'", "exactly one"]),
     ("kind without its value", {"kind": "every", "cron": ""}, "every", ["'every'"]),
     ("unknown kind", {"kind": "solar"}, "kind", ["'solar'", "cron, every and once"]),
+    ("unknown every_from", {"kind": "every", "cron": "", "every": HOUR, "every_from": "start"}, "every_from",
+     ["due or finish, not 'start'"]),
     ("end before start", {"start_at": LATER, "end_at": LATER - HOUR}, "end_at", ["before the start"]),
     ("no point in the window", {"cron": "0 0 1 1 *", "start_at": LATER + HOUR, "end_at": LATER + 2 * HOUR}, "end_at",
      ["no due point"]),
@@ -144,7 +149,7 @@ def test_what_annotations_do_not_understand_is_saved():
 def test_arguments_that_are_stored_are_not_judged_again_but_their_changes_are():
     row = definition(task=ADD, args=[1])
     row.save()
-    Schedule._base_manager.filter(pk=row.pk).update(args=["1"])  # as an earlier release let it in
+    Schedule._base_manager.filter(pk=row.pk).update(args=["1"])  # as SQL can
     row.refresh_from_db()
     row.cron = "0 8 * * *"
     row.full_clean()
@@ -177,6 +182,22 @@ def test_arguments_of_just_64_kib_with_emoji_are_stored_as_they_are():
     assert row.args == [text]
     row.args = [text + "x"]
     assert "65,537" in refusal(row.save)["args"][0]
+
+
+def test_where_croniter_has_another_point_a_save_warns_once_and_where_it_fails_nothing_does(monkeypatch, caplog):
+    monkeypatch.setattr(cron, "croniter", lambda text, wall: croniter("5 * * * *", wall))
+    schedule = definition()
+    schedule.save()
+    assert re.fullmatch("s: '0 [*].* is next due at .*:00 here, at .*:05 by croniter[.]", caplog.messages[-1])
+    assert re.search("cron expression 0 [*].*:00 here.*:05 by the package croniter", schedule.doubt)
+    schedule.description = "d"
+    schedule.save()
+    assert schedule.doubt == ""
+    monkeypatch.delattr(cron, "croniter")
+    schedule.cron = "1 * * * *"
+    schedule.save()
+    assert (schedule.doubt, Schedule.objects.get().cron) == ("", "1 * * * *")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_every_mistake_is_told_at_once():

@@ -6,10 +6,12 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import chain, orders
-from django_delayq.broker import Broker, Definition, Settlement
+from django_delayq.broker import Settlement
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
-from django_delayq.worker import Worker, WorkerOptions, dispatch
+from django_delayq.worker import dispatch
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.support import DAILY_CRON, DAY, OTHER_DAILY_CRON, make_due, run_burst
 
@@ -131,26 +133,6 @@ def test_after_a_decided_point_the_next_one_keeps_its_jitter(broker):
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
     assert to_ms(row.recurrence.next_after(row.effective_from)) < wake == view(broker, row).score_ms
-
-
-def test_what_is_about_to_move_to_another_shard_is_not_executed_where_it_was(settings, prefix):
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 2}
-    broker = Broker(timeout_seconds=5)
-    row = schedule()
-    point = make_due(broker, row)
-    home = broker.shard_of(f"s{row.pk}", "default")
-    (other,) = set(broker.shards(["default"])) - {home}
-    broker.remove(home, [(f"s{row.pk}", 10**15, "")], gone=True)
-    broker.upsert(other, [Definition(f"s{row.pk}", 1, to_ms(point), to_ms(point))])
-    worker = Worker(WorkerOptions(queues=("default",), threads=1))
-    assert worker.claims.claim(other, lambda: 5)
-    (entry,) = worker.broker.claim(other, limit=5, lease_ms=1000, request=9).entries or (None,)
-    worker.broker.close()
-    assert entry is None, "it comes back a second later"
-    assert not Run.objects.exists()
-    stats = broker.stats([other])[0]
-    assert (stats.members, stats.due, stats.leased) == (1, 0, 0), "there, and free to be moved"
-    broker.close()
 
 
 def test_a_point_ahead_of_a_missing_one_goes_back_to_it(broker):

@@ -12,7 +12,8 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.signals import run_finished
 from django_delayq.timing import from_ms
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.app import tasks
 from tests.support import DAILY_CRON, make_due, run_burst
@@ -209,7 +210,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
     first = mk("a", overlap="allow")
     make_due(broker, first)
     make_due(broker, second)
-    real, calls, seen = mirror.enqueue_runs, [], []
+    real, calls, seen = mirror.put_runs, [], []
 
     def broken(*args):
         calls.append(1)
@@ -217,7 +218,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
             raise BrokerUnavailable("gone")
         return real(*args)
 
-    monkeypatch.setattr(mirror, "enqueue_runs", broken)
+    monkeypatch.setattr(mirror, "put_runs", broken)
 
     def receive(run, **kwargs):
         seen.append(run.schedule_name)
@@ -261,7 +262,7 @@ def test_an_error_that_nobody_foresaw_hands_its_entries_back_and_the_worker_goes
     make_due(broker, row)
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
     worker.upkeep.begin(burst=True, stopping=lambda: False)
-    monkeypatch.setattr("django_delayq.kinds.points.judge", lambda *args: 1 / 0)
+    monkeypatch.setattr("django_delayq.worker.trip.judge", lambda *args: 1 / 0)
     assert worker.round() == 1.0
     seen = broker.views([(f"s{row.pk}", "default")])[0]
     assert not seen.leased

@@ -11,7 +11,9 @@ from django.db import connections
 from django_delayq.broker import probe
 from django_delayq.exceptions import DelayQError, UnfitServer
 from django_delayq.models import Run
-from django_delayq.worker import Worker, WorkerOptions, upkeep
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.faults.harness.proxy import Proxy
 from tests.faults.harness.servers import Server, pointing_at

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from django_delayq.compat import TaskResultStatus
-from django_delayq.kinds import Held
 from django_delayq.worker import slots
+from django_delayq.worker.held import Held
 from django_delayq.worker.slots import Slots
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.app.tasks import noop, stubborn
@@ -21,11 +21,15 @@ SHORT, LONG = 0.000_01, 0.5
 class Item(Held):
     """What the slots are given here: calls `act`, and is said to have taken `seconds`. It lets other threads go on."""
 
-    kind: object = None
     shard: object = None
-    member: str = "jitem"
+    member: str = "j1"
     lease: str = ""
     deadline: float = float("inf")
+    entry: object = None
+    fence: str = ""
+    worker: str = ""
+    claimed_at: object = None
+    point: object = None
     act: object = lambda: time.sleep(0)
     seconds: float = SHORT
     thread: list[str] = field(default_factory=list)

@@ -9,20 +9,20 @@ import threading
 import time
 from datetime import timedelta
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from django.db import connections
 
 from django_delayq.exceptions import TaskTimeout
-from django_delayq.kinds import Held, timeouts
-from django_delayq.kinds.timeouts import Timeouts, Watch
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker import Worker, WorkerOptions, loop
+from django_delayq.worker import loop, timeouts
 from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
-from django_delayq.worker.options import LEAVING, WORKING
+from django_delayq.worker.held import Held
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import LEAVING, WORKING, WorkerOptions
 from django_delayq.worker.slots import forget_connections
+from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
 from tests.support import DAILY_CRON, DAY, make_due, run_burst
 
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 #: Far beyond what any of these tests takes.
 LONG = 300
+STOPPED = "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 0.3 s"
 
 
 def schedule(task, name="s", timeout=0.3, **values):
@@ -50,7 +51,7 @@ def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
     point = make_due(broker, row)
     assert run_burst() == OK
     run = Run.objects.get()
-    assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
+    assert (run.status, run.reason) == (Status.FAILED, STOPPED)
     assert "in spin" in run.error
     assert run.duration >= timedelta(seconds=0.3)
     assert view(broker, row).point_ms == to_ms(point + DAY)
@@ -59,7 +60,7 @@ def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
 def test_a_task_that_catches_every_exception_of_its_steps_is_stopped_too(broker):
     make_due(broker, schedule("spin", args=[LONG, True]))
     assert run_burst() == OK
-    assert Run.objects.get().reason.startswith("TaskTimeout")
+    assert Run.objects.get().reason == STOPPED
 
 
 def test_a_task_may_clean_up_and_succeed(broker, tmp_path):
@@ -99,7 +100,7 @@ def test_a_coroutine_is_cancelled_by_its_event_loop(broker, tmp_path):
     make_due(broker, schedule("aspin", args=[str(tmp_path / "f"), LONG]))
     assert run_burst() == OK
     run = Run.objects.get()
-    assert (run.status, run.reason) == (Status.FAILED, "TaskTimeout: stopped after its timeout of 0.3 s")
+    assert (run.status, run.reason) == (Status.FAILED, STOPPED)
     assert (tmp_path / "f").read_text() == "cancelled"
 
 
@@ -213,7 +214,7 @@ def test_a_process_ends_when_its_grace_is_over_whatever_its_tasks_do(task, broke
 
 def held():
     """An entry of which only the timeouts ask anything."""
-    return Held(SimpleNamespace(give_up=lambda held, where: None), None, "", "", float("inf"))
+    return Held(None, "", "", float("inf"), *[None] * 5)
 
 
 class Watched:
@@ -221,7 +222,10 @@ class Watched:
 
     def __init__(self, grace_seconds=LONG):
         self.overdue = []
-        self.timeouts = Timeouts(grace_seconds=grace_seconds, overdue=self.overdue.append, forget=forget_connections)
+        self.timeouts = Timeouts(
+            grace_seconds=grace_seconds, give_up=lambda held, where: None, overdue=self.overdue.append,
+            forget=forget_connections,
+        )  # fmt: skip
 
     def __enter__(self):
         self.timeouts.start()
@@ -301,16 +305,16 @@ def test_after_a_timeout_a_function_can_be_traced():
     script = """
 import sys, time, django
 django.setup()
-from django_delayq.kinds import Held
-from django_delayq.kinds.timeouts import Timeouts
+from django_delayq.worker.held import Held
+from django_delayq.worker.timeouts import Timeouts
 
 def task():
     while True:
         time.sleep(0.01)
 
-timeouts = Timeouts(grace_seconds=60, overdue=print, forget=lambda: None)
+timeouts = Timeouts(grace_seconds=60, give_up=print, overdue=print, forget=lambda: None)
 timeouts.start()
-error = timeouts.run(task, Held(None, None, "", "", 0.0), 0.05, interrupt=True)[1]
+error = timeouts.run(task, Held(None, "", "", 0.0, *[None] * 5), 0.05, interrupt=True)[1]
 sys.settrace(lambda *args: None)
 (lambda: print(type(error).__name__))()
 """
@@ -318,7 +322,7 @@ sys.settrace(lambda *args: None)
     assert ran.stdout == "TaskTimeout\n", ran.stderr
 
 
-# While Python collects garbage an exception may be lost: `kinds/timeouts.py`, Note [One exception at most].
+# While Python collects garbage an exception may be lost: `worker/timeouts.py`, Note [One exception at most].
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_many_tasks_that_end_at_their_timeout_leave_the_slots_unharmed():
     """As many more as it takes until both ways have happened: a busy machine may prefer one of them for a while."""

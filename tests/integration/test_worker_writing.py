@@ -21,10 +21,12 @@ from django_delayq import ledger, orders
 from django_delayq.broker import Shard
 from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
-from django_delayq.kinds import Held, Verdicts
-from django_delayq.models import Job, Run, Status
+from django_delayq.models import Origin, Run, Status
 from django_delayq.rows import RunRow
-from django_delayq.worker import Worker, WorkerOptions, recorder
+from django_delayq.worker import recorder
+from django_delayq.worker.held import Held, Verdicts
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.recorder import Recorder
 from django_delayq.worker.refusals import is_passing
 from tests.acceptance.support import wait_until
@@ -48,15 +50,15 @@ def of_postgresql(code, constraint):
 class Row(Held):
     """An entry whose sort is the first letter of its member."""
 
+    labels = {}
+
     @property
     def sort(self):
         return self.member[0]
 
 
 class Table:
-    """A kind whose table takes members, but for those that it refuses. It takes all of a batch, or nothing."""
-
-    name, tables = "points", ()
+    """A trip whose table takes members, but for those that it refuses. It takes all of a batch, or nothing."""
 
     def __init__(self):
         self.refused, self.rows, self.counted = {}, [], Counts()
@@ -73,11 +75,11 @@ class Table:
 
 
 class Play:
-    """A recorder by a clock that stands still. Members that begin with j are of its second table."""
+    """A recorder by a clock that stands still."""
 
     def __init__(self, size, monkeypatch):
         self.now, self.errors, self.let_go = 100.0, [], []
-        self.table, self.jobs = Table(), Table()
+        self.table = Table()
         trouble = SimpleNamespace(
             until=0.0,
             database_failed=lambda error, writing: self.errors.append(type(error)),
@@ -85,23 +87,21 @@ class Play:
         )
         keeper = SimpleNamespace(batch_size=size, discard=self.discard)
         monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.recorder = Recorder([self.table, self.jobs], keeper, trouble, None)
+        self.recorder = Recorder(self.table, keeper, trouble, None)
 
     def discard(self, held):
         self.let_go += [item.member for item in held if item.member not in self.table.rows]
 
     def write(self, *members):
         """Write these, and what is to be tried again at once; return what is refused and waits."""
-        for member in members:
-            table = self.jobs if member.startswith("j") else self.table
-            self.recorder.add([Row(table, PLACE, member, "", math.inf)])
+        self.recorder.add([Row(PLACE, member, "", math.inf, *[None] * 5) for member in members])
         self.recorder.flush()
         while not self.errors and self.recorder.again <= self.now:
             self.recorder.flush()
         return [held.member for held in self.recorder.refusals._rows]
 
     def refuse(self, *members, error=IntegrityError):
-        self.table.refused = self.jobs.refused = dict.fromkeys(members, error)
+        self.table.refused = dict.fromkeys(members, error)
 
     def wait(self):
         """Let the time of the next try come; return what waits then."""
@@ -119,7 +119,7 @@ def test_where_any_row_would_be_refused_nothing_is_let_go(play, error):
     play.refuse("a2", error=error)
     play.write("a0", "a1", "a2", "a3")
     assert (play.table.rows, play.let_go, len(play.errors)) == ([], [], 1)
-    assert [held.member for held in play.recorder.waiting[play.table].unrecorded] == ["a0", "a1", "a2", "a3"]
+    assert [held.member for held in play.recorder._unrecorded] == ["a0", "a1", "a2", "a3"]
 
 
 @pytest.mark.parametrize("error", MAYBE_AT_FAULT)
@@ -148,7 +148,7 @@ def test_a_row_that_meets_a_sequence_behind_its_table_or_no_partition_is_kept_wh
     assert sorted(play.table.rows)[1:3] == ["a1", "a2"]
 
 
-def test_rows_of_another_table_written_before_a_refused_one_is_tried_again_end_nothing(play, caplog):
+def test_rows_of_another_sort_written_before_a_refused_one_is_tried_again_end_nothing(play, caplog):
     caplog.set_level(logging.INFO)
     play.refuse("j0")
     play.write("j0")
@@ -214,7 +214,7 @@ def test_what_was_written_one_by_one_before_an_outage_is_not_written_again(play)
     play.table.refused = {"a1": DataError, "a3": InternalError}
     play.write("a0", "a1", "a2", "a3")
     assert (play.table.rows, play.errors) == (["a0", "a2"], [InternalError])
-    assert [held.member for held in play.recorder.waiting[play.table].unrecorded] == ["a3"]
+    assert [held.member for held in play.recorder._unrecorded] == ["a3"]
     play.errors.clear()
     play.table.refused.pop("a3")
     assert play.write() == []
@@ -223,18 +223,18 @@ def test_what_was_written_one_by_one_before_an_outage_is_not_written_again(play)
 
 @contextmanager
 def every_row_refused():
-    """Have a trigger refuse what is inserted into runs, and what ends a job, as IntegrityError."""
-    tables = [(Run._meta.db_table, "INSERT"), (Job._meta.db_table, "UPDATE")]
+    """Have triggers refuse what is inserted into runs, and what changes one, as IntegrityError."""
+    table, deeds = Run._meta.db_table, ("INSERT", "UPDATE")
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
-            for table, what in tables:
-                text = f"CREATE TRIGGER no_{table} BEFORE {what} ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END"
+            for what in deeds:
+                text = f"CREATE TRIGGER no_{what} BEFORE {what} ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END"
                 cursor.execute(text)
         elif connection.vendor == "postgresql":
             body = "BEGIN RAISE 'no' USING ERRCODE = '23514'; END"
             cursor.execute(f"CREATE OR REPLACE FUNCTION refusing() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
-            for table, what in tables:
-                text = f"CREATE TRIGGER no_{table} BEFORE {what} ON {table} FOR EACH ROW EXECUTE FUNCTION refusing()"
+            for what in deeds:
+                text = f"CREATE TRIGGER no_{what} BEFORE {what} ON {table} FOR EACH ROW EXECUTE FUNCTION refusing()"
                 cursor.execute(text)
         else:
             pytest.skip("no trigger for this database here")
@@ -242,9 +242,9 @@ def every_row_refused():
         yield
     finally:
         with connection.cursor() as cursor:
-            for table, _ in tables:
+            for what in deeds:
                 on = f" ON {table}" if connection.vendor == "postgresql" else ""
-                cursor.execute(f"DROP TRIGGER no_{table}{on}")
+                cursor.execute(f"DROP TRIGGER no_{what}{on}")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -252,7 +252,7 @@ def test_a_worker_loses_and_repeats_nothing_while_a_trigger_refuses_every_row(bu
     gate, path = tmp_path / "closed", tmp_path / "ran"
     rows = [schedule(f"s{n}", task="tests.app.tasks.stubborn", args=[str(path), str(gate)]) for n in range(3)]
     for _ in range(3):
-        tasks.stubborn.using(backend="durable").enqueue(str(path), str(gate))
+        tasks.stubborn.enqueue(str(path), str(gate))
     for row in rows:
         make_due(built, row)
     worker = Worker(WorkerOptions(queues=("default",), threads=8))
@@ -265,13 +265,14 @@ def test_a_worker_loses_and_repeats_nothing_while_a_trigger_refuses_every_row(bu
                 worker.round(0.01)
             worker.keeper.renew_all()
             assert (len(worker.keeper), worker.recorder.refusals.room() <= 1) == (6, True)
-            assert not Run.objects.exists()
+            assert set(Run.objects.values_list("origin", "status")) == {(Origin.JOB, Status.QUEUED)}
         until(worker, lambda: not len(worker.keeper))
     finally:
         worker.slots.stop(1.0)
         worker.broker.close()
-    assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in rows]
-    assert set(Job.objects.values_list("status", flat=True)) == {"SUCCESSFUL"}
+    ran = Run.objects.filter(status=Status.SUCCEEDED)
+    assert sorted(ran.filter(origin=Origin.DUE).values_list("schedule", flat=True)) == [row.pk for row in rows]
+    assert ran.filter(origin=Origin.JOB).count() == 3 == Run.objects.count() - 3
     assert path.read_text().count("start") == 6
     assert caplog.text.count("is refused") == 1 and "cannot be recorded" not in caplog.text
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-from django_delayq.backend import waiting
-from django_delayq.backend.sending import shared
 from django_delayq.worker import upkeep
 from tests.app import tasks
 
@@ -11,17 +9,13 @@ from tests.app import tasks
 @pytest.fixture(autouse=True)
 def fresh(prefix, brisk):
     """A process that has enqueued nothing yet, under the prefix of this test."""
-    shared().forget()
     tasks.CALLS.clear()
-    yield
-    shared().forget()
 
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch):
-    """Workers in threads of this process sweep more often; a listener that lost its connection goes on sooner."""
+    """Workers in threads of this process sweep more often."""
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.2)
-    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.05)
 
 
 @pytest.fixture(params=[True, False], ids=["aware", "naive"])

@@ -3,9 +3,16 @@
 import inspect
 from contextlib import contextmanager
 
+import pytest
+
 from django_delayq.backend import DelayQBackend
-from django_delayq.broker import Broker, JobBroker, keys
+from django_delayq.broker import Broker, EntryView, keys
+from django_delayq.chain import member_of_run
 from django_delayq.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
+from django_delayq.jobs import DelayQTask, parse_id
+from django_delayq.mirror import check_layout, fast, rebuild
+from django_delayq.models import Run
+from django_delayq.worker.trip import Trip
 from tests.support import run_burst
 
 #: "django.tasks" or, with the backport, "django_tasks".
@@ -61,59 +68,73 @@ def told(**names):
             SIGNALS[name].disconnect(receive)
 
 
-class Stored:
-    """One job in Redis, read and changed past everything: what somebody can do who may write there."""
+def retried(made, **options):
+    """Return a task with options of ours, also where a Django made it whose decorator does not know our class."""
+    made = DelayQTask(
+        func=made.func, backend=made.backend, queue_name=made.queue_name, priority=made.priority,
+        takes_context=made.takes_context, run_after=made.run_after,
+    )  # fmt: skip
+    return made.using(**options)
+
+
+@contextmanager
+def unput():
+    """Let what is enqueued meanwhile be committed and not put into Redis, as where the process died in between."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fast, "put_runs", lambda broker, runs: 0)
+        yield
+
+
+def row(result):
+    """Return the row of a job as it stands now."""
+    return Run.objects.get(pk=parse_id(result.id)[0])
+
+
+def rows(result):
+    """Return the row of a job, to be updated."""
+    return Run.objects.filter(pk=parse_id(result.id)[0])
+
+
+def died(result, times=1, started=True):
+    """Let workers claim this job, begin to execute it, where `started`, and die; so many times."""
+    standing = Standing(result)
+    trip = Trip(standing.broker)
+    check_layout(standing.broker)
+    rebuild(standing.broker, standing.broker.shards())
+    for request in range(1, times + 1):
+        standing.make_due()
+        [held] = trip.claim(standing.shard, 1, request, 10.0**12).entries
+        verdicts = trip.judge([held])
+        [held] = verdicts.start or verdicts.suspects
+        if started and verdicts.start:
+            trip.show([held])
+        elif started:
+            assert trip.begin([held]).start
+    standing.make_due()
+
+
+class Standing:
+    """What Redis holds of one job, read and changed past everything."""
 
     def __init__(self, result):
-        self.queue, _, name = result.id.rpartition(".")
-        self.member = f"j{name}"
-        self.jobs = JobBroker(Broker(timeout_seconds=5, worker="thief"))
-        self.client = self.jobs.broker.client
-        self.shard = self.jobs.shard_of(self.member, self.queue)
-        self.names = keys.all_keys(self.jobs.broker.config.prefix, self.shard)
-        self.result_key = keys.result_key(self.jobs.broker.config.prefix, self.shard, self.member)
+        self.row = row(result)
+        self.broker = Broker(timeout_seconds=5, worker="thief")
+        self.member = member_of_run(self.row)
+        self.client, self.shard = self.broker.client, self.broker.shard_of(self.member, self.row.queue)
+        self.names = keys.all_keys(self.broker.config.prefix, self.shard)
 
     @property
-    def payload(self):
-        """Its text while it has not ended, or is dead."""
-        found = self.client.hget(self.names["payload"], self.member)
-        return None if found is None else found.decode()
-
-    @payload.setter
-    def payload(self, value):
-        self.client.hset(self.names["payload"], self.member, value)
-
-    @property
-    def result(self):
-        """Its text after its end."""
-        found = self.client.get(self.result_key)
-        return None if found is None else found.decode()
-
-    @result.setter
-    def result(self, value):
-        self.client.set(self.result_key, value, px=60_000)
-
-    @property
-    def wakes_ms(self):
-        """When it comes due; None where it is ready."""
-        return self.client.zscore(self.names["jobs"], self.member)
-
-    @property
-    def dead(self):
-        """Whether it is among the dead."""
-        return self.client.zscore(self.names["dead"], self.member) is not None
+    def view(self):
+        """Its entry."""
+        return self.broker.views([(self.member, self.row.queue)])[0]
 
     def make_due(self):
         """Let the time have come for which it waits, as if that had passed."""
         self.client.zadd(self.names["jobs"], {self.member: 1}, xx=True)
-        self.client.zadd(self.names["due"], {keys.POINTER: 1})
 
     def gone(self):
         """Whether nothing at all stands of it."""
-        parts = ("payload", "held", "priority", "unique", "reclaims")
-        hashes = any(self.client.hexists(self.names[part], self.member) for part in parts)
-        zsets = any(self.client.zscore(self.names[part], self.member) is not None for part in ("jobs", "ready", "dead"))
-        return not hashes and not zsets and self.result is None
+        return self.view == EntryView(None, None, None, leased=False)
 
 
 __all__ = [
@@ -122,10 +143,15 @@ __all__ = [
     "LOGGER",
     "SIGNALS",
     "SUCCESSFUL",
-    "Stored",
+    "Standing",
+    "died",
+    "retried",
+    "row",
+    "rows",
     "run",
     "run_burst",
     "tasks_setting",
     "told",
+    "unput",
     "with_options",
 ]

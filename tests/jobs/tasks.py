@@ -86,10 +86,11 @@ def give(what: str) -> object:
         "object": object(),
         "nan": math.nan,
         "set": {1},
-        "deep": {"a": [{"b": None}], "c": 1.5, "d": "\u2028\x00"},
+        "deep": {"a": [{"b": None}], "c": 1.5, "d": "\u2028 \\u0000"},
         "none": None,
         "lazy": Lazy(),
-        "surrogate": "\udcff",
+        "surrogate": ["\udcff"],
+        "nul": {"a": "b\0"},
     }
     return values[what]
 

@@ -1,4 +1,4 @@
-"""`on_success` and `on_failure`: what follows an end, once for each outcome, wherever that stands."""
+"""`on_success` and `on_failure`: what follows an end, once for each outcome that is recorded."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,26 +6,34 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from django_delayq import ledger, mirror
-from django_delayq.backend.operating import revive
-from django_delayq.broker import JobBroker
-from django_delayq.compat import InvalidTask, task_backends, task_finished
+from django_delayq.compat import InvalidTask, TaskResultDoesNotExist, task_backends, task_enqueued
 from django_delayq.exceptions import InvalidArguments, UnknownTask
-from django_delayq.jobs import decode
-from django_delayq.kinds import Jobs, Timeouts
-from django_delayq.models import Job, Run
+from django_delayq.models import Run
 from django_delayq.orders import run_now
 from django_delayq.testing.plugin import delayq
+from django_delayq.worker.calling import execute, give_up
+from django_delayq.worker.timeouts import Timeouts
+from django_delayq.worker.trip import Trip
 from tests.app import tasks as app_tasks
 from tests.app.tasks import CALLS
 from tests.integration.mirroring import schedule
 from tests.jobs import tasks
-from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst, tasks_setting, with_options
+from tests.jobs.support import (
+    SUCCESSFUL,
+    Standing,
+    died,
+    retried,
+    row,
+    run,
+    run_burst,
+    tasks_setting,
+    with_options,
+)  # fmt: skip
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["delayq"]
 HEARD, OF_RUN = tasks.heard.module_path, tasks.heard_of_run.module_path
-ALIASES = pytest.mark.parametrize("alias", ["default", "durable", "stored"])
 
 
 def burst():
@@ -34,35 +42,40 @@ def burst():
     run_burst()
 
 
+def callbacks():
+    """The rows of callbacks."""
+    return Run.objects.filter(task__in=[HEARD, OF_RUN])
+
+
 # -- of jobs
 
 
-@ALIASES
 @pytest.mark.parametrize("name", ["on_success", "on_failure"])
 @pytest.mark.parametrize("given", [tasks.heard, HEARD], ids=["task", "path"])
-def test_a_task_follows_the_end_that_it_is_named_for_and_gets_the_id_of_the_result(alias, name, given):
-    options = {"backend": alias, name: given, "queue_name": "mail"}
+def test_a_task_follows_the_end_that_it_is_named_for_and_gets_the_id_of_the_result(name, given):
+    options = {name: given, "queue_name": "mail"}
     good, bad = app_tasks.noop.using(**options).enqueue(), app_tasks.fail.using(**options).enqueue()
     burst()
     assert [(good.id if name == "on_success" else bad.id,)] == CALLS
 
 
-@ALIASES
-def test_it_is_a_job_of_the_same_alias_and_queue_and_durable_where_the_outcome_is(alias, broker):
-    bad = app_tasks.fail.using(backend=alias, queue_name="mail", on_failure=tasks.heard.using(priority=7)).enqueue()
-    ended = []
+def test_it_is_a_job_of_the_same_alias_and_queue_with_the_priority_of_its_task_and_not_told_of():
+    told = []
 
-    def note(sender, task_result, **kwargs):
-        ended.append((task_result.task.module_path, task_result.backend, task_result.task.queue_name))
+    def note(task_result, **kwargs):
+        told.append(task_result.id)
 
-    task_finished.connect(note)
+    task_enqueued.connect(note)
     try:
-        burst()
+        bad = app_tasks.fail.using(backend="second", queue_name="mail", on_failure=HEARD, priority=5).enqueue()
+        run_burst(max_runs=1)
+        found = callbacks().get()
+        run_burst()
     finally:
-        task_finished.disconnect(note)
-    assert ended[1:] == [(HEARD, alias, "mail")]
-    rows = Job.objects.filter(task=HEARD)
-    assert rows.count() == (alias != "default")
+        task_enqueued.disconnect(note)
+    assert (found.backend, found.queue, found.priority, found.call["args"]) == ("second", "mail", 0, [bad.id])
+    assert told == [bad.id]
+    assert task_backends["second"].get_result(found.result_id).status == SUCCESSFUL
     assert [(bad.id,)] == CALLS
 
 
@@ -97,82 +110,91 @@ def test_a_callback_has_no_callbacks_of_its_own():
     assert len(CALLS) == 1
 
 
-def test_a_cancelled_job_calls_nothing():
+def test_a_job_that_is_cancelled_while_it_waits_calls_nothing():
     result = app_tasks.noop.using(on_failure=tasks.heard, run_after=timedelta(hours=1)).enqueue()
     assert task_backends["default"].cancel(result.id)
     burst()
-    assert CALLS == []
+    assert (CALLS, callbacks().count()) == ([], 0)
 
 
-def test_a_revived_job_calls_once_for_each_outcome(broker):
+def test_a_retried_job_calls_once_for_each_outcome():
     result = app_tasks.fail.using(on_failure=tasks.heard).enqueue()
     burst()
-    revive(broker, result.id)
+    assert task_backends["default"].retry(result.id)
     burst()
     assert [(result.id,)] * 2 == CALLS
 
 
+@pytest.mark.parametrize("made", [app_tasks.noop, app_tasks.fail], ids=["successful", "failed"])
+def test_where_nothing_is_kept_of_the_job_it_is_called_too(settings, made):
+    settings.TASKS = tasks_setting(default={"result_ttl": 0, "failure_ttl": 0})
+    result = made.using(on_success=tasks.heard, on_failure=tasks.heard).enqueue()
+    burst()
+    assert ([(result.id,)], Run.objects.count()) == (CALLS, 0)
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_after_a_take_over_and_when_its_workers_died_too_often_it_is_called_once():
+    options = {"on_success": tasks.heard, "on_failure": tasks.heard}
+    taken_over, lost = (app_tasks.noop.using(**options, queue_name=name).enqueue() for name in ("default", "mail"))
+    died(taken_over, times=2)
+    died(lost, times=4)
+    burst()
+    assert (row(taken_over).status, row(lost).status) == ("succeeded", "lost")
+    assert sorted([(taken_over.id,), (lost.id,)]) == sorted(CALLS)
+
+
 @pytest.mark.parametrize("name", ["on_success", "on_failure"])
-def test_what_could_never_be_called_is_refused_when_it_is_enqueued(name, settings):
-    settings.TASKS = tasks_setting()
+def test_what_could_never_be_called_is_refused_when_it_is_enqueued(name):
     with pytest.raises(UnknownTask, match=r"tests\.jobs\.tasks\.heart"):
         app_tasks.noop.using(**{name: "tests.jobs.tasks.heart"}).enqueue()
     with pytest.raises(InvalidArguments, match="noop"):
         app_tasks.noop.using(**{name: app_tasks.noop}).enqueue()
     with pytest.raises(InvalidTask, match="@task function or its path"):
         app_tasks.noop.using(**{name: print})
+    assert not Run.objects.exists()
 
 
-def test_the_name_stands_signed_in_the_text_of_the_job():
-    stored = Stored(app_tasks.noop.using(on_failure=tasks.heard).enqueue())
-    _, call, _ = decode(stored.queue, stored.member, stored.payload)
-    assert (call.on_success, call.on_failure) == ("", HEARD)
-    plain = Stored(app_tasks.noop.enqueue())
-    assert "on_" not in plain.payload  # older workers read it
-
-
-def test_of_a_lost_entry_the_row_of_a_callback_is_put_by_the_sweep(broker):
-    result = app_tasks.noop.using(backend="durable", on_success=tasks.heard).enqueue()
-    run_burst()
-    run_burst()
-    CALLS.clear()
-    Job.objects.filter(task=HEARD).update(
-        status="READY", finished_at=None, expires_at=None, mirrored=False, attempt=0, state="",
-        enqueued_at=datetime(2020, 1, 1, tzinfo=UTC), wakes_at=datetime(2020, 1, 1, tzinfo=UTC),
-    )  # fmt: skip
+def test_a_callback_that_was_written_and_not_put_is_put_by_the_sweep(broker, monkeypatch):
+    result = app_tasks.noop.using(on_success=tasks.heard).enqueue()
+    with monkeypatch.context() as patched:
+        patched.setattr("django_delayq.worker.trip.mirror.put_runs", lambda broker, runs: 0)
+        run_burst()
+    assert (callbacks().get().status, CALLS) == ("queued", [])
     mirror.delta_sweep(broker)
     run_burst()
     assert [(result.id,)] == CALLS
 
 
-@ALIASES
-def test_where_the_end_is_written_by_two_there_is_one_callback(alias, broker):
+def test_where_the_end_is_written_by_two_there_is_one_callback(broker):
     """The first one's lease has run out while it executed; both say that the job has ended."""
     run_burst()
-    result = app_tasks.noop.using(backend=alias, on_success=tasks.heard).enqueue()
-    stored = Stored(result)
-    timeouts = Timeouts(grace_seconds=5, overdue=lambda held: None, forget=lambda: None)
+    standing = Standing(retried(app_tasks.noop, on_success=tasks.heard).enqueue())
+    timeouts = Timeouts(grace_seconds=5, give_up=give_up, overdue=lambda held: None, forget=lambda: None)
     timeouts.start()
-    jobs, held = JobBroker(broker), []
+    held = []
     try:
         for request in (1, 2):
-            kind = Jobs(jobs, timeouts)
-            claimed = kind.claim(stored.shard, 1, request, 10.0**12)
-            verdicts = kind.judge(claimed.entries)
-            begun = verdicts.start or kind.begin(verdicts.suspects).start
-            held.append((kind, begun[0]))
-            stored.make_due()
-        for kind, job in held:
-            kind.execute(job)
-        for kind, job in held:
-            settled = kind.record([job]).settle if job.stored else [job]
-            if settled:
-                kind.settle(stored.shard, settled)
+            trip = Trip(standing.broker)
+            [entry] = trip.claim(standing.shard, 1, request, 10.0**12).entries
+            verdicts = trip.judge([entry])
+            held.append((trip, (verdicts.start or trip.begin(verdicts.suspects).start)[0]))
+            standing.make_due()
+        for _, job in held:
+            execute(job, timeouts)
+        for trip, job in held:
+            trip.settle(standing.shard, trip.record([job]).settle)
     finally:
         timeouts.stop()
-    mirror.full_sweep(broker)  # puts what a worker has written and not sent
     burst()
-    assert [(result.id,)] == CALLS
+    assert [(standing.row.result_id,)] == CALLS
+    assert row_count() == (1, 1)
+
+
+def row_count():
+    """How many jobs and how many callbacks there are."""
+    return Run.objects.exclude(task=HEARD).count(), callbacks().count()
 
 
 # -- of schedules
@@ -192,9 +214,7 @@ def test_of_a_schedule_the_task_gets_the_run_and_its_due_point(broker):
     burst()
     runs = Run.objects.filter(schedule_name__in=["good", "bad"])
     assert sorted(CALLS) == sorted(("run", each.pk, each.due_at.isoformat()) for each in runs)
-    assert set(Job.objects.values_list("queue", "backend", "task")) == {
-        ("default", "durable", OF_RUN), ("mail", "durable", OF_RUN)
-    }  # fmt: skip
+    assert set(callbacks().values_list("queue", "backend")) == {("default", "default"), ("mail", "default")}
 
 
 def test_what_is_retried_or_skipped_calls_nothing(broker):
@@ -203,7 +223,7 @@ def test_what_is_retried_or_skipped_calls_nothing(broker):
     make_due(broker, other, timedelta(days=2))
     burst()
     assert set(Run.objects.values_list("status", flat=True)) == {"retrying", "skipped"}
-    assert (CALLS, Job.objects.count()) == ([], 0)
+    assert (CALLS, callbacks().count()) == ([], 0)
 
 
 def test_what_is_ordered_by_hand_calls_too_and_what_is_lost_counts_as_a_failure(broker):
@@ -248,5 +268,5 @@ def test_without_redis_callbacks_run_too(delayq):
     result = app_tasks.noop.using(on_success=tasks.heard).enqueue()
     schedule(kind="every", cron="", every=timedelta(hours=1), on_success=OF_RUN)
     delayq.run_due(timedelta(minutes=61))
-    found = Run.objects.get()
+    found = Run.objects.get(origin="due")
     assert [(result.id,), ("run", found.pk, found.due_at.isoformat())] == CALLS

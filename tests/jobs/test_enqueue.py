@@ -1,7 +1,11 @@
 """Enqueuing as Django documents it: what comes back, what is refused, and when it runs."""
 
+import os
 import pickle
 import re
+import subprocess
+import sys
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -14,15 +18,19 @@ from django_delayq.compat import (
     InvalidTask,
     InvalidTaskBackend,
     Task,
+    TaskResultDoesNotExist,
     TaskResultStatus,
     task,
     task_backends,
 )
 from django_delayq.exceptions import InvalidArguments, UnknownTask
+from django_delayq.jobs import new_tokens, parse_id
+from django_delayq.models import Run
 from django_delayq.timing import from_ms
+from tests.acceptance.support import ROOT
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
-from tests.jobs.support import BACKEND, SUCCESSFUL, Stored, run, run_burst, tasks_setting
+from tests.jobs.support import BACKEND, SUCCESSFUL, Standing, row, run, run_burst, tasks_setting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -87,21 +95,24 @@ def test_it_is_run_by_a_worker(enqueue):
     assert (result.status, result.return_value) == (SUCCESSFUL, [[1], {"two": [3, None]}])
 
 
-def test_ids_are_unique_and_shorter_than_64_characters(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default", "mail", "q" * 40]}
-    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": []}}
-    longest = tasks.echo.using(queue_name="q" * 40)
-    results = [result for _ in range(20) for result in (longest.enqueue(), tasks.echo.enqueue())]
-    assert len({result.id for result in results}) == 40
-    assert max(len(result.id) for result in results) == 63
-    assert longest.get_result(results[0].id).id == results[0].id
+def test_ids_are_unique_and_shorter_than_64_characters_and_nobody_guesses_them():
+    results = tasks.echo.enqueue_many([((), {})] * 300)
+    parsed = [parse_id(result.id) for result in results]
+    assert [f"{pk}-{token}" for pk, token in parsed] == [result.id for result in results]
+    assert len({token for _, token in parsed}) == 300
+    pk, token = parsed[0]
+    guessed = f"{pk}-{'A' * len(token)}", f"{pk}-{parsed[1][1]}", f"{pk}-{token[:-1]}", f"0{pk}-{token}"
+    for id in guessed:
+        with pytest.raises(TaskResultDoesNotExist):
+            tasks.echo.get_result(id)
+    assert len(f"{2**63}-{token}") < 64
 
 
-def test_a_queue_whose_ids_would_be_too_long_is_refused(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default", "q" * 41]}
-    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": []}}
-    with pytest.raises(InvalidTask, match="longer than 40 characters"):
-        tasks.echo.using(queue_name="q" * 41)
+def test_the_random_part_of_an_id_has_more_than_120_bits():
+    tokens = new_tokens(4096)
+    assert {len(token) for token in tokens} == {22}
+    for at in range(22):  # each place takes each of 64 values: 132 bits
+        assert len({token[at] for token in tokens}) == 64
 
 
 def test_a_task_may_enqueue_another():
@@ -114,13 +125,12 @@ def test_a_task_may_enqueue_another():
 
 @ENQUEUE
 def test_arguments_become_plain_json(enqueue):
-    result = enqueue(tasks.echo, (1, (2,)), b"caf\xc3\xa9", {"a": (b"x",)}, x={1: None}, y=1.5, z="\u2028\x00")
+    result = enqueue(tasks.echo, (1, (2,)), b"caf\xc3\xa9", {"a": (b"x",)}, x={1: None}, y=1.5, z="\u2028 \U0001f600")
     args = [[1, [2]], "caf\u00e9", {"a": ["x"]}]
     assert result.args == args
     stored = tasks.echo.get_result(result.id)
-    assert stored.args == args
-    assert {**stored.kwargs, "x": None} == {"x": None, "y": 1.5, "z": "\u2028\x00"}
-    assert run(result).return_value[0] == args
+    assert (stored.args, stored.kwargs) == (args, {"x": {"1": None}, "y": 1.5, "z": "\u2028 \U0001f600"})
+    assert run(result).return_value == [args, stored.kwargs]
 
 
 @ENQUEUE
@@ -130,24 +140,34 @@ def test_arguments_that_are_no_json_are_refused(enqueue, value):
         enqueue(tasks.echo, value)
     with pytest.raises(TypeError, match="Unsupported type"):
         enqueue(tasks.echo, a={"b": [value]})
-    added = Stored(tasks.echo.enqueue())
-    assert added.client.hlen(added.names["payload"]) == 1
+    assert not Run.objects.exists()
 
 
-def test_bytes_that_are_no_text_are_refused():
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), "plain JSON"),
+        ([float("-inf")], "plain JSON"),
+        ("x" * 70_000, "70,010 bytes of JSON; at most 65,536"),
+        ("\u00e9" * 33_000, "66,010 bytes"),
+        ("a\0b", "a NUL character"),
+        ({"\\\0": 1}, "a NUL character"),
+        ("\udcff", "half of a surrogate pair"),
+    ],
+    ids=range(7),
+)
+def test_arguments_that_not_every_database_stores_are_refused(value, message):
+    with pytest.raises(InvalidArguments, match=message):
+        tasks.echo.enqueue(value)
+    with pytest.raises(InvalidArguments):
+        tasks.echo.enqueue(a=[value])
+    assert not Run.objects.exists()
+
+
+def test_bytes_that_are_no_text_are_refused_and_what_only_looks_like_an_escape_is_not():
     with pytest.raises(ValueError, match="Unsupported value"):
         tasks.echo.enqueue(b"\xff")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]])
-def test_numbers_that_json_does_not_have_are_refused(value):
-    with pytest.raises(InvalidArguments, match="plain JSON"):
-        tasks.echo.enqueue(value)
-
-
-def test_arguments_that_are_too_large_are_refused():
-    with pytest.raises(InvalidArguments, match="65,536 "):
-        tasks.echo.enqueue("x" * 70_000)
+    assert run(tasks.echo.enqueue("\\u0000", "\\ud800")).return_value == [["\\u0000", "\\ud800"], {}]
 
 
 # -- validation
@@ -305,38 +325,38 @@ def test_what_was_used_is_what_stands_of_the_job(use_tz):
     when = timezone.now() + timedelta(hours=1)
     made = tasks.tell.using(priority=5, queue_name="mail", run_after=when)
     result = made.enqueue()
-    assert result.id.startswith("mail.")
     stored = made.get_result(result.id).task
     assert (stored.priority, stored.queue_name, stored.backend) == (5, "mail", "default")
     assert timedelta(0) <= stored.run_after - when < timedelta(milliseconds=1)
-    Stored(result).make_due()
+    assert task_backends["default"].reschedule(result.id, timedelta(0))
     seen = run(result).return_value
-    assert (seen["priority"], seen["queue"], seen["run_after"]) == (5, "mail", str(stored.run_after))
+    assert (seen["priority"], seen["queue"]) == (5, "mail")
 
 
 # -- time
 
 
 @pytest.mark.parametrize("how", ["datetime", "timedelta"])
-def test_it_does_not_run_before_its_time(use_tz, how):
+def test_it_does_not_run_before_its_time(use_tz, how, broker):
     after = timedelta(hours=1)
-    began = from_ms(Stored(tasks.never_due.enqueue(0)).jobs.broker.now_ms())
+    began = from_ms(broker.now_ms() - 1)
     made = app_tasks.add.using(run_after=timezone.now() + after if how == "datetime" else after)
     result = made.enqueue(1)
-    stored = Stored(result)
-    enqueued = from_ms(int(stored.wakes_ms)) - after
-    assert began <= enqueued <= from_ms(stored.jobs.broker.now_ms() + 1)
+    standing = Standing(result)
+    assert began <= from_ms(standing.view.score_ms) - after <= from_ms(broker.now_ms() + 1)
+    assert row(result).due_at == from_ms(standing.view.score_ms)
+    assert run(result).status == TaskResultStatus.READY
+    standing.make_due()  # as a clock that is wrong, or damage, would
     assert run(result).status == TaskResultStatus.READY
     assert app_tasks.CALLS == []
-    Stored(result).make_due()
-    assert run(result).return_value == 2
+    assert standing.view.score_ms == standing.view.point_ms, "it waits for what its row says"
 
 
 def test_a_part_of_a_millisecond_does_not_make_it_start_early():
     when = datetime(2040, 1, 1, microsecond=1, tzinfo=UTC)
     made = tasks.echo.using(run_after=when if timezone.is_aware(timezone.now()) else when.replace(tzinfo=None))
     result = made.enqueue()
-    assert from_ms(int(Stored(result).wakes_ms)) == when.replace(microsecond=1000)
+    assert row(result).due_at == from_ms(Standing(result).view.score_ms) == when.replace(microsecond=1000)
 
 
 @pytest.mark.parametrize("ago", [timedelta(0), timedelta(days=-400)])
@@ -345,14 +365,13 @@ def test_a_time_that_has_passed_is_now(use_tz, ago):
     assert run(tasks.echo.using(run_after=timezone.now() + ago).enqueue()).status == SUCCESSFUL
 
 
-def test_a_duration_counts_from_the_moment_of_enqueuing(monkeypatch):
+def test_a_duration_counts_from_the_moment_of_enqueuing():
     """Not from when `using` was called."""
     made = tasks.echo.using(run_after=timedelta(hours=1))
-    first = Stored(made.enqueue()).wakes_ms
-    second = Stored(made.enqueue())
+    first, second = row(made.enqueue()), row(made.enqueue())
     assert made.run_after == timedelta(hours=1)
-    assert second.wakes_ms >= first
-    assert second.wakes_ms - second.jobs.broker.now_ms() > 3_590_000
+    for job in (first, second):
+        assert timedelta(0) <= job.due_at - job.created_at - timedelta(hours=1) < timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("after", [timedelta.max, timedelta.min])
@@ -376,6 +395,7 @@ def test_the_more_urgent_go_first_and_equals_in_their_order():
 def test_jobs_run_in_the_order_in_which_they_were_enqueued():
     for n in range(30):
         app_tasks.add.enqueue(n)
+        time.sleep(0.002)  # within a ms they have no order
     run_burst(threads=1)
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(app_tasks.CALLS))
     assert len(app_tasks.CALLS) == 30
@@ -387,6 +407,66 @@ def test_a_worker_runs_only_the_queues_it_serves():
     one.refresh()
     two.refresh()
     assert (one.status, two.status) == (TaskResultStatus.READY, SUCCESSFUL)
+
+
+def test_a_step_of_priority_is_worth_a_minute_of_waiting():
+    waiting = {"low": (-5, 6), "old": (0, 3), "new": (2, 0), "higher": (4, 0)}
+    results = {name: app_tasks.gather.using(priority=rank).enqueue(name) for name, (rank, _) in waiting.items()}
+    for name, (_, minutes) in waiting.items():  # as if they had been due for so long
+        standing = Standing(results[name])
+        standing.client.hset(standing.names["point"], standing.member, standing.broker.now_ms() - minutes * 60_000)
+    run_burst(threads=1)
+    assert [name for name, *_ in app_tasks.CALLS] == ["higher", "old", "new", "low"]
+
+
+def test_what_is_more_urgent_does_not_start_early():
+    later = app_tasks.add.using(priority=100, run_after=timedelta(seconds=30)).enqueue(1)
+    app_tasks.add.using(priority=-100).enqueue(2)
+    run_burst()
+    assert app_tasks.CALLS == [(2, 1)]
+    assert Standing(later).view.score_ms > Standing(later).broker.now_ms()
+
+
+# -- before the apps are loaded
+
+
+PROGRAM = """
+import sys, types
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="x", INSTALLED_APPS=["early.apps.EarlyConfig", "django_delayq"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}},
+    TASKS={"default": {"BACKEND": "django_delayq.backend.DelayQBackend"}},
+)
+import django
+django.setup()
+from django_delayq.registry import get_tasks
+assert list(get_tasks()) == ["early.tasks.greet"]
+print("loaded")
+"""
+FILES = {
+    "__init__.py": "",
+    "apps.py": "from django.apps import AppConfig\nfrom early.tasks import greet\n"
+    "class EarlyConfig(AppConfig):\n    name = 'early'\n",
+    "tasks.py": "from django_delayq.compat import task\n@task\ndef greet(name):\n    pass\n",
+}
+
+
+def test_a_task_may_be_imported_before_the_apps_are_loaded(tmp_path):
+    (tmp_path / "early").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / "early" / name).write_text(text)
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "loaded\n"), done.stderr
 
 
 # -- pickle (Django 6.1)

@@ -9,7 +9,7 @@ from django_delayq.compat import TaskResultStatus, task_backends
 from tests.app import tasks as app_tasks
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.simulated_time import SimulatedTime
-from tests.jobs.support import SUCCESSFUL, Stored, run_burst
+from tests.jobs.support import SUCCESSFUL, Standing, run_burst
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -101,10 +101,10 @@ def test_a_lease_that_was_taken_before_its_length_was_changed_ends_when_it_was_t
     result, when = enqueue(time, 1)
     run_burst()
     time.set(when)
-    stored = Stored(result)
-    claim = stored.jobs.claim(stored.shard, limit=10, lease_ms=600_000, request=1)
+    standing = Standing(result)
+    claim = standing.broker.claim(standing.shard, limit=10, lease_ms=600_000, request=1)
     ends = time.now() + timedelta(minutes=10)
-    assert [entry.member for entry in claim.entries] == [stored.member]
+    assert [entry.member for entry in claim.entries] == [standing.member]
     settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
     time.set(ends - timedelta(minutes=5))
     run_burst()

@@ -1,21 +1,31 @@
-"""What goes beyond Django's interface: cancel, reschedule, many at once, unique keys, on commit."""
+"""What people do to jobs: cancel, reschedule, retry, many at once; and the races with workers."""
 
-from datetime import datetime, timedelta
+import threading
+from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils import timezone
 
+from django_delayq import mirror
+from django_delayq.backend import store
+from django_delayq.broker import Broker
 from django_delayq.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_delayq.exceptions import InvalidArguments, JobCancelled, JobHeld
+from django_delayq.exceptions import BrokerUnavailable, InvalidArguments, JobCancelled, JobHeld
+from django_delayq.models import Run
+from django_delayq.timing import from_ms
+from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
+from tests.faults.harness.servers import pointing_at
+from tests.faults.live import live_worker
 from tests.jobs import tasks
-from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst, tasks_setting, told
+from tests.jobs.support import SUCCESSFUL, Standing, died, row, rows, run, run_burst, tasks_setting, told, unput
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 FAILED, READY = TaskResultStatus.FAILED, TaskResultStatus.READY
 HOUR, MS = timedelta(hours=1), timedelta(milliseconds=1)
+NOBODY = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
@@ -25,10 +35,10 @@ def backend():
 
 def claim(result):
     """Let a worker have the job."""
-    stored = Stored(result)
-    claim = stored.jobs.claim(stored.shard, limit=100, lease_ms=30_000, request=1)
-    assert stored.member in [entry.member for entry in claim.entries]
-    return stored
+    standing = Standing(result)
+    claim = standing.broker.claim(standing.shard, limit=100, lease_ms=30_000, request=1)
+    assert standing.member in [entry.member for entry in claim.entries]
+    return standing
 
 
 # -- cancel
@@ -37,16 +47,17 @@ def claim(result):
 @pytest.mark.parametrize("after", [None, HOUR], ids=["ready", "later"])
 def test_what_is_cancelled_does_not_run_and_has_failed(backend, after):
     result = (tasks.echo.using(run_after=after, priority=3) if after else tasks.echo).enqueue(1)
+    standing = Standing(result)
     assert backend.cancel(result.id) is True
+    assert standing.gone()
     assert run(result).status == FAILED
     (error,) = result.errors
     assert error.exception_class is JobCancelled
+    assert error.traceback == "Cancelled before it started."
     assert result.finished_at >= result.enqueued_at
     assert (result.started_at, result.attempts, result.args) == (None, 0, [1])
     assert backend.cancel(result.id) is False
-    stored = Stored(result)
-    stored.client.delete(stored.result_key)
-    assert stored.gone()
+    assert row(result).expires_at - row(result).finished_at < timedelta(days=1, seconds=1), "as one that succeeded"
 
 
 def test_what_is_cancelled_between_two_attempts_keeps_the_first_ones_error(backend):
@@ -63,10 +74,15 @@ def test_what_a_worker_has_is_neither_cancelled_nor_moved(backend):
     run_burst()  # builds the shard
     result = tasks.echo.enqueue()
     claim(result)
+    before = row(result)
     with pytest.raises(JobHeld, match=result.id):
         backend.cancel(result.id)
     with pytest.raises(JobHeld, match="neither cancelled nor moved"):
         backend.reschedule(result.id, HOUR)
+    assert (row(result).status, row(result).due_at) == ("queued", before.due_at)
+    died(result)
+    with pytest.raises(JobHeld):
+        backend.cancel(result.id)
 
 
 @pytest.mark.parametrize("made", [tasks.echo, app_tasks.fail], ids=["successful", "failed"])
@@ -82,11 +98,10 @@ def test_what_has_ended_is_not_cancelled(backend, made):
 def test_what_is_not_there_cannot_be_cancelled(backend, settings):
     settings.TASKS = tasks_setting(other={})
     foreign = tasks.echo.using(backend="other").enqueue()
-    for unknown in ("garbage", "default." + "x" * 22, foreign.id):
-        with pytest.raises(TaskResultDoesNotExist):
-            task_backends["default"].cancel(unknown)
-        with pytest.raises(TaskResultDoesNotExist):
-            task_backends["default"].reschedule(unknown, HOUR)
+    for unknown in ("garbage", f"{row(foreign).pk}-{'x' * 22}", foreign.id):
+        for act in (backend.cancel, backend.retry, lambda id: backend.reschedule(id, HOUR)):
+            with pytest.raises(TaskResultDoesNotExist):
+                act(unknown)
     assert run(foreign).status == SUCCESSFUL
 
 
@@ -94,26 +109,157 @@ def test_what_is_not_there_cannot_be_cancelled(backend, settings):
 
 
 @pytest.mark.parametrize("how", ["datetime", "timedelta"])
-def test_what_is_put_off_waits_and_what_is_put_forward_runs(backend, how, use_tz):
+def test_what_is_put_off_waits_and_what_is_put_forward_runs(backend, how, use_tz, broker):
     result = tasks.echo.enqueue()
-    stored, before = Stored(result), timezone.now()
-    before_ms = stored.jobs.broker.now_ms()
-    when = timezone.now() + HOUR if how == "datetime" else HOUR
-    assert backend.reschedule(result.id, when) is True
-    after, after_ms = timezone.now(), stored.jobs.broker.now_ms()
-    assert before_ms <= stored.wakes_ms - HOUR / MS <= after_ms + 1
+    before, before_ms = timezone.now(), broker.now_ms()
+    assert backend.reschedule(result.id, timezone.now() + HOUR if how == "datetime" else HOUR) is True
+    view = Standing(result).view
+    assert before_ms <= view.score_ms - HOUR / MS <= broker.now_ms() + 1
+    assert view.score_ms == view.point_ms
+    assert row(result).due_at == from_ms(view.score_ms)
+    broker.purge()
     assert run(result).status == READY
     shown = backend.get_result(result.id).task.run_after
-    assert before - MS <= shown - HOUR <= after + MS
+    assert before - MS <= shown - HOUR <= timezone.now() + MS
     assert backend.reschedule(result.id, timezone.now() if how == "datetime" else timedelta(0)) is True
     assert run(result).status == SUCCESSFUL
 
 
-def test_a_retry_can_be_put_forward(backend):
-    result = app_tasks.fail.using(max_attempts=2, backoff=3600).enqueue()
-    assert run(result).status == READY
-    assert backend.reschedule(result.id, timedelta(0)) is True
-    assert (run(result).status, result.attempts) == (FAILED, 2)
+# -- in a transaction, and without Redis
+
+
+@pytest.mark.parametrize("act", ["cancel", "reschedule", "retry"])
+def test_what_is_rolled_back_leaves_the_job_as_it_was(backend, act):
+    result = (app_tasks.fail if act == "retry" else app_tasks.add.using(run_after=HOUR)).enqueue()
+    run_burst()
+    before = Run.objects.filter(pk=row(result).pk).values().get()
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        assert backend.reschedule(result.id, 5 * HOUR) if act == "reschedule" else getattr(backend, act)(result.id)
+        raise ZeroDivisionError
+    assert Run.objects.filter(pk=row(result).pk).values().get() == before
+    standing = Standing(result)
+    if act == "retry":
+        assert standing.gone()
+    else:  # within a minute it comes due, and its worker does what the row says
+        assert 50_000 < standing.view.score_ms - standing.broker.now_ms() <= 60_000
+        standing.make_due()
+        assert run(result).status == READY
+        assert from_ms(standing.view.score_ms) == before["due_at"]
+
+
+def test_without_redis_nothing_is_cancelled_or_moved_as_nobody_knows_whether_it_runs(backend):
+    result = app_tasks.add.enqueue(1)
+    with pointing_at(NOBODY):
+        for act in (backend.cancel, lambda id: backend.reschedule(id, HOUR)):
+            with pytest.raises(BrokerUnavailable):
+                act(result.id)
+    assert run(result).return_value == 2
+
+
+@pytest.mark.parametrize("act", ["cancel", "later", "sooner"])
+def test_where_redis_is_lost_on_the_way_the_worker_does_what_the_row_says(backend, act, monkeypatch):
+    result = app_tasks.add.using(run_after=HOUR).enqueue(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(store.mirror, "follow_after_commit", lambda write, using: None)
+        if act == "cancel":
+            assert backend.cancel(result.id)
+        else:
+            assert backend.reschedule(result.id, 5 * HOUR if act == "later" else timedelta(0))
+    standing = Standing(result)
+    assert 50_000 < standing.view.score_ms - standing.broker.now_ms() <= 60_000
+    standing.make_due()
+    assert run(result).status == {"cancel": FAILED, "later": READY, "sooner": SUCCESSFUL}[act]
+    assert len(app_tasks.CALLS) == (act == "sooner")
+
+
+def test_what_redis_has_not_yet_is_cancelled_although_it_is_just_being_put_there(backend, monkeypatch):
+    """A sweep puts it, and a worker wakes, between the look into Redis and the writing of the row."""
+    run_burst()
+    with unput():
+        result = app_tasks.add.enqueue(1)
+    real = store.ledger.cancel_job
+
+    def late(*args):
+        thread = threading.Thread(target=lambda: (run_burst(), connections.close_all()))
+        if connections["default"].vendor == "postgresql":
+            thread.start()
+            thread.join(60)
+        else:  # one writer: within the transaction of the cancellation only Redis can be asked
+            broker = Broker(timeout_seconds=5, worker="sweep")
+            mirror.put_runs(broker, [row(result)])
+            assert broker.claim(Standing(result).shard, limit=10, lease_ms=1, request=1).entries == ()
+        return real(*args)
+
+    monkeypatch.setattr(store.ledger, "cancel_job", late)
+    assert backend.cancel(result.id)
+    run_burst()
+    assert (app_tasks.CALLS, row(result).reason, Standing(result).gone()) == ([], "cancelled", True)
+
+
+def test_what_starts_between_the_look_and_the_writing_is_held(backend):
+    """As after a flush, when another worker has it under no lease that Redis knows of."""
+    result = app_tasks.add.enqueue(1)
+    stale = row(result)
+    rows(result).update(status="running", fence="1.x")
+    with pytest.raises(JobHeld):
+        store.cancel(stale, 60)
+    rows(result).update(status="succeeded")
+    assert store.cancel(stale, 60) is False
+    assert row(result).status == "succeeded"
+
+
+# -- retry
+
+
+def test_a_failed_job_is_retried_as_it_was_enqueued_and_keeps_its_id(backend, tmp_path):
+    made = app_tasks.flaky.using(priority=5, queue_name="mail", run_after=timedelta(seconds=-5))
+    result = run(made.enqueue(str(tmp_path / "f"), failures=1))
+    assert result.status == FAILED
+    with told() as heard:
+        assert backend.retry(result.id) is True
+    assert heard == []
+    result.refresh()
+    assert (result.status, result.errors, result.finished_at) == (READY, [], None)
+    assert Standing(result).view.score_ms is not None
+    assert (run(result).status, result.return_value) == (SUCCESSFUL, "attempt 2")
+    found = row(result)
+    assert (found.priority, found.queue, found.call["kwargs"], found.attempt) == (5, "mail", {"failures": 1}, 1)
+
+
+def test_only_what_has_failed_is_retried(backend):
+    waiting, good = app_tasks.add.using(run_after=HOUR).enqueue(1), run(app_tasks.add.enqueue(2))
+    assert backend.retry(waiting.id) is backend.retry(good.id) is False
+    cancelled = app_tasks.add.enqueue(3)
+    assert backend.cancel(cancelled.id)
+    assert backend.retry(cancelled.id)
+    assert run(cancelled).return_value == 4
+
+
+def test_only_one_of_two_who_retry_a_job_does(backend):
+    result = run(app_tasks.fail.enqueue())
+    stale = row(result)
+    assert backend.retry(result.id)
+    assert store.retry(stale) is False
+    assert backend.retry(result.id) is False
+
+
+def test_without_redis_a_retry_is_put_there_by_the_next_sweep(backend, broker):
+    result = run(app_tasks.fail.enqueue())
+    with pointing_at(NOBODY):
+        assert backend.retry(result.id)
+    assert Standing(result).gone()
+    mirror.full_sweep(broker)
+    assert Standing(result).view.score_ms is not None
+
+
+def test_a_job_may_fail_and_be_retried_again_and_again_beside_a_worker(backend, tmp_path):
+    result = app_tasks.flaky.enqueue(str(tmp_path / "f"), failures=3)
+    with live_worker():
+        for _ in range(3):
+            wait_until(lambda: result.refresh() or result.status == FAILED, 20)
+            assert backend.retry(result.id)
+        wait_until(lambda: result.refresh() or result.status == SUCCESSFUL, 20)
+    assert result.return_value == "attempt 4"
 
 
 # -- many at once
@@ -123,48 +269,24 @@ def test_many_are_enqueued_in_order_each_with_its_own_arguments():
     results = app_tasks.add.enqueue_many(((n,), {"b": 2 * n}) for n in range(250))
     assert len({result.id for result in results}) == 250
     assert [result.args for result in results] == [[n] for n in range(250)]
-    run_burst(threads=1)
-    assert [(n, 2 * n) for n in range(250)] == app_tasks.CALLS
+    run_burst()
+    assert [(n, 2 * n) for n in range(250)] == sorted(app_tasks.CALLS)
     results[-1].refresh()
     assert results[-1].return_value == 249 * 3
 
 
-def test_many_of_several_tasks_and_queues(backend):
+def test_many_of_several_tasks_and_queues_over_several_shards(backend, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
     calls = [(tasks.echo, (1,), {}), (tasks.echo.using(queue_name="mail"), (2,), {}), (app_tasks.add, (3,), {})]
     with told() as heard:
-        results = backend.enqueue_many(iter(calls))
-    assert [name for name, *_ in heard] == ["enqueued"] * 3
-    assert [result.id.partition(".")[0] for result in results] == ["default", "mail", "default"]
+        results = backend.enqueue_many(iter(calls * 20))
+    assert [name for name, *_ in heard] == ["enqueued"] * 60
+    assert [row(result).queue for result in results[:3]] == ["default", "mail", "default"]
+    assert len({Standing(result).shard for result in results}) == 10
     run_burst()
-    for result in results:
+    for result in results[:3]:
         result.refresh()
-    assert [result.return_value for result in results] == [[[1], {}], [[2], {}], 4]
-
-
-def test_many_over_several_shards(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
-    results = app_tasks.add.enqueue_many(((n,), {}) for n in range(100))
-    assert len({Stored(result).shard for result in results}) == 5
-    run_burst()
-    assert sorted(n for n, _ in app_tasks.CALLS) == list(range(100))
-
-
-def test_none_at_all():
-    assert tasks.echo.enqueue_many([]) == []
-
-
-def test_where_one_is_refused_none_is_added(backend):
-    good = (tasks.echo, (1,), {})
-    with pytest.raises(TypeError):
-        backend.enqueue_many([good, (tasks.echo, (object(),), {})])
-    with pytest.raises(InvalidArguments):
-        backend.enqueue_many([good, (tasks.echo, (float("nan"),), {})])
-    with pytest.raises(InvalidTask):
-        backend.enqueue_many([good, (tasks.echo.using(queue_name="mail"), (), {}), (Broken(), (), {})])
-    assert run(tasks.echo.enqueue(2)).return_value == [[2], {}]
-    assert app_tasks.CALLS == []
-    added = Stored(tasks.echo.enqueue())
-    assert added.client.hlen(added.names["payload"]) == 1
+    assert [result.return_value for result in results[:3]] == [[[1], {}], [[2], {}], 4]
 
 
 class Broken:
@@ -173,122 +295,14 @@ class Broken:
     func, takes_context, priority, run_after, queue_name = any, False, 0, None, "default"
 
 
-# -- unique keys
-
-
-def test_while_a_job_waits_another_with_its_key_is_the_same_one():
-    made = app_tasks.add.using(unique_key="invoice 7", run_after=HOUR)
-    with told() as heard:
-        first, second = made.enqueue(1), made.enqueue(2)
-    assert second.id == first.id
-    assert [id for _, _, id, _ in heard] == [first.id]
-    second.refresh()
-    assert second.status == READY
-    Stored(first).make_due()
-    assert run(second).return_value == 2
-    assert app_tasks.CALLS == [(1, 1)]
-
-
-def test_a_key_belongs_to_a_task_and_a_queue():
-    made = [tasks.echo, app_tasks.add, tasks.echo.using(queue_name="mail")]
-    results = [item.using(unique_key="k").enqueue(1) for item in made]
-    assert len({result.id for result in results}) == 3
-
-
-def test_once_it_has_started_another_one_is_added():
-    run_burst()  # builds the shard
-    made = tasks.echo.using(unique_key="k")
-    first = made.enqueue(1)
-    claim(first)
-    assert made.enqueue(2).id != first.id
-
-
-def test_after_its_end_another_one_is_added_and_runs():
-    made = tasks.echo.using(unique_key="k")
-    first = run(made.enqueue(1))
-    second = run(made.enqueue(2))
-    assert (first.return_value, second.return_value) == ([[1], {}], [[2], {}])
-
-
-def test_a_job_that_waits_for_its_next_attempt_has_its_key(backend):
-    made = app_tasks.fail.using(unique_key="k", max_attempts=2, backoff=3600)
-    first = made.enqueue()
-    run_burst()
-    assert made.enqueue().id == first.id
-    assert backend.cancel(first.id)
-    assert made.enqueue().id != first.id
-
-
-def test_keys_find_each_other_over_several_shards(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 16}
-    for key in "abcdefgh":
-        made = tasks.echo.using(unique_key=key, run_after=HOUR)
-        assert made.enqueue(1).id == made.enqueue(2).id
-
-
-def test_many_with_one_key_are_one():
-    results = tasks.echo.using(unique_key="k").enqueue_many(((n,), {}) for n in range(150))
-    assert len({result.id for result in results}) == 1
-    assert run(results[-1]).return_value == [[0], {}]
-
-
-# -- on commit
-
-
-@pytest.fixture
-def on_commit(settings):
-    settings.TASKS = tasks_setting(default={"enqueue_on_commit": True})
-
-
-@pytest.mark.usefixtures("on_commit")
-def test_what_is_enqueued_in_a_transaction_is_sent_when_it_commits():
-    with transaction.atomic():
-        result = tasks.echo.enqueue(1)
-        assert result.status == READY
-        with pytest.raises(TaskResultDoesNotExist):
-            tasks.echo.get_result(result.id)
-    assert run(result).return_value == [[1], {}]
-
-
-@pytest.mark.usefixtures("on_commit")
-def test_what_is_rolled_back_is_dropped():
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
-        result = app_tasks.add.enqueue(1)
-        raise ZeroDivisionError
-    with transaction.atomic():
-        kept = app_tasks.add.enqueue(2)
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            app_tasks.add.enqueue(3)
-            raise ZeroDivisionError
-    assert run(kept).status == SUCCESSFUL
-    assert app_tasks.CALLS == [(2, 1)]
-    with pytest.raises(TaskResultDoesNotExist):
-        app_tasks.add.get_result(result.id)
-
-
-@pytest.mark.usefixtures("on_commit")
-def test_outside_a_transaction_it_is_sent_at_once():
-    assert run(tasks.echo.enqueue()).status == SUCCESSFUL
-
-
-@pytest.mark.usefixtures("on_commit")
-def test_what_is_wrong_is_told_before_the_commit():
-    with transaction.atomic(), pytest.raises(TypeError):
-        tasks.echo.enqueue(datetime.now())  # noqa: DTZ005
-
-
-@pytest.mark.usefixtures("on_commit")
-def test_the_key_of_another_job_is_told_after_the_commit():
-    made = tasks.echo.using(unique_key="k", run_after=HOUR)
-    first = made.enqueue(1)
-    with transaction.atomic():
-        second = made.enqueue(2)
-    assert second.id == first.id
-
-
-def test_without_the_option_it_is_sent_at_once():
-    with transaction.atomic():
-        result = tasks.echo.enqueue()
-        assert tasks.echo.get_result(result.id).status == READY
-        transaction.set_rollback(True)
-    assert run(result).status == SUCCESSFUL
+def test_where_one_is_refused_none_is_added(backend):
+    assert tasks.echo.enqueue_many([]) == []
+    good = (tasks.echo, (1,), {})
+    for bad, error in (
+        ((tasks.echo, (object(),), {}), TypeError),
+        ((tasks.echo, (float("nan"),), {}), InvalidArguments),
+        ((Broken(), (), {}), InvalidTask),
+    ):
+        with pytest.raises(error):
+            backend.enqueue_many([good, bad])
+    assert not Run.objects.exists()

@@ -1,6 +1,5 @@
 """Results as Django documents them: what stands of a job before, during and after it, and what a worker adds."""
 
-import threading
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -9,18 +8,23 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from django_delayq import mirror
 from django_delayq.backend import DelayQBackend
+from django_delayq.capture import listening
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.exceptions import InvalidArguments, ResultTooLarge
+from django_delayq.fields import utcnow
+from django_delayq.models import Output, Run
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
+from tests.faults.live import live_worker
 from tests.jobs import tasks
-from tests.jobs.support import LOGGER, SUCCESSFUL, Stored, run, run_burst, tasks_setting
+from tests.jobs.support import LOGGER, SUCCESSFUL, Standing, row, rows, run, run_burst, tasks_setting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: As long as the name of a job.
-NAME = "x" * 22
+#: As long as the random part of an id.
+TOKEN = "x" * 22
 FAILED, READY, RUNNING = TaskResultStatus.FAILED, TaskResultStatus.READY, TaskResultStatus.RUNNING
 
 
@@ -68,8 +72,8 @@ def test_a_result_of_another_task_is_a_mismatch():
 
 @pytest.mark.parametrize(
     "unknown",
-    ["123", "", f"default.{NAME}", f"default.{NAME[1:]}", f"other.{NAME}", f"default.\u00e9{NAME[1:]}", "x" * 500,
-     f"default.{NAME}\n", None, 5, b"x"],
+    ["123", "", f"1-{TOKEN}", f"1-{TOKEN[1:]}", f"0-{TOKEN}", f"-1-{TOKEN}", f"1-\u00e9{TOKEN[1:]}", "x" * 500,
+     f"1-{TOKEN}\n", f"{10**30}-{TOKEN}", f"\u0661-{TOKEN}", None, 5, b"x"],
     ids=ascii,
 )  # fmt: skip
 def test_what_is_no_id_of_a_job_does_not_exist(unknown):
@@ -90,15 +94,6 @@ def test_the_id_of_another_alias_does_not_exist(settings):
         task_backends["default"].get_result(result.id)
     result.refresh()
     assert (result.status, result.return_value) == (SUCCESSFUL, [[], {}])
-
-
-def test_a_result_whose_time_is_over_does_not_exist():
-    result = run(tasks.echo.enqueue())
-    stored = Stored(result)
-    assert 86_000_000 < stored.client.pttl(stored.result_key) <= 86_400_000
-    stored.client.delete(stored.result_key)
-    with pytest.raises(TaskResultDoesNotExist):
-        result.refresh()
 
 
 def test_the_result_of_a_task_that_is_no_more_does_not_exist(monkeypatch):
@@ -134,30 +129,14 @@ def test_a_successful_one_has_all_its_times(use_tz):
     assert timezone.is_aware(times[0]) == use_tz
 
 
-class Background:
-    """A worker in a thread, for a look at what runs."""
-
-    def __init__(self, **options):
-        self.worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2, **options))
-        self.thread = threading.Thread(target=self.worker.run)
-
-    def __enter__(self):
-        self.thread.start()
-        return self.worker
-
-    def __exit__(self, *error):
-        self.worker.stop()
-        self.thread.join(10)
-
-
-def test_while_it_runs_it_is_running_and_names_its_worker(tmp_path, use_tz):
+def test_while_it_runs_it_is_running_and_names_its_worker(tmp_path, use_tz, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 0.1}
     gate = tmp_path / "gate"
     result = app_tasks.stubborn.enqueue(str(tmp_path / "path"), str(gate))
-    with Background() as worker:
-        wait_until((tmp_path / "path").exists)
-        result.refresh()
-        assert (result.status, result.is_finished) == (RUNNING, False)
-        assert (result.worker_ids, result.attempts) == ([worker.options.name], 1)
+    with live_worker("one"):
+        wait_until(lambda: result.refresh() or result.status == RUNNING)
+        assert not result.is_finished
+        assert (result.worker_ids, result.attempts) == (["one"], 1)
         assert result.enqueued_at <= result.started_at <= timezone.now() + timedelta(seconds=1)
         assert result.last_attempted_at == result.started_at
         assert result.finished_at is None
@@ -166,28 +145,8 @@ def test_while_it_runs_it_is_running_and_names_its_worker(tmp_path, use_tz):
         gate.touch()
         wait_until(lambda: result.refresh() or result.is_finished)
         assert (result.status, result.return_value) == (SUCCESSFUL, "late")
-        assert result.worker_ids == [worker.options.name]
+        assert result.worker_ids == ["one"]
     assert (tmp_path / "path").read_text().splitlines()[-1] == "end held"
-
-
-def test_a_holder_of_garbage_does_not_hide_the_job():
-    result = tasks.echo.enqueue()
-    stored = Stored(result)
-    for garbage in ("x y", "", " ", "99999999999999999999999 w", "nan w", b"\xff \xff", "-5.e w"):
-        stored.client.hset(stored.names["held"], stored.member, garbage)
-        result.refresh()
-        assert result.status in (READY, RUNNING)
-
-
-def test_who_ends_while_it_is_read_has_ended():
-    """The parts of a job are read one after the other: its payload may be seen, and its result too."""
-    result = tasks.echo.enqueue()
-    stored = Stored(result)
-    payload = stored.payload
-    run_burst()
-    stored.payload = payload
-    result.refresh()
-    assert result.status == SUCCESSFUL
 
 
 # -- values
@@ -198,9 +157,8 @@ def test_who_ends_while_it_is_read_has_ended():
     [
         ("tuple", [1, [2, "x"]]),
         ("bytes", "caf\u00e9"),
-        ("deep", {"a": [{"b": None}], "c": 1.5, "d": "\u2028\x00"}),
+        ("deep", {"a": [{"b": None}], "c": 1.5, "d": "\u2028 \\u0000"}),
         ("none", None),
-        ("surrogate", "\udcff"),
     ],
 )
 def test_a_value_is_returned_as_plain_json(what, value):
@@ -209,14 +167,63 @@ def test_a_value_is_returned_as_plain_json(what, value):
 
 @pytest.mark.parametrize(
     ("what", "error"),
-    [("object", TypeError), ("set", TypeError), ("broken bytes", ValueError), ("nan", ValueError), ("lazy", KeyError)],
-)
-def test_a_value_that_is_no_json_is_a_failure_of_the_task(what, error):
-    result = run(tasks.give.enqueue(what))
-    assert (result.status, result.errors[0].exception_class) == (FAILED, error)
+    [
+        ("object", TypeError), ("set", TypeError), ("broken bytes", ValueError), ("nan", ValueError),
+        ("lazy", KeyError), ("nul", ValueError), ("surrogate", ValueError),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_json_or_that_not_every_database_stores_is_a_failure_of_the_task(what, error):
+    result, other = tasks.give.enqueue(what), tasks.echo.enqueue()
+    assert (run(result).status, result.errors[0].exception_class) == (FAILED, error)
+    other.refresh()
+    assert other.status == SUCCESSFUL
     assert result._return_value is None
     with pytest.raises(ValueError, match="Task failed"):
         _ = result.return_value
+
+
+def test_a_value_that_is_too_large_is_not_kept_and_the_task_has_succeeded(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 1_024}
+    result = run(tasks.echo.enqueue("x" * 1_024))
+    assert (result.status, row(result).status, row(result).result) == (SUCCESSFUL, "succeeded", None)
+    assert result.errors[-1].exception_class is ResultTooLarge
+    with pytest.raises(ResultTooLarge, match="at most 1,024 are kept"):
+        _ = result.return_value
+
+
+# -- how long they are kept
+
+
+def test_each_is_kept_for_as_long_as_its_outcome_says_and_then_deleted_with_what_it_said(broker, settings):
+    settings.TASKS = tasks_setting(other={"result_ttl": 60, "failure_ttl": timedelta(hours=1)})
+    results = [made.enqueue() for made in (app_tasks.say, app_tasks.fail)]
+    results += [made.using(backend="other").enqueue() for made in (app_tasks.say, app_tasks.fail)]
+    with listening(1_000):
+        run_burst()
+    found = list(map(row, results))
+    kept = [each.expires_at - each.finished_at for each in found]
+    assert kept == [timedelta(days=1), timedelta(days=30), timedelta(minutes=1), timedelta(hours=1)]
+    assert Output.objects.count() == 2
+    rows(results[0]).update(expires_at=utcnow() - timedelta(milliseconds=1))
+    with pytest.raises(TaskResultDoesNotExist):
+        results[0].refresh()
+    for _ in range(2):  # the second one has nothing to do
+        mirror.full_sweep(broker)
+        assert set(Run.objects.values_list("pk", flat=True)) == {each.pk for each in found[1:]}
+    assert Output.objects.count() == 1
+
+
+@pytest.mark.parametrize("made", [app_tasks.say, app_tasks.fail], ids=["successful", "failed"])
+def test_where_nothing_is_kept_the_row_goes_with_the_outcome(broker, settings, made):
+    settings.TASKS = tasks_setting(default={"result_ttl": 0, "failure_ttl": 0})
+    result = made.enqueue()
+    standing = Standing(result)
+    with listening(1_000):
+        run_burst()
+    assert (Run.objects.count(), Output.objects.count(), standing.gone()) == (0, 0, True)
+    for look in (result.refresh, lambda: result.wait(0)):
+        with pytest.raises(TaskResultDoesNotExist):
+            look()
 
 
 # -- errors
@@ -261,9 +268,11 @@ def test_an_attempt_that_fails_with_what_cannot_be_printed_is_tried_again():
     assert (run(result).status, result.attempts) == (FAILED, 2)
 
 
-def test_arguments_that_do_not_fit_are_a_failure_of_the_task():
-    result = run(app_tasks.fail.enqueue(1, 2, 3))
-    assert result.errors[0].exception_class is TypeError
+def test_arguments_that_do_not_fit_are_a_failure_that_is_not_tried_again():
+    result = run(app_tasks.fail.using(max_attempts=5, backoff=0).enqueue(1, 2, 3))
+    assert (result.status, result.attempts) == (FAILED, 1)
+    assert result.errors[0].exception_class is InvalidArguments
+    assert "fail(message" in result.errors[0].traceback
 
 
 def test_what_looks_secret_is_in_no_error_and_no_log_of_ours(caplog):
@@ -279,20 +288,6 @@ def test_what_looks_secret_is_in_no_error_and_no_log_of_ours(caplog):
 
 
 # -- the worker and the context
-
-
-def test_workers_and_attempts_are_counted(tmp_path):
-    result = app_tasks.flaky.using(max_attempts=3, backoff=3600).enqueue(str(tmp_path / "f"), 2)
-    for name in ("one", "two", "three"):
-        run_burst(name=name)
-        Stored(result).make_due()
-    result.refresh()
-    assert (result.status, result.return_value, result.attempts) == (SUCCESSFUL, "attempt 3", 3)
-    assert result.worker_ids == ["one", "two", "three"]
-    assert [error.exception_class for error in result.errors] == [RuntimeError, RuntimeError]
-    for count, error in enumerate(result.errors, 1):
-        assert f"attempt {count} fails" in error.traceback
-    assert result.started_at <= result.last_attempted_at <= result.finished_at
 
 
 def test_the_context_knows_the_job():

@@ -1,19 +1,31 @@
-"""Attempts, backoff, timeouts and dead jobs: said by the decorator, by `using`, or by the alias' OPTIONS."""
+"""Attempts, backoff and timeouts: said by the decorator, by `using`, or by the alias' OPTIONS."""
 
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_delayq.exceptions import TaskTimeout
+from django_delayq.compat import TaskResultStatus, task_backends, task_finished
+from django_delayq.exceptions import JobHeld, TaskCancelled, TaskTimeout
 from django_delayq.jobs import Retries
 from django_delayq.jobs.task import retries_of
 from django_delayq.worker import loop
 from django_delayq.worker.exit_codes import RECYCLE
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
+from tests.faults.live import live_worker
 from tests.jobs import tasks
-from tests.jobs.support import DECORATOR_OPTIONS, SUCCESSFUL, Stored, run, run_burst, tasks_setting
+from tests.jobs.support import (
+    DECORATOR_OPTIONS,
+    SUCCESSFUL,
+    Standing,
+    retried,
+    rows,
+    run,
+    run_burst,
+    tasks_setting,
+    told,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,11 +37,12 @@ FAIL = "tests.app.tasks.fail"
 
 def comes_due(*results):
     """Run what is due; return for each of these in how many seconds it comes due: (at least, at most)."""
-    stored = [Stored(result) for result in results]
-    before = stored[0].jobs.broker.now_ms()
+    standing = [Standing(result) for result in results]
+    before = standing[0].broker.now_ms()
     run_burst()
-    after = stored[0].jobs.broker.now_ms()
-    return [((one.wakes_ms - after) / 1000, (one.wakes_ms - before) / 1000) for one in stored]
+    after = standing[0].broker.now_ms()
+    scores = [one.view.score_ms for one in standing]
+    return [((score - after) / 1000, (score - before) / 1000) for score in scores]
 
 
 # -- attempts
@@ -93,7 +106,7 @@ def test_the_delay_doubles_and_ends_at_an_hour():
         result.refresh()
         assert result.status == READY
         assert result.finished_at is None
-        Stored(result).make_due()
+        Standing(result).make_due()
 
 
 def test_the_delay_of_the_alias_counts_where_nothing_is_said(settings):
@@ -143,13 +156,23 @@ def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.2, "DRAIN_SECONDS": 0.5}
     gate = tmp_path / "gate"
     result = app_tasks.stubborn.using(timeout=0.2).enqueue(str(tmp_path / "f"), str(gate))
+    told_errors = []
+
+    def note(task_result, **kwargs):
+        told_errors.append([error.exception_class for error in task_result.errors])
+
+    task_finished.connect(note)
     try:
-        assert run_burst() == RECYCLE
+        with told() as heard:
+            assert run_burst() == RECYCLE
+        assert [(name, status) for name, _, _, status in heard] == [("started", "RUNNING"), ("finished", "FAILED")]
+        assert told_errors == [[TaskTimeout]]
         result.refresh()
-        assert (result.status, result.errors[0].exception_class) == (FAILED, TaskTimeout)
+        assert (result.status, result.errors[0].exception_class, len(result.errors)) == (FAILED, TaskTimeout, 1)
         assert "Still running" in result.errors[0].traceback
         assert "in stubborn" in result.errors[0].traceback
     finally:
+        task_finished.disconnect(note)
         gate.touch()
     wait_until(lambda: "end" in (tmp_path / "f").read_text())
     assert (tmp_path / "f").read_text().splitlines()[-1] == "end lost"
@@ -157,66 +180,44 @@ def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_
     assert result.status == FAILED
 
 
-# -- dead jobs
-
-
-def test_a_failed_job_is_kept_among_the_dead():
-    result = run(app_tasks.fail.enqueue())
-    assert Stored(result).dead
-    assert Stored(result).result is None
-
-
-def test_dead_jobs_are_kept_for_as_long_as_the_alias_says(settings):
-    settings.TASKS = tasks_setting(default={"dead_ttl": 3600})
-    old = run(app_tasks.fail.enqueue("old"))
-    stored = Stored(old)
-    stored.client.zadd(stored.names["dead"], {stored.member: stored.jobs.broker.now_ms() - 3_700_000})
-    new = run(app_tasks.fail.enqueue("new"))
-    assert new.status == FAILED
-    with pytest.raises(TaskResultDoesNotExist):
-        old.refresh()
-    assert stored.gone()
-
-
-def test_no_more_dead_jobs_are_kept_than_the_alias_says(settings):
-    settings.TASKS = tasks_setting(default={"dead_max": 2})
-    results = [run(app_tasks.fail.enqueue(str(n))) for n in range(4)]
-    kept = [Stored(result).dead for result in results]
-    assert kept == [False, False, True, True]
-
-
-@pytest.mark.parametrize("options", [{"dead_max": 1}, {"dead_max": 0}, {"dead_ttl": 0}], ids=str)
-def test_a_job_that_dies_deletes_no_dead_job_that_another_alias_of_its_queue_keeps(settings, options):
-    settings.TASKS = tasks_setting(brief=options)
-    others = [run(app_tasks.fail.enqueue(str(n))) for n in range(3)]
-    own = run(app_tasks.fail.using(backend="brief").enqueue("brief"))
-    assert [Stored(result).dead for result in (*others, own)] == [True] * 4
-
-
-def test_what_aliases_of_other_queues_and_durable_ones_keep_does_not_count(settings):
-    settings.TASKS = tasks_setting(default={"dead_max": 1}, durable={"durable": True}, other={})
-    settings.TASKS["other"]["QUEUES"] = ["mail"]
-    results = [run(app_tasks.fail.enqueue(str(n))) for n in range(2)]
-    assert [Stored(result).dead for result in results] == [False, True]
-
-
-def test_a_result_is_kept_for_as_long_as_the_alias_says(settings):
-    settings.TASKS = tasks_setting(default={"result_ttl": timedelta(minutes=2)})
-    stored = Stored(tasks.echo.enqueue())
-    before = stored.jobs.broker.now_ms()
+@pytest.mark.parametrize("how", ["datetime", "timedelta"])
+def test_a_retry_that_is_moved_comes_when_it_was_moved_to(how, broker):
+    backend = task_backends["default"]
+    result = app_tasks.fail.using(max_attempts=3, backoff=3600).enqueue()
     run_burst()
-    left = stored.client.pttl(stored.result_key)
-    assert left <= 120_000 <= left + stored.jobs.broker.now_ms() - before + 1
+    for hours in (2, 5):
+        when = timedelta(hours=hours)
+        assert backend.reschedule(result.id, timezone.now() + when if how == "datetime" else when)
+        broker.purge()  # what the row says counts
+        [(least, most)] = comes_due(result)
+        assert least <= hours * 3600 <= most + 1
+        Standing(result).make_due()  # as damage would
+        [(least, most)] = comes_due(result)
+        assert least <= hours * 3600 <= most + 5
+    assert backend.reschedule(result.id, timezone.now() - timedelta(days=1) if how == "datetime" else timedelta(0))
+    assert (run(result).status, result.attempts) == (READY, 2)
+    [(least, most)] = comes_due(result)
+    assert most > 2_800, "the next backoff counts anew"
 
 
-def test_no_result_is_kept_where_none_is_wanted(settings):
-    settings.TASKS = tasks_setting(default={"result_ttl": 0})
-    result = app_tasks.add.enqueue(1)
-    run_burst()
-    assert app_tasks.CALLS == [(1, 1)]
-    assert Stored(result).gone()
-    with pytest.raises(TaskResultDoesNotExist):
-        task_backends["default"].get_result(result.id)
+def test_a_job_that_is_stopped_while_it_runs_is_not_tried_again_until_it_is_retried(settings, tmp_path):
+    settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 0.1}
+    backend = task_backends["default"]
+    result = retried(app_tasks.tidy, max_attempts=3).enqueue(str(tmp_path / "f"), LONG)
+    spun = retried(app_tasks.spin, max_attempts=3).enqueue(LONG)
+    with live_worker() as live:
+        wait_until(lambda: len(live.worker.slots.executing()) == 2, 20, "the executions")
+        for each in (result, spun):
+            with pytest.raises(JobHeld):
+                backend.cancel(each.id)
+            assert backend.cancel(each.id, running=True, by="ann")
+        wait_until(lambda: result.refresh() or spun.refresh() or (result.is_finished and spun.is_finished))
+    assert (result.return_value, spun.status, spun.attempts) == ("stopped early", FAILED, 1)
+    assert [error.exception_class for error in spun.errors] == [TaskCancelled]
+    assert not backend.cancel(spun.id, running=True)
+    rows(spun).update(call={"args": [2], "kwargs": {}})  # the stop that was asked for before would be seen by then
+    assert backend.retry(spun.id)
+    assert run(spun).return_value == "spun"
 
 
 def test_a_task_of_another_class_says_nothing_of_retries():

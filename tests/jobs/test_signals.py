@@ -3,13 +3,12 @@
 import logging
 
 import pytest
-from django.db import transaction
 
 from django_delayq.backend import DelayQBackend
 from django_delayq.compat import task_finished, task_started
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
-from tests.jobs.support import LOGGER, SUCCESSFUL, run_burst, tasks_setting, told
+from tests.jobs.support import LOGGER, SUCCESSFUL, row, run_burst, tasks_setting, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,12 +57,12 @@ def test_an_attempt_that_is_not_the_last_one_is_started_and_not_finished(tmp_pat
     ]  # fmt: skip
 
 
-def test_finished_tells_value_and_errors():
+def test_finished_tells_value_and_errors_once_they_are_recorded():
     seen = []
 
     def receive(sender, task_result, **kwargs):
         seen.append((task_result._return_value, [error.exception_class for error in task_result.errors]))
-        seen.append(task_result.finished_at is not None)
+        seen.append(task_result.finished_at is not None and row(task_result).finished_at is not None)
 
     task_finished.connect(receive)
     tasks.echo.enqueue(1)
@@ -116,16 +115,3 @@ def test_the_log_of_a_failure_has_the_exception(caplog):
     assert record.exc_info is not None
     assert record.exc_info[0] is RuntimeError
     assert "raise RuntimeError(message)" in caplog.text
-
-
-def test_what_is_rolled_back_is_not_told(settings):
-    settings.TASKS = tasks_setting(default={"enqueue_on_commit": True})
-    with told() as heard:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            tasks.echo.enqueue()
-            raise ZeroDivisionError
-        with transaction.atomic():
-            result = tasks.echo.enqueue()
-            assert heard == []
-        assert [name for name, *_ in heard] == ["enqueued"]
-    assert heard[0][2] == result.id

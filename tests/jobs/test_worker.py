@@ -1,41 +1,32 @@
-"""Jobs in a worker: what it does not know, whom it takes over, and what runs beside schedules."""
+"""Jobs in a worker: what it does not know, rows that are not what they were, and what runs beside schedules."""
 
-from dataclasses import asdict, fields
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from django_delayq import registry
-from django_delayq.broker import JobBroker
+from django_delayq import mirror, registry
+from django_delayq.broker import Broker
 from django_delayq.compat import TaskResultStatus
-from django_delayq.exceptions import BrokerUnavailable, JobLost
-from django_delayq.jobs import Call
-from django_delayq.jobs.record import encode
-from django_delayq.models import Job, Run, Schedule
-from django_delayq.worker import Worker, WorkerOptions, dispatch
+from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.models import Run, Schedule
+from django_delayq.worker import dispatch
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
+from tests.faults.harness.database import gone
+from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import live_worker
 from tests.integration import mirroring
 from tests.jobs import tasks
-from tests.jobs.support import SUCCESSFUL, Stored, run, run_burst, tasks_setting
+from tests.jobs.support import SUCCESSFUL, Standing, died, row, rows, run, run_burst, tasks_setting
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 FAILED, READY = TaskResultStatus.FAILED, TaskResultStatus.READY
-
-
-def died(*results, times=1, started=True):
-    """Let workers claim these jobs, begin to execute them, and die; so many times."""
-    stored = Stored(results[0])
-    members = [Stored(result).member for result in results]
-    for request in range(times):
-        claim = stored.jobs.claim(stored.shard, limit=100, lease_ms=0, request=request + 1)
-        leases = [(entry.member, claim.holder) for entry in claim.entries if entry.member in members and entry.lapsed]
-        if started and leases:
-            stored.jobs.renew(stored.shard, leases, lease_ms=0, start=True)
-            stored.client.zadd(stored.names["jobs"], {member: 1 for member, _ in leases})
 
 
 # -- what it does not know
@@ -47,14 +38,14 @@ def test_an_unknown_task_is_kept_for_other_workers(monkeypatch, caplog):
     known = dict(registry.get_tasks())
     lacking = {name: made for name, made in known.items() if name != tasks.echo.module_path}
     monkeypatch.setattr(registry, "_tasks", lacking)
-    stored = Stored(result)
-    before = stored.jobs.broker.now_ms()
+    standing = Standing(result)
+    before = standing.broker.now_ms()
     assert run(other).status == SUCCESSFUL
     assert "No installed app has a @task function 'tests.jobs.tasks.echo'" in caplog.text
-    assert before + 30_000 <= stored.wakes_ms <= stored.jobs.broker.now_ms() + 30_000
+    assert before + 30_000 <= standing.view.score_ms <= standing.broker.now_ms() + 30_000
     monkeypatch.setattr(registry, "_tasks", known)
     assert tasks.echo.get_result(result.id).status == READY
-    stored.make_due()
+    standing.make_due()
     assert (run(result).return_value, result.attempts) == ([[1], {}], 1)
 
 
@@ -77,7 +68,7 @@ def test_an_unknown_alias_is_kept_for_other_workers(settings, other, caplog):
     assert run(neighbour).status == SUCCESSFUL
     assert "TASKS" in caplog.text
     assert "'other'" in caplog.text
-    Stored(result).make_due()
+    Standing(result).make_due()
     settings.TASKS = tasks_setting(other={})
     assert run(result).return_value == [[1], {}]
 
@@ -92,104 +83,79 @@ class Foreign:
         """Accept everything."""
 
 
-def test_a_text_of_a_later_version_is_kept_for_other_workers(caplog):
-    result, neighbour = tasks.echo.enqueue(1), app_tasks.add.enqueue(2)
-    stored = Stored(result)
-    payload, line = stored.payload, stored.payload.split("\n")[1]
-    stored.payload = encode(stored.queue, stored.member, line[:-1] + ',"a field of tomorrow":1}')
-    assert run(neighbour).status == SUCCESSFUL
-    assert "later version" in caplog.text
-    assert stored.payload
-    stored.payload = payload
-    stored.make_due()
-    assert run(result).return_value == [[1], {}]
+# -- rows that are not what they were
 
 
-def test_a_call_is_stored_whole():
-    """Each field of a call is in its text, or is what it is by default."""
-    from django_delayq.jobs import decode
-
-    made = tasks.echo.using(priority=3, max_attempts=4, backoff=1.5, timeout=9, unique_key="k", on_success=tasks.echo)
-    result = made.enqueue(1, a=2)
-    _, call, _ = decode("default", Stored(result).member, Stored(result).payload)
-    left = {"enqueued", "unique", "run_after"}
-    assert {name: value for name, value in asdict(call).items() if name not in left} == {
-        "task": "tests.jobs.tasks.echo", "args": [1], "kwargs": {"a": 2}, "backend": "default", "priority": 3,
-        "max_attempts": 4, "backoff": 1.5, "timeout": 9.0, "durable": False,
-        "on_success": "tests.jobs.tasks.echo", "on_failure": "",
-    }  # fmt: skip
-    assert (len(call.unique), call.run_after) == (22, None)
-    assert {item.name for item in fields(Call)} == set(asdict(call))
-
-
-# -- take-overs
-
-
-def test_what_a_dead_worker_had_is_run_again():
-    run_burst()  # builds the shard
-    result = tasks.tell.enqueue()
-    died(result, times=1)
-    assert run(result).return_value["attempt"] == 1
-    assert result.worker_ids[0] != "thief"
-
-
-def test_what_has_a_result_is_not_run_again():
-    """A worker that recorded the end, and whose settlement's reply was lost, may not be the last one to see it."""
+def test_what_has_ended_was_deleted_or_is_in_another_queue_by_now_is_not_run(broker):
+    results = [app_tasks.add.enqueue(n) for n in range(4)]
+    ended, deleted, moved = results[:3]
+    rows(ended).update(status="succeeded")
+    rows(deleted).delete()
+    rows(moved).update(queue="mail")
+    run_burst(queues=("default",))
+    assert [n for n, _ in app_tasks.CALLS] == [3]
+    assert sum(stats.members + stats.jobs for stats in broker.stats(broker.shards()[:1])) == 0
+    mirror.full_sweep(broker)
     run_burst()
-    result = app_tasks.add.enqueue(1)
-    stored = Stored(result)
-    died(result, times=1)
-    stored.result = "a result"
+    assert sorted(n for n, _ in app_tasks.CALLS) == [2, 3]
+
+
+@pytest.mark.parametrize("lapsed", [False, True], ids=["waiting", "leased"])
+def test_a_row_of_a_restored_database_is_not_run_under_the_lease_of_another_one(broker, lapsed):
+    """Its key was given once more: the member in Redis stands for a row that is there no more."""
     run_burst()
-    assert app_tasks.CALLS == []
-    assert stored.result == "a result"
-    stored.client.delete(stored.result_key)
-    assert stored.gone()
-
-
-def test_who_has_killed_its_workers_too_often_is_dead_without_being_run(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "MAX_RECLAIMS": 2}
+    old = app_tasks.add.using(run_after=timedelta(hours=1)).enqueue(1)
+    standing, pk = Standing(old), row(old).pk
+    if lapsed:
+        standing.make_due()
+        assert broker.claim(standing.shard, limit=1, lease_ms=1, request=1).entries
+    rows(old).delete()
+    new = tasks.echo.using(run_after=timedelta(hours=5)).enqueue(2)
+    broker.remove(standing.shard, [(Standing(new).member, 2**53 - 1, "")], gone=True)
+    rows(new).update(id=pk)
+    standing.make_due()
     run_burst()
-    result = app_tasks.add.enqueue(1)
-    died(result, times=3)
-    neighbour = app_tasks.add.enqueue(2)
-    assert (run(result).status, result.errors[0].exception_class) == (FAILED, JobLost)
-    assert "2 times in a row" in result.errors[0].traceback
-    assert Stored(result).dead
-    neighbour.refresh()
-    assert neighbour.status == SUCCESSFUL
-    assert app_tasks.CALLS == [(2, 1)]
+    found = Run.objects.get()
+    assert (found.status, found.attempts, found.reclaims, app_tasks.CALLS) == ("queued", None, 0, [])
+    view = broker.views([(standing.member, "default")])[0]
+    assert view.generation == int(found.created_at.timestamp()) * 1_000_000 + found.created_at.microsecond
+    assert view.score_ms == view.point_ms == int(found.due_at.timestamp() * 1000)
 
 
-def test_who_was_taken_over_less_often_runs(settings):
-    settings.DELAYQ = {**settings.DELAYQ, "MAX_RECLAIMS": 2}
+def test_a_batch_is_read_in_one_query_and_its_outcomes_are_written_in_a_few(broker):
     run_burst()
-    result = app_tasks.add.enqueue(1)
-    died(result, times=2)
-    assert run(result).return_value == 2
+    tasks.echo.enqueue_many(((n,), {}) for n in range(40))
+    with CaptureQueriesContext(connection) as captured:
+        run_burst(threads=1)
+    texts = [query["sql"] for query in captured if "django_delayq_run" in query["sql"]]
+    assert sum("options" in text and text.startswith("SELECT") for text in texts) <= 2
+    assert sum(text.startswith("UPDATE") for text in texts) <= 40 if connection.vendor == "sqlite" else 10
 
 
-def test_take_overs_begin_anew_with_each_attempt():
-    run_burst()
-    result = app_tasks.fail.using(max_attempts=2, backoff=3600).enqueue()
-    died(result, times=3)
-    run_burst()
-    stored = Stored(result)
-    assert not stored.client.hexists(stored.names["reclaims"], stored.member)
-    stored.make_due()
-    assert (run(result).attempts, result.status) == (2, FAILED)
+def test_an_outcome_waits_for_the_database_and_is_recorded_once(broker, tmp_path):
+    path, gate = tmp_path / "ran", tmp_path / "gate"
+    result = app_tasks.stubborn.enqueue(str(path), str(gate))
+    with live_worker() as live:
+        wait_until(path.exists, 10)
+        with gone():
+            gate.touch()
+            wait_until(lambda: "end" in path.read_text(), 10)
+            wait_until(lambda: live.worker.trouble.until, 10)
+        wait_until(lambda: row(result).status == "succeeded", 20)
+        wait_until(lambda: Standing(result).gone(), 10)
+    assert path.read_text().count("start") == 1
 
 
 # -- beside schedules
 
 
 def test_jobs_and_points_run_in_one_worker(broker):
-    rows = [
+    schedules = [
         Schedule.objects.create(name=f"s{n}", task="tests.app.tasks.add", args=[n], kind="cron", cron=DAILY_CRON)
         for n in range(5)
     ]
-    for row in rows:
-        make_due(broker, row)
+    for each in schedules:
+        make_due(broker, each)
     results = app_tasks.add.enqueue_many(((100 + n,), {}) for n in range(20))
     run_burst()
     assert sorted(n for n, _ in app_tasks.CALLS) == [*range(5), *range(100, 120)]
@@ -198,61 +164,57 @@ def test_jobs_and_points_run_in_one_worker(broker):
     assert results[-1].return_value == 120
 
 
-def test_a_worker_that_ends_after_so_many_runs_counts_jobs_too():
-    for n in range(10):
-        app_tasks.add.enqueue(n)
-    run_burst(max_runs=4, threads=1)
-    assert [n for n, _ in app_tasks.CALLS] == [0, 1, 2, 3]
-    run_burst(threads=1)
-    assert [n for n, _ in app_tasks.CALLS] == list(range(10))
-
-
-def poisonous_point(broker):
-    """Make a schedule whose point has killed as many workers as it may."""
-    row = mirroring.schedule("poison", task="tests.app.tasks.add", args=[1])
-    point = make_due(broker, row)
-    Run.of(row, point, status="running", reclaims=3, fence="old", started_at=point).save()
-
-
-def test_what_was_not_executed_is_no_run_of_a_worker_and_each_attempt_is_one(broker):
-    run_burst()
-    jobs = app_tasks.add.using(backend="durable").enqueue_many(((n,), {}) for n in range(3))
-    Job.objects.filter(member__in=[f"j{result.id.rpartition('.')[2]}" for result in jobs]).delete()
-    died(app_tasks.add.enqueue(3), times=4)
-    poisonous_point(broker)
-    failing = mirroring.schedule("fails", task="tests.app.tasks.fail", max_attempts=2, backoff=timedelta(hours=1))
-    make_due(broker, failing)
-    app_tasks.fail.using(max_attempts=2).enqueue()
-    app_tasks.add.enqueue(4)
-    worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
-    worker.run()
-    assert set(Run.objects.values_list("status", "reason")) >= {("lost", "poison")}
-    assert [n for n, _ in app_tasks.CALLS] == [4]
-    assert worker.runs == 3
-
-
-def test_a_worker_that_ends_after_so_many_runs_makes_them_although_jobs_were_deleted(broker):
-    app_tasks.add.using(backend="durable").enqueue_many(((n,), {}) for n in range(3))
-    Job.objects.all().delete()
+def test_a_worker_that_ends_after_so_many_runs_counts_executions_of_jobs_and_no_others(broker):
+    poisonous = app_tasks.add.enqueue(99)
+    died(poisonous, times=4)
+    for deleted in app_tasks.add.enqueue_many(((n,), {}) for n in range(3)):
+        rows(deleted).delete()
     for n in range(5):
         app_tasks.add.enqueue(n)
     run_burst(max_runs=2, threads=1)
-    assert [n for n, _ in app_tasks.CALLS] == [0, 1]
+    assert len(app_tasks.CALLS) == 2
+    worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
+    worker.run()
+    assert (len(app_tasks.CALLS), worker.runs, row(poisonous).status) == (5, 3, "lost")
 
 
-# -- beside schedules, with Redis away
-
-
-def test_jobs_that_cannot_be_settled_hold_up_no_outcome_of_schedules(settings, broker, monkeypatch, tmp_path):
-    """The ledger takes outcomes also while Redis does not answer, whatever else waits for it."""
+def test_jobs_that_cannot_be_settled_hold_up_no_outcome(settings, broker, monkeypatch, tmp_path):
+    """The ledger takes outcomes also while Redis does not answer."""
 
     def away(self, *args, **kwargs):
         raise BrokerUnavailable("away")
 
     settings.DELAYQ = {**settings.DELAYQ, "DRAIN_SECONDS": 0}
-    monkeypatch.setattr(JobBroker, "settle", away)
-    row = mirroring.schedule("beside", task="tests.app.tasks.note", args=[str(tmp_path / "ran"), "x", 0.5])
-    make_due(broker, row)
-    tasks.echo.enqueue()
-    with live_worker():
-        wait_until(lambda: Run.objects.filter(schedule_id=row.pk, status="succeeded").exists(), 10)
+    point = mirroring.schedule("beside", task="tests.app.tasks.note", args=[str(tmp_path / "ran"), "x", 0.5])
+    make_due(broker, point)
+    result = tasks.echo.enqueue()
+    with live_worker(), monkeypatch.context() as patched:
+        patched.setattr(Broker, "settle", away)
+        wait_until(lambda: Run.objects.filter(schedule_id=point.pk, status="succeeded").exists(), 10)
+        wait_until(lambda: row(result).status == "succeeded", 10)
+
+
+# -- workers are killed
+
+
+@pytest.mark.everything
+@pytest.mark.parametrize("step", ["after_claim", "after_judge", "before_ledger", "after_ledger"])
+def test_a_worker_that_is_killed_leaves_every_job_to_the_next_one_and_nothing_recorded_is_run_again(
+    step, broker, tmp_path
+):
+    path = tmp_path / "ran"
+    results = app_tasks.note.enqueue_many(((str(path), f"n{n}"), {}) for n in range(20))
+    failpoint = f"{step}=kill@1"
+    with WorkerProcess("--threads", "4", folder=tmp_path, LEASE_SECONDS=1, failpoints=failpoint) as victim:
+        victim.wait()
+    recorded = Run.objects.filter(status="succeeded").count()
+    before = path.read_text() if path.exists() else ""
+    with WorkerProcess("--threads", "4", folder=tmp_path, LEASE_SECONDS=1):
+        wait_until(lambda: Run.objects.filter(status="succeeded").count() == 20, 20)
+    assert bool(recorded) == (step == "after_ledger")
+    text = path.read_text()
+    for number, result in enumerate(results):
+        ran = text.count(f"start n{number} ")
+        assert ran >= 1
+        if row(result).attempts is None and row(result).reclaims == 0 and step == "after_ledger":
+            assert ran == 1 or f"start n{number} " in before

@@ -8,18 +8,7 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import orders
-from django_delayq.broker import (
-    Broker,
-    Definition,
-    JobBroker,
-    JobSettlement,
-    MinuteCounts,
-    NewJob,
-    Settlement,
-    Shard,
-    keys,
-)
-from django_delayq.broker.job_pages import After, JobPages
+from django_delayq.broker import Broker, Definition, MinuteCounts, Settlement, keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
 from django_delayq.models import Run, Schedule
@@ -113,9 +102,8 @@ def test_worker_mirror_and_commands_work_under_the_minimal_user(locked, admin, s
     assert "schedules checked" in said("delayq_sync", "--adopt")
     assert "Next" in said("delayq_explain", "ok")
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 2}
-    assert "moved to 2 shards" in said("delayq_sync", "--reshard", "2")
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 1}
-    assert "moved to 1 shards" in said("delayq_sync", "--reshard", "1")
+    run_burst()
+    assert mirrored(Broker(timeout_seconds=5), row), "rebuilt for another number of shards"
     assert "Removed" in said("delayq_sync", "--purge")
     assert admin.keys("*") == []
     assert acl.denied(admin) == set()
@@ -132,20 +120,23 @@ def steps(broker, admin):
     yield lambda: broker.heartbeat(1, "{}")
     yield lambda: broker.workers()
     yield lambda: broker.live_workers(since_ms=0)
-    yield lambda: broker.details_of(["test"])
-    yield lambda: broker.begin_sweep("t", ttl_ms=10_000)
-    yield lambda: broker.keep_sweep("t", ttl_ms=10_000)
-    yield lambda: broker.end_sweep("t")
+    yield lambda: broker.take_upkeep()
+    yield lambda: broker.keep_upkeep()
+    yield lambda: broker.end_upkeep()
+    yield lambda: broker.note_pruning("{}")
     yield lambda: broker.note_sweep("{}")
     yield lambda: broker.last_sweep()
+    yield lambda: broker.note_missed_mark("1")
+    yield lambda: broker.missed_mark()
     yield lambda: broker.swap_epochs([place], None, "building:x", ttl_ms=10_000)
-    yield lambda: broker.mark_part(place, "x:runs", "taken", ttl_ms=10_000, absent=True)
-    yield lambda: broker.part_marks([(place, "x:runs"), (place, "x:jobs")])
     yield lambda: broker.swap_epochs([place], "building:x", "e")
     hints = broker.hints(timeout_seconds=0.01)
     yield lambda: next(hints)
     yield lambda: broker.upsert(place, [Definition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
-    yield lambda: broker.enqueue(place, [(f"r{n}", 1, 1) for n in (1, 2, 3)])
+    yield lambda: broker.upsert(place, [Definition(f"r{n}", 1, 1, 0) for n in (1, 2, 3)], mode="new")
+    jobs = [Definition(f"j{n}", 1, n, 0, priority=n) for n in range(1, 6)]
+    yield lambda: broker.upsert(place, jobs, mode="new")
+    yield lambda: broker.upsert(place, [Definition("j5", 1, point, point)], mode="move")
     claims = []
     yield lambda: claims.append(broker.claim(place, limit=9, request=1, **lease))
     yield lambda: broker.claim(place, limit=9, request=1, **lease)
@@ -155,55 +146,26 @@ def steps(broker, admin):
     yield lambda: broker.settle(place, [Settlement("r2", fence, "retry")])
     yield lambda: broker.settle(place, [Settlement("r3", fence, "drop", 0, 1)])
     yield lambda: broker.remove(place, [("s1", 9, "")])
-    yield lambda: broker.views([("s2", "default")])
+    yield lambda: broker.remove(place, [("j5", 9, "")], gone=True)
+    yield lambda: broker.mend(place)
+    yield lambda: broker.probe(place)
+    yield lambda: broker.views([("s2", "default"), ("j1", "default")])
     yield lambda: list(broker.scan(place))
     yield lambda: broker.stats([place])
     yield lambda: broker.heads([place])
     yield lambda: broker.epochs([place])
-    yield from job_steps(broker)
     counts = MinuteCounts(broker)
     yield lambda: counts.add("default", 1, [(("points", "default", "t"), {"succeeded": 1})])
-    yield lambda: counts.take_turn(10_000)
     yield lambda: [counts.read("default", minute) for minute in counts.minutes("default", 0, 2)]
     yield lambda: counts.forget("default", 1)
+    yield lambda: broker.count_leases([place])
     yield lambda: broker.take_over([place])
-    yield lambda: broker.renew_epochs([place])
     yield lambda: broker.farewell()
     yield lambda: admin.set(key(broker, "due"), "foreign")
     yield lambda: broker.repair(place)
     yield lambda: broker.drop([place])
     yield lambda: broker.purge()
     hints.close()
-
-
-def job_steps(broker):
-    """Yield what the app asks of Redis for jobs."""
-    place, jobs, claims = PLACE, JobBroker(broker), []
-    names = [f"j{n}" for n in range(6)]
-    new = [NewJob(name, 0, n, f"key {name}", "text") for n, name in enumerate(names)]
-    yield lambda: jobs.enqueue_each([(place, new)], {place: "e"}, again=False)
-    yield lambda: jobs.enqueue_each([(place, new)], {place: "e"}, again=True)
-    yield lambda: claims.append(jobs.claim(place, limit=4, lease_ms=LEASE_MS, request=1))
-    holder = claims[0].holder if claims else ""
-    yield lambda: jobs.renew(place, [("j5", holder)], lease_ms=LEASE_MS, start=True)
-    settlements = [
-        JobSettlement(name, holder, what, 1000, "text")
-        for name, what in zip(names[:1:-1], ("done", "dead", "retry", "release"), strict=True)
-    ]
-    yield lambda: jobs.watch({place: names}, for_ms=1000)
-    yield lambda: jobs.settle(place, settlements, dead_ms=1000, dead_most=1)
-    yield lambda: jobs.change(place, "j4", "revive", 1, "text")
-    yield lambda: jobs.change(place, "j0", "cancel", 1000, "text")
-    yield lambda: jobs.views([(place, name) for name in names])
-    yield lambda: jobs.counts([place])
-    pages = JobPages(broker)
-    yield lambda: pages.ordered("dead", [place], 1, after=After(0.0, place, 0), newest_first=True)
-    yield lambda: pages.held([place], 10)
-    yield lambda: pages.turn_us(place, "j4")
-    yield lambda: [*jobs.waiting(place), *jobs.dead(place), *jobs.results("default")]
-    yield lambda: jobs.entomb(place, "j9", 1, "text")
-    yield lambda: jobs.change(place, "j9", "bury")
-    yield lambda: jobs.move_result("j5", place, Shard("default", 1))
 
 
 def play(broker, admin):

@@ -11,15 +11,12 @@ from urllib.parse import urlencode
 import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
 from django_delayq import bulk_actions, mirror
-from django_delayq.backend.sending import shared
-from django_delayq.broker import Shard, keys
 from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
 from django_delayq.models import (
@@ -31,16 +28,15 @@ from django_delayq.models import (
     Declaration,
     Definition,
     Dismissal,
-    Job,
     Run,
     Schedule,
     ScheduleState,
     Tombstone,
 )
 from tests.app import tasks
-from tests.integration.admin_pages import LIST, change_url, client_for, fields, kill_redis, make
-from tests.integration.job_pages import JOBS, claim, dead, dead_row, forge, ready, waiting
+from tests.integration.admin_pages import LIST, RUNS, change_url, client_for, fields, kill_redis, make, make_job
 from tests.integration.mirroring import schedule
+from tests.jobs.support import row as row_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +47,7 @@ PAYLOADS = {
     "long": "x" * 190 + "<b>",
 }
 #: The word of the admin's names that says what the page is about.
-MODELS = ("schedule", "run", "redisjob", "control", "alert")
+MODELS = ("schedule", "run", "control", "alert")
 
 
 def names():
@@ -77,7 +73,7 @@ def addresses(row, run, *jobs):
             continue
         except NoReverseMatch:
             controls = Control.objects.values_list("pk", flat=True)
-            pks = {"schedule": [row.pk], "run": [run.pk], "redisjob": map(quote, jobs), "control": controls}
+            pks = {"schedule": [row.pk], "run": [run.pk, *(job.pk for job in jobs)], "control": controls}
             pks["alert"] = Alert.objects.values_list("pk", flat=True)
             pks = pks[model_of(name)]
             pks = [BulkAction.objects.get().pk] if "_bulk" in name else pks
@@ -96,12 +92,11 @@ def test_the_walk_knows_every_address():
         "django_delayq_schedule_pause", "django_delayq_schedule_resume", "django_delayq_schedule_backfill",
         "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_schedule_bulk",
         "django_delayq_schedule_bulk_cancel", "django_delayq_run_changelist", "django_delayq_run_change",
-        "django_delayq_redisjob_changelist", "django_delayq_redisjob_change", "django_delayq_redisjob_run_now",
-        "django_delayq_redisjob_stop", "django_delayq_run_stop", "django_delayq_overview_now",
+        "django_delayq_run_run_now", "django_delayq_run_stop", "django_delayq_overview_now",
         "django_delayq_control_add", "django_delayq_control_change", "django_delayq_control_delete",
-        "django_delayq_redisjob_cancel", "django_delayq_redisjob_retry", "django_delayq_redisjob_delete",
+        "django_delayq_run_cancel", "django_delayq_run_retry", "django_delayq_run_delete",
         "django_delayq_run_failures", "django_delayq_run_run_again", "django_delayq_run_dismiss",
-        "django_delayq_redisjob_group_retry", "django_delayq_redisjob_group_delete", "django_delayq_schedule_restore",
+        "django_delayq_run_group_retry", "django_delayq_run_group_delete", "django_delayq_schedule_restore",
         "django_delayq_run_take_back", "django_delayq_overview_audit",
     } <= set(NAMES)  # fmt: skip
     unnamed = [
@@ -137,15 +132,18 @@ def run(row):
     return made
 
 
+def waiting(*args):
+    return row_of(tasks.add.using(run_after=timedelta(hours=1)).enqueue(*args or (1,)))
+
+
 @pytest.fixture
 def jobs(broker, row):
-    """A job that waits, and one whose row is all that is left of it."""
-    shared().forget()
-    return waiting(), dead_row().result_id
+    """A job that waits, and one that has failed."""
+    return waiting(), make_job()
 
 
 ROWS = (
-    Schedule, ScheduleState, Declaration, Run, Tombstone, Job, LogEntry, BulkAction, Control, Cancellation, Dismissal,
+    Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry, BulkAction, Control, Cancellation, Dismissal,
     Definition, Alert,
 )  # fmt: skip
 
@@ -183,8 +181,8 @@ def test_no_other_method_than_post_changes_anything(boss, broker, row, run, jobs
 
 def post_values(name, row, *jobs):
     """Return what would do the most on this page."""
-    if name == "django_delayq_redisjob_changelist":
-        return {"action": "cancel", "_selected_action": jobs, "apply": "1"}
+    if name == "django_delayq_run_changelist":
+        return {"action": "cancel", "_selected_action": [job.pk for job in jobs], "apply": "1"}
     if name.endswith("_changelist"):
         return {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
     if name.endswith(("_add", "_change", "_preview")):
@@ -199,9 +197,9 @@ def post_values(name, row, *jobs):
 
 STRANGERS = {
     "staff without a permission": [],
-    "who may see": ["view_schedule", "view_run", "view_redisjob", "view_control", "view_alert"],
+    "who may see": ["view_schedule", "view_run", "view_control", "view_alert"],
     "who may write something else": ["add_user", "change_user", "delete_user", "view_user"],
-    "who may do everything to runs": ["add_run", "change_run", "delete_run", "view_run"],
+    "who may see runs and their arguments": ["view_run", "view_job_arguments"],
 }
 
 
@@ -217,7 +215,7 @@ def test_without_the_permission_nothing_is_written(broker, row, run, jobs, permi
             assert seen.status_code in (403, 404, 405), (name, seen.status_code)
             assert posted.status_code in (403, 404), (name, posted.status_code)
             assert row.task not in seen.content.decode()
-            assert not any(job in seen.content.decode() for job in jobs)
+            assert not any(job.token in seen.content.decode() for job in jobs)
         assert everything(broker) == before, name
 
 
@@ -269,26 +267,20 @@ def test_each_write_works_with_exactly_its_permission(broker, row, run, jobs):
     assert not Schedule.objects.filter(pk=row.pk).exists()
 
 
-@pytest.mark.parametrize(("order", "make_job"), [
-    ("run_now", lambda broker: waiting()), ("cancel", lambda broker: waiting()), ("retry", dead), ("delete", dead),
-    ("retry", lambda broker: dead_row().result_id), ("delete", lambda broker: dead_row().result_id),
-])  # fmt: skip
-def test_each_order_to_a_job_works_with_exactly_its_permission(broker, row, order, make_job):
-    shared().forget()
-    job = make_job(broker)
-    needed = "delete_redisjob" if order == "delete" else "change_redisjob"
-    address = reverse(f"admin:django_delayq_redisjob_{order}", args=[quote(job)])
-    jobs = reverse("admin:django_delayq_redisjob_changelist")
-    state = "dead" if order in ("retry", "delete") else "waiting"
-    action = {"action": "delete_selected" if order == "delete" else order, "_selected_action": [job], "apply": "1"}
+@pytest.mark.parametrize("order", ["run_now", "cancel", "stop", "retry", "delete"])
+def test_each_order_to_a_job_works_with_exactly_its_permission(broker, row, order):
+    job = waiting() if order in ("run_now", "cancel") else make_job(status="running" if order == "stop" else "failed")
+    needed = {"delete": "delete_run", "stop": "add_cancellation"}.get(order, "change_run")
+    address = reverse(f"admin:django_delayq_run_{order}", args=[job.pk])
+    action = {"action": "delete_selected" if order == "delete" else order, "_selected_action": [job.pk], "apply": "1"}
     before = everything(broker)
-    others = {f"{kind}_{model}" for kind in ("add", "change", "delete") for model in MODELS} | {"view_redisjob"}
-    stranger = client_for(*(others - {needed}))
+    others = {f"{kind}_{model}" for kind in ("add", "change", "delete") for model in MODELS}
+    stranger = client_for("view_run", *({*others, "add_cancellation"} - {needed}))
     assert stranger.get(address).status_code == 403
     assert stranger.post(address).status_code == 403
-    assert stranger.post(f"{jobs}?state={state}", action, follow=True).status_code == 200
+    assert stranger.post(RUNS, action, follow=True).status_code == 200
     assert everything(broker) == before
-    allowed = client_for("view_redisjob", needed)
+    allowed = client_for("view_run", needed)
     assert allowed.get(address).status_code == 200
     assert everything(broker) == before, "the page that asks does nothing"
     assert allowed.post(address).status_code == 302
@@ -328,38 +320,27 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
         made.save()
     broker.heartbeat(broker.now_ms(), text)
     broker.client.zadd(f"{broker.config.prefix}:workers", {text.encode(): broker.now_ms()})
-    shared().forget()
-    job = waiting(text, queue="default", unique_key=text)
-    died = dead(broker, tasks.note, text, error=f"{text}\n{text}", text=text)
-    row_of_dead = dead_row(short, text, error=text, kwargs={text: text}).result_id
-    held, forged = ready(text), waiting()
-    claim(broker, held)
-    forge(broker, forged, text)
-    damage(broker, text)
-    viewer = client_for("view_schedule", "view_run", "view_redisjob")
+    job = waiting()
+    call = {"args": [text], "kwargs": {text: text}}
+    Run.objects.filter(pk=job.pk).update(call=call, queue=short[:64], backend=short)
+    said = {"on_failure": text, "max_attempts": 3, "unique_key": text}
+    make_job(text, task=short, error=f"{text}\n{text}", kwargs={text: text}, options=said, result={text: [text]})
+    make_job(text, task=short, status="running", worker=short[:100])
+    viewer = client_for("view_schedule", "view_run", "view_job_arguments")
     typed = fields(**dict.fromkeys(fields(), text))
     runs = list(Run.objects.all())
     pages = [client.get(address) for _, address in addresses(row, runs[0], job) for client in (boss, viewer)]
     pages += [viewer.get(reverse("admin:django_delayq_run_change", args=[run.pk])) for run in runs[1:]]
-    pages += [boss.get(JOBS, {"state": state}) for state in ("waiting", "ready", "running", "dead", text)]
     pages += [
-        client.get(f"{JOBS}{quote(each)}/change/")
-        for each in (died, row_of_dead, held, forged)
-        for client in (boss, viewer)
-    ]
-    pages += [
-        boss.get(JOBS, {"queue": text}),
-        boss.get(JOBS, {"after": text}),
-        boss.get(JOBS, {"id": text}, follow=True),
-        boss.get(f"{JOBS}{quote(text)}/change/", follow=True),
-        boss.post(f"{JOBS}{quote(text)}/cancel/", follow=True),
-        boss.post(JOBS, {"action": "cancel", "_selected_action": [job, text, forged]}),
-        boss.post(JOBS, {"action": text, "_selected_action": [text], "apply": text}),
-        boss.post(JOBS, {"action": "cancel", "_selected_action": [text], "apply": text}, follow=True),
+        boss.get(RUNS, {"status__exact": text}),
+        boss.get(RUNS, {"error": text}),
+        boss.post(RUNS, {"action": "delete_selected", "_selected_action": [run.pk for run in Run.objects.all()]}),
+        boss.post(RUNS, {"action": text, "_selected_action": [job.pk], "apply": text}),
+        boss.post(reverse("admin:django_delayq_run_cancel", args=[job.pk]), follow=True),
         boss.get(LIST, {"q": text}),
         boss.get(LIST, {"state": text}),
         boss.get(LIST, {"queue": text}),
-        boss.get("/admin/django_delayq/run/", {"q": text}),
+        boss.get(RUNS, {"q": text}),
         boss.get(reverse("admin:django_delayq_schedule_backfill", args=[row.pk]), {"start_0": text, "end_0": text}),
         boss.post(reverse("admin:django_delayq_schedule_pause", args=[row.pk]), {"reason": text + "y" * 300}),
         boss.post(LIST, {"action": "pause", "_selected_action": [row.pk], "reason": text}),
@@ -390,11 +371,11 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
 @pytest.mark.parametrize("rows", [0, 1])
 def test_who_may_only_see_is_not_told_the_address_of_redis(settings, rows):
     good = settings.CACHES
-    pages = [LIST, JOBS, f"{JOBS}default.{'A' * 22}/change/", *(change_url(make()) for _ in range(rows))]
+    pages = [LIST, *(change_url(make()) for _ in range(rows))]
     try:
         kill_redis(settings)
         for who, wanted in (
-            (client_for("view_schedule", "view_run", "view_redisjob"), 0),
+            (client_for("view_schedule", "view_run"), 0),
             (client_for(superuser=True), len(pages)),
         ):
             told = 0
@@ -407,17 +388,6 @@ def test_who_may_only_see_is_not_told_the_address_of_redis(settings, rows):
             assert told == wanted
     finally:
         settings.CACHES = good  # the prefix is purged after this
-
-
-def damage(broker, text):
-    """Write a text wherever jobs of a shard have names and holders, and bytes that are no text."""
-    parts = keys.all_keys(broker.config.prefix, Shard("default", 0))
-    for name in (text.encode(), b"\xff\xfe" + text.encode()):
-        for part in ("jobs", "ready", "dead"):
-            broker.client.zadd(parts[part], {part.encode() + name: 10**12})
-        broker.client.hset(parts["held"], b"held" + name, b"9.e " + name)
-        for part in (b"jobs", b"held"):
-            broker.client.hset(parts["payload"], part + name, name)
 
 
 def _check(text, where):

@@ -1,16 +1,31 @@
-"""Who enqueues, cancels, moves and revives jobs in a history, and what was promised to them."""
+"""Who enqueues, cancels, moves and retries jobs in a history, and what was promised to them.
 
-from dataclasses import dataclass
+What is promised is noted at the commit, before anything else follows it: `Stage` lets the writes of the ledger tell.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from django_delayq.backend import operating, sending
-from django_delayq.broker import web
-from django_delayq.compat import TaskResultDoesNotExist, task_backends
-from django_delayq.exceptions import BrokerError, JobHeld
-from django_delayq.registry import get_task
+from django.db import connection, transaction
 
-from .faults import Broken, step
-from .stage import TASK
+from django_delayq import mirror
+from django_delayq.compat import TaskResultDoesNotExist, task_backends
+from django_delayq.exceptions import BrokerError, JobHeld, KeyTaken
+from django_delayq.jobs import parse_id
+from django_delayq.models import Run
+from django_delayq.registry import get_task
+from django_delayq.timing import to_ms
+from django_delayq.timing.point import micros
+
+from .clock import BEGIN_MS
+from .faults import Broken, Killed, step
+from .stage import CALLBACK, FAILURE_TTL, TASK
+from .view import read_shards
+
+
+class RolledBack(Exception):
+    """What ends a transaction whose work is thrown away."""
 
 
 @dataclass
@@ -19,34 +34,45 @@ class Wanted:
 
     id: str
     alias: str
-    attempts: int
-    unique: str | None
+    queue: str
+    attempts: int = 1
+    unique: str | None = None
+    #: Whether its key is held until it has ended.
+    until_end: bool = False
+    #: Whether it has a callback for each end.
+    calls: bool = False
+    #: The job whose callback it is.
+    parent: str = ""
     #: The server's ms before which it must not start.
-    after_ms: int
-    #: How often it was begun; whether somebody was told that it is cancelled.
+    after_ms: int = 0
+    #: How often it was begun, of the attempts that it has now.
     begun: int = 0
+    #: Whether it has given its key up.
+    keyless: bool = False
     cancelled: bool = False
-    #: What its outcome said when it was first seen, and how often Redis had lost something until then.
+    #: What its outcome says, and after how many ms of the history it ended.
     outcome: str | None = None
-    losses: int = 0
-    revived: int = 0
-    #: True while it is known from its execution only.
-    guessed: bool = False
+    ended_ms: int = 0
+    #: How many outcomes workers have recorded, of all its retries.
+    ends: int = 0
+    #: What Redis is to call its row; the leases under which it was begun since it was retried.
+    generation: int = 0
+    fences: set[str] = field(default_factory=set)
 
     @property
-    def durable(self):
-        """Whether its row is the truth."""
-        return self.alias == "durable"
-
-    @property
-    def queue(self):
-        """Its queue."""
-        return self.id.rpartition(".")[0]
+    def pk(self):
+        """The key of its row."""
+        return parse_id(self.id)[0]
 
     @property
     def member(self):
         """Its name in Redis."""
-        return "j" + self.id.rpartition(".")[2]
+        return f"j{self.pk}"
+
+    @property
+    def holds(self):
+        """Whether it has a unique key now."""
+        return self.unique is not None and not self.keyless and self.outcome is None
 
 
 class Callers:
@@ -56,94 +82,210 @@ class Callers:
         """Begin without jobs."""
         #: By the ids of their results.
         self.wanted = {}
-        #: Members that a worker has had, whatever it did with them. Until then a unique key is taken.
-        self.taken = set()
-        #: True once somebody enqueued without being told whether it worked, so that unknown jobs may be there.
-        self.untold = False
-        sending.shared().forget()
-
-    def restore_wanted(self, wanted):
-        """Go on with what a backup of the database knows; what Redis alone knows goes on as it is."""
-        kept = {key: item for key, item in self.wanted.items() if not item.durable}
-        self.wanted = kept | {key: item for key, item in wanted.items() if item.durable}
+        #: What the transaction that is open has enqueued: the row, the one that stands for it, what was said of it.
+        self.pending = []
+        #: Rows of transactions that are open elsewhere: the columns, the values, and what was enqueued there.
+        self.elsewhere = []
+        self._said = {}
 
     # -- steps
 
     @step
-    def enqueue(self, alias="default", queue="default", ahead=0, priority=0, unique=None, attempts=1, many=1):
-        """Enqueue some jobs alike, which start `ahead` seconds from now at the earliest."""
-        with self.as_actor("web"):
-            options = {"backend": alias, "queue_name": queue, "priority": priority, "max_attempts": attempts}
-            after = self._soon(ahead) if ahead else None
-            after_ms = self.clock.server_ms() + ahead * 1000
-            task = get_task(TASK).using(run_after=after, backoff=5, unique_key=unique, **options)
-            if self.plan is not None and alias == "durable":  # then the fast path of everybody is closed for a while
-                self.unseen = self.delayed = True
-            before, self.untold = self.untold, True
-            try:
-                results = task.enqueue_many([((), {})] * many)
-            except BrokerError:
+    def enqueue(self, alias="default", queue="default", ahead=0, many=1, how="alone", **said):
+        """Enqueue some jobs alike, which start `ahead` seconds from now at the earliest.
+
+        `how`: `alone`; in a transaction (`atomic`), one of two savepoints of which is rolled back (`savepoint`); one
+        that is rolled back (`undone`); one that is still open elsewhere (`open`), until `commit`.
+        """
+        with self._calling():
+            task = self._task(alias, queue, ahead, **said)
+            calls = [((), {})] * many
+            if how == "alone":
+                task.enqueue_many(calls) if many > 1 else task.enqueue()
                 return
-            self.untold = before
-        for result in results:
-            self._note(result.id, alias, attempts, unique, after_ms)
+            try:
+                with transaction.atomic():
+                    transaction.on_commit(self._note_pending)
+                    task.enqueue_many(calls)
+                    if how == "savepoint":
+                        self._roll_back_savepoint(task)
+                    if how in ("undone", "open"):
+                        raise RolledBack
+            except RolledBack:
+                if how == "open":
+                    self.elsewhere.append((self._rows_taken_away, list(self.pending)))
+                    self.backup.skip_keys(max(row.pk for row, _, _ in self.pending))
+            self.pending.clear()
 
-    def _note(self, key, alias, attempts, unique, after_ms):
-        if key in self.wanted and self.wanted[key].guessed:  # it began before the reply was here
-            self.wanted[key].guessed, self.wanted[key].unique = False, unique
-            return
-        kind = unique, alias == "durable", key.rpartition(".")[0]
-        waiting = [item for item in self.wanted.values() if item.unique and self._waits(item)]
-        same = [item for item in waiting if (item.unique, item.durable, item.queue) == kind]
-        if key in self.wanted:
-            if self.wanted[key].unique != unique or unique is None:
-                raise Broken("J one job stands for another one", key, self.wanted[key])
-            return
-        if same and not (self.losses or self.restores or self.untold):
-            raise Broken("J two jobs of one unique key wait", key, same)
-        self.wanted[key] = Wanted(key, alias, attempts, unique, after_ms)
+    def _task(self, alias, queue, ahead, priority=0, unique=None, until="start", attempts=1, calls=False):
+        after_ms = self.clock.server_ms() + ahead * 1000 if ahead else 0
+        self._said = {"attempts": attempts, "unique": unique, "until_end": until == "end", "calls": calls}
+        self._said["after_ms"] = after_ms
+        callbacks = {"on_success": CALLBACK, "on_failure": CALLBACK} if calls else {}
+        options = {"backend": alias, "queue_name": queue, "priority": priority, "max_attempts": attempts}
+        after = self._soon(ahead) if ahead else None
+        return get_task(TASK).using(
+            run_after=after, backoff=5, unique_key=unique, unique_until=until, **options, **callbacks
+        )
 
-    def _waits(self, item):
-        return not (item.member in self.taken or item.cancelled or item.outcome)
+    def _roll_back_savepoint(self, task):
+        kept = len(self.pending)
+        try:
+            with transaction.atomic():
+                task.enqueue_many([((), {})] * 2)
+                raise RolledBack
+        except RolledBack:
+            del self.pending[kept:]
+        with transaction.atomic():
+            task.enqueue()
+
+    @step
+    def commit(self, index=0, *, dies=False):
+        """Commit a transaction that is open elsewhere; its process `dies` before it tells Redis."""
+        if not self.elsewhere:
+            return
+        (columns, rows), pending = self.elsewhere.pop(index % len(self.elsewhere))
+        marks = ", ".join(["%s"] * len(columns))
+        with self._calling(), connection.cursor() as cursor:
+            sql = f'INSERT INTO "{Run._meta.db_table}" ({", ".join(columns)}) VALUES ({marks})'  # noqa: S608
+            cursor.executemany(sql, rows)
+            self.pending = pending
+            self._note_pending()
+            if not dies:
+                mirror.put_now([row for row, _, _ in pending])
 
     @step
     def cancel(self, index=0):
         """Cancel a job."""
-        item = self._chosen(index)
-        if item is not None:
-            done = self._ask(lambda: task_backends[item.alias].cancel(item.id))
-            item.cancelled = item.cancelled or bool(done)
-            self.stage.seen["job cancelled"] += bool(done)
+        self._ask(index, lambda backend, item: backend.cancel(item.id))
 
     @step
     def reschedule(self, index=0, ahead=0):
         """Move a job."""
-        item = self._chosen(index)
-        if item is not None:
-            item.after_ms = 0  # it starts at either of both, as far as is known until the reply is there
-            after_ms = self.clock.server_ms() + ahead * 1000
-            if self._ask(lambda: task_backends[item.alias].reschedule(item.id, timedelta(seconds=ahead))):
-                item.after_ms = after_ms
+        self._ask(index, lambda backend, item: backend.reschedule(item.id, timedelta(seconds=ahead)))
 
     @step
-    def revive(self, index=0):
-        """Let a dead job start anew."""
-        item = self._chosen(index)
-        if item is not None:
-            self.unseen = self.unseen or self.plan is not None
-            self.delayed = self.delayed or self.plan is not None
-            item.revived += 1
-            item.outcome, item.begun = None, 0
-            told = self._ask(lambda: web.ask(lambda broker: operating.revive(broker, item.id)))
-            item.outcome = None  # others may have looked meanwhile
-            self.stage.seen["job revived"] += told == operating.Outcome.DONE
+    def retry(self, index=0):
+        """Let a job that has failed wait again."""
+        item = self._ask(index, lambda backend, item: backend.retry(item.id), failed=True)
+        if item is not None and item.outcome is None and item.member not in self._members():
+            self.unseen = True  # Redis could not be told, and only a full sweep looks at rows that are not new
 
-    def _chosen(self, index):
-        return list(self.wanted.values())[index % len(self.wanted)] if self.wanted else None
+    def _ask(self, index, order, *, failed=False):
+        items = [item for item in self.wanted.values() if not failed or item.outcome in ("failed", "lost")]
+        if not items:
+            return None
+        item = items[index % len(items)]
+        with self._calling():
+            try:
+                order(task_backends[item.alias], item)
+            except KeyTaken:
+                others = [other for other in self.wanted.values() if other.unique == item.unique and other.holds]
+                if not others:
+                    raise Broken("J a free unique key is said to be taken", item) from None
+            except (BrokerError, JobHeld):
+                pass
+            except TaskResultDoesNotExist:
+                if item.outcome is None:
+                    raise Broken("J a job that is wanted is said not to exist", item) from None
+        return item
 
-    def _ask(self, order):
+    @contextmanager
+    def _calling(self):
+        """Act as a web process, which may be killed."""
+        self.delayed = self.delayed or self.plan is not None  # a failure closes the way to Redis for all its edits
         with self.as_actor("web"):
             try:
-                return order()
-            except (BrokerError, JobHeld, TaskResultDoesNotExist):
-                return None
+                yield
+            except Killed:
+                self.stage.seen["killed after a commit"] += 1
+
+    def _members(self):
+        return {member for shard in read_shards(self).values() for member in shard.due}
+
+    # -- told by the writes themselves, see `Stage`
+
+    def added(self, rows, standing):
+        """Jobs were inserted, or others stand for them."""
+        self.pending += [(row, stands, self._said) for row, stands in zip(rows, standing, strict=True)]
+        if not connection.in_atomic_block:
+            self._note_pending()
+            return
+        own = [row.pk for row, stands in zip(rows, standing, strict=True) if row is stands]
+        with connection.cursor() as cursor:
+            marks = ", ".join(["%s"] * len(own)) or "0"
+            cursor.execute(f'SELECT * FROM "{Run._meta.db_table}" WHERE id IN ({marks})', own)  # noqa: S608
+            self._rows_taken_away = [column[0] for column in cursor.description], cursor.fetchall()
+
+    def _note_pending(self):
+        pending, self.pending = self.pending, []
+        for row, stands, said in pending:
+            self._note(row, stands, said)
+
+    def _note(self, row, stands, said):
+        key, fresh = stands.result_id, row is stands
+        holders = [item for item in self.wanted.values() if item.unique == said["unique"] and item.holds]
+        if said["unique"] is None or not holders:
+            if not fresh or key in self.wanted:
+                raise Broken("J one job stands for another one", key, said)
+            self.wanted[key] = Wanted(key, row.backend, row.queue, generation=micros(row.created_at), **said)
+        elif fresh or [item.id for item in holders] != [key]:
+            raise Broken("J two jobs have one unique key", key, holders)
+
+    def cancelled(self, job):
+        """A job was cancelled."""
+        item = self._to_change(job)
+        item.cancelled, item.outcome, item.ended_ms = True, "failed", self.clock.elapsed_ms
+        self.stage.seen["job cancelled"] += 1
+
+    def moved_to(self, job, due_at):
+        """A job is to start at another time."""
+        self._to_change(job).after_ms = to_ms(due_at)
+        self.stage.seen["job moved"] += 1
+
+    def _to_change(self, job):
+        item = self.wanted[job.result_id]
+        if item.outcome is not None:
+            raise Broken("J a job that has ended was cancelled or moved", item)
+        for stepped in self.workers:
+            for held in (*stepped.slots.entries, *stepped.slots.begun):
+                mine = held.member == item.member and held.outcome.run.token == job.token
+                if mine and not stepped.lapsed(held) and stepped.claimed_since_loss(self.tag(held.shard), held.fence):
+                    raise Broken("J a job that a worker has was cancelled or moved", item, stepped.name)
+        self.holders.not_before.pop((self.tag_of(item.member, item.queue), item.member), None)
+        return item
+
+    def retried(self, job):
+        """A job that has failed waits again."""
+        item = self.wanted[job.result_id]
+        if item.outcome not in ("failed", "lost"):
+            raise Broken("J a job that has not failed was retried", item)
+        self.invariants.final.pop(item.pk, None)
+        item.outcome, item.cancelled, item.keyless, item.begun, item.after_ms = None, False, False, 0, 0
+        item.fences.clear()
+        item.generation += 1
+        self.invariants.forget(self.key_of(job))
+        self.stage.seen["job retried"] += 1
+
+    def ended(self, run):
+        """A worker has recorded the outcome of a job."""
+        status = str(run.status)
+        item = self.wanted.get(run.result_id)
+        if item is None:
+            raise Broken("J an outcome of a job that nobody wants", run.result_id)
+        if item.outcome is not None:
+            raise Broken("J two outcomes of one job", item, status)
+        if status != "lost" and run.fence not in item.fences:
+            raise Broken("J the outcome of an execution from before its retry", item, run.fence)
+        if status == "failed" and item.begun < item.attempts:
+            raise Broken("J failed before all its attempts were made", item)
+        item.outcome, item.ended_ms = status, to_ms(run.finished_at) - BEGIN_MS
+        item.ends += 1
+        self.stage.seen["job ended"] += 1
+
+    def may_be_gone(self, item):
+        """Say whether the row of a job may be deleted by now: it has ended, and was kept for as long as was said."""
+        if item.outcome is None or item.alias != "brief":
+            return False
+        kept = 0 if item.cancelled or item.outcome == "succeeded" else FAILURE_TTL
+        return self.clock.elapsed_ms >= item.ended_ms + kept * 1000 or bool(self.clock.skews_ms)

@@ -16,8 +16,8 @@ BEGIN_MS = 1_795_219_200_000
 PACKAGES = ("django_delayq.", "django.utils.timezone")
 EXCEPT = ("django_delayq.testing", "django_delayq.embedded", "django_delayq.failpoints")
 #: How scripts ask for the time, and what they ask instead.
-US = """  local time = call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])"""
+MS = """  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)"""
 
 
 class Clock:
@@ -79,6 +79,6 @@ def _wall_class(clock):
 def timed(text, key):
     """Return a script that takes the time from a key instead of the server's TIME."""
     now = f"  return tonumber(redis.call('GET', '{key}'))"
-    replaced = text.replace(US, f"{now} * 1000")
-    assert "'TIME'" not in replaced or "PURPOSE  Try" in text, "a script asks for the time in another way: US"
+    replaced = text.replace(MS, now)
+    assert "'TIME'" not in replaced or "PURPOSE  Try" in text, "a script asks for the time in another way: MS"
     return replaced

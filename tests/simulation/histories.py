@@ -211,6 +211,37 @@ def two_points_in_one_ms(world):
     world.late(script="settle", w=0)
 
 
+def settled_later(world):
+    """A worker that goes on settles again what Redis did not take, so that no other takes it over."""
+    due(world)
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("send:settle", "lose"))
+    for _ in range(4):
+        world.advance(2000)
+        world.flush(0)
+    world.has_settled()
+
+
+def killed_before_settling(world):
+    """A worker dies between ledger and Redis; another one finds the point decided."""
+    due(world, missed="all")
+    world.claim(0)
+    world.begin(0)
+    world.end(0)
+    world.flush(0, fault=Fault("send:settle", "kill"))
+    world.advance(LEASE_MS)
+    world.work(1)
+
+
+def claimed_by_a_fast_clock(world):
+    """A worker whose clock is ahead claims a point in time."""
+    due(world)
+    world.skew_worker(0, 600_000)
+    world.work(0)
+
+
 def edited_between_ledger_and_redis(world):
     """A schedule becomes denser after its point was recorded and before it is settled."""
     due(world, every=25, ms=25_000)

@@ -175,7 +175,7 @@ def order_while_it_runs(world):
     for place in range(3):
         world.claim(0, place)
     world.begin(0)
-    world.late(script="enqueue")
+    world.late(script="upsert")
 
 
 def order_flushed(world):
@@ -186,11 +186,20 @@ def order_flushed(world):
     world.flush_redis()
 
 
+def order_retrying_and_flushed(world):
+    """An order waits for another attempt, and Redis forgets it."""
+    world.create("a", every=3600, max_attempts=3, queue="mail")
+    world.order("a")
+    world.advance(1000)
+    world.work(0, ok=False)
+    world.flush_redis(shard=2)
+
+
 def handed_over_and_killed(world):
     """A worker dies between the ledger and Redis when it hands over a run that may overlap."""
     due(world, overlap="allow")
     world.claim(0)
-    world.flush(0, fault=Fault("send:enqueue", "kill"))
+    world.flush(0, fault=Fault("send:upsert", "kill"))
 
 
 def recorded_and_rolled_back(world):
@@ -232,14 +241,6 @@ def another_rebuilds_meanwhile(world):
     late = Fault("send:upsert", "pause", steps=[("advance", {"ms": 16_000}), ("flush_redis", {"shard": 0})])
     others = [("advance", {"ms": 16_000}), ("sweep", {"w": 1, "kind": "rebuild", "fault": late})]
     world.sweep(0, "rebuild", fault=Fault("during_rebuild", "pause", steps=others))
-
-
-def killed_in_its_part_of_a_rebuild(world):
-    """A worker dies at a part of a rebuild; another one takes part, and finds all others free."""
-    world.create("a", every=3600)
-    world.flush_redis()
-    world.sweep(0, "rebuild", fault=Fault("send:upsert", "kill"))
-    world.sweep(1, "rebuild")
 
 
 def restored(world):

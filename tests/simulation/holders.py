@@ -3,10 +3,12 @@
 from django_delayq.broker import scripts
 
 from .faults import Broken
+from .view import SCORED
 from .wire import BY_FENCE, Request, plain
 
 HASHES = ("point", "gen", "lease", "attempts")
-JOB_SETS, JOB_HASHES = ("jobs", "ready", "dead"), ("payload", "held", "reclaims")
+#: One step of priority is worth so many ms of waiting.
+STEP_MS = 60_000
 
 
 def bare(holder):
@@ -40,23 +42,23 @@ class Holders:
         """Return what the call may change."""
         client, place = self.world.stage.client, request.shard
         if request.name == "claim":
+            self.turns = self._read_turns(place)
             return {plain(m): plain(f) for m, f in client.hgetall(f"{place}:lease").items()}
-        state = self._job_state if request.of_jobs else self._state
-        return {item[0]: state(place, item[0]) for item in request.items()}
+        return {item[0]: self._state(place, item[0]) for item in request.items()}
 
     def check(self, request, before, reply, *, late):
         """Compare with what it was before."""
         if request.name == "claim":
             self._check_claim(request, before, reply, late)
             return
-        if request.of_jobs:
-            self._check_jobs(request, before)
-            return
         rights = [self._may(request, item, before[item[0]]) for item in request.items()]
         for number, (item, mine) in enumerate(zip(request.items(), rights, strict=True)):
             member, was = item[0], before[item[0]]
             again = any(other[0] == member and right for other, right in zip(request.items(), rights, strict=True))
-            if not again and self._state(request.shard, member) != was:
+            now = self._state(request.shard, member)
+            if request.name == "upsert" and (was["gen"] or "") < (now["gen"] or ""):
+                now["gen"] = was["gen"]  # a newer row is noted under a lease, so that its holder does not drop it
+            if not again and now != was:
                 raise Broken("I4 a stale request changed something", request.name, member, item, was)
             if mine and request.name == "settle":
                 self._check_settled(request, item, scripts.listed(reply)[number + 2])
@@ -72,25 +74,23 @@ class Holders:
         elif what in ("next", "drop"):
             self.world.invariants.settled(request, member, int(generation), int(point) if what == "next" else None)
 
-    def _check_jobs(self, request, before):
-        rights = {member for member, holder, *_ in request.items() if before[member]["held"] == holder}
-        for member in before.keys() - rights:
-            if self._job_state(request.shard, member) != before[member]:
-                raise Broken("I4 a stale request changed something", request.name, member, before[member])
-
     @staticmethod
     def _may(request, item, was):
         """Say whether the sender holds the member, or nobody has it yet."""
         if request.name not in BY_FENCE:
-            return was["due"] is None
+            return was["lease"] is None
         return was["lease"] is not None and was["lease"] == item[1]
 
     def _check_claim(self, request, before, reply, late):
         told = scripts.listed(reply)
         place, fence, leased = request.shard, told[3], set(told[5::5])
         identity = (request.owner, int(request.args[2]))
+        key = (request.owner, place)
+        again = self.journaled.get(key, 0) >= identity[1]
         if leased:
             self.world.note_claim(request.owner, place, fence)
+        if told[2] and told[1] != "stale" and not (late or again):
+            self._check_turns(int(request.args[0]), leased)
         if leased and self.given.setdefault(place, {}).setdefault(fence, identity) != identity:
             raise Broken("I3 one fence for two claims", place, fence, self.given[place][fence], identity)
         for member in leased - before.keys():
@@ -99,8 +99,6 @@ class Holders:
             gone = member[0] == "s" and int(member[1:]) not in self.world.oracle.eras  # put back late, to be dropped
             if early and not (moved or gone or self.world.losses or self.world.strays):
                 raise Broken("another attempt comes before its delay is over", place, member)
-        key = (request.owner, place)
-        again = self.journaled.get(key, 0) >= identity[1]
         if leased:
             self.journaled[key] = max(identity[1], self.journaled.get(key, 0))
         if late and again and request.losses == self.world.losses and self.look(request) != before:
@@ -138,17 +136,42 @@ class Holders:
 
     def _state(self, place, member):
         pipeline = self.world.stage.client.pipeline(transaction=False)
-        pipeline.zscore(f"{place}:due", member)
+        for part in SCORED:
+            pipeline.zscore(f"{place}:{part}", member)
         for part in HASHES:
             pipeline.hget(f"{place}:{part}", member)
-        due, *rest = pipeline.execute()
-        return {"due": due, **{part: None if v is None else plain(v) for part, v in zip(HASHES, rest, strict=True)}}
-
-    def _job_state(self, place, member):
-        pipeline = self.world.stage.client.pipeline(transaction=False)
-        for part in JOB_SETS:
-            pipeline.zscore(f"{place}:{part}", member)
-        for part in JOB_HASHES:
-            pipeline.hget(f"{place}:{part}", member)
         values = (None if value is None else plain(value) for value in pipeline.execute())
-        return dict(zip((*JOB_SETS, *JOB_HASHES), values, strict=True))
+        return dict(zip((*SCORED, *HASHES), values, strict=True))
+
+    # -- turns: see Note [Lanes] in broker/lua/_prelude.lua
+
+    def _read_turns(self, place):
+        """Return what is due of each lane, as (turn, score, member), and whether turns or scores decide there."""
+        now, found = self.world.clock.server_ms(), []
+        pipeline = self.world.stage.client.pipeline(transaction=False)
+        for part in SCORED:
+            pipeline.zrange(f"{place}:{part}", 0, -1, withscores=True)
+        for part in ("point", "priority"):
+            pipeline.hgetall(f"{place}:{part}")
+        *sets, points, steps = pipeline.execute()
+        for waiting, ready in (sets[:2], sets[2:]):
+            due = [(0, name) for name, _ in ready] + [(score, name) for name, score in waiting if score <= now]
+            lane = [(int(points.get(n, now)) - STEP_MS * int(steps.get(n, 0)), score, plain(n)) for score, n in due]
+            found.append((sorted(lane), bool(ready or steps)))
+        return found
+
+    def _check_turns(self, limit, leased):
+        """Both lanes get their share, and in each what is more urgent comes first."""
+        (points, _), (jobs, _) = self.turns
+        shares = [len(leased & {member for *_, member in lane}) for lane in (points, jobs)]
+        half = limit // 2
+        enough = min(limit, len(points) + len(jobs))
+        if sum(shares) != enough or shares[0] < min(len(points), half) or shares[1] < min(len(jobs), half):
+            raise Broken("L a lane did not get its share", limit, shares, len(points), len(jobs))
+        for lane, by_turn in self.turns:
+            by_turn = by_turn or len(lane) > limit
+            taken = [item for item in lane if item[2] in leased]
+            for turn, score, member in lane:
+                late = [item for item in taken if turn < item[0] and (by_turn or score < item[1])]
+                if member not in leased and late:
+                    raise Broken("L a more urgent member was left", member, turn, score, late)

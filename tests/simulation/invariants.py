@@ -4,15 +4,10 @@ import itertools
 from collections import Counter
 
 from .faults import Broken
-from .view import OPEN, View
+from .view import OPEN, RunRow, View
 
 #: No definition of these histories has its first point later than so long after it begins.
 LONGEST_GAP_MS = 41_000
-
-
-def is_job(held):
-    """Say whether this is a job, no due point."""
-    return held.member.startswith("j")
 
 
 class Invariants:
@@ -48,10 +43,18 @@ class Invariants:
         self._entries_are_whole(view)
         self._nobody_is_missing(view)
         self._one_holder(view)
-        self.world.promises.after_step()
+        self.world.promises.after_step(view)
+
+    def forget(self, key):
+        """Note that all its executions count no more: it was retried."""
+        for noted in (self.begun, self.counted, self.alone):
+            noted.pop(key, None)
+        self.waited.discard(key)
 
     def _outcomes_stand(self, view):
         for pk, was in self.final.items():
+            if pk not in view.runs and RunRow(was).token:
+                continue  # `Promises` knows when it may be gone
             if pk not in view.runs or view.runs[pk].raw != was:
                 raise Broken("I2 an outcome changed", was, view.runs.get(pk))
         self.final = {run.pk: run.raw for run in view.runs.values() if run.final}
@@ -81,6 +84,8 @@ class Invariants:
         if twice and not self.world.losses and not self.world.strays:
             raise Broken("a member is in two places", twice)
         for place, shard in view.shards.items():
+            if shard.astray:
+                raise Broken("L a member is in two sets, or in that of another lane", place, shard.astray)
             if not shard.due.keys() == shard.point.keys() == shard.gen.keys():
                 raise Broken("an entry is not whole", place, shard)
             if not shard.lease.keys() | shard.attempts.keys() <= shard.due.keys():
@@ -128,10 +133,11 @@ class Invariants:
 
     def at_begin(self, stepped, held):
         """Check that this task may start now."""
-        if is_job(held):
-            self.world.promises.at_begin(stepped, held)
-            return
         run, schedule, key = held.outcome.run, held.outcome.schedule, self.world.key_of(held.outcome.run)
+        if schedule is None:
+            self.world.promises.at_begin(stepped, held)
+            self._begins(stepped, held, key)
+            return
         trusted = {(member, fence) for _, member, fence in stepped.valid()}
         lease = self.world.tag(held.shard), held.fence
         since_loss = stepped.claimed_since_loss(*lease)
@@ -142,6 +148,8 @@ class Invariants:
             raise Broken("I8 started although it was deleted before the claim", held.member)
         if run.origin == "due" and not schedule.enabled:
             raise Broken("I8 started although it was disabled", held.member)
+        if run.origin == "due" and key[2] > self.world.clock.server_ms() and not self.world.false_clock:
+            raise Broken("I8 started before it was due", key)
         if schedule.generation < known.get(schedule.pk, 0) and not self.world.restores:
             raise Broken("R1 started with an older definition than at the claim", held.member)
         row = view.row_of(key)
@@ -156,16 +164,19 @@ class Invariants:
             and not self.world.oracle.is_point(schedule.pk, key[2])
         ):
             raise Broken("I8 a point of no definition", key, self.world.oracle.eras.get(schedule.pk))
-        self.begun[key] += 1
-        if held not in stepped.slots.taken:
-            self.counts(stepped, held)
-        self._alone(stepped, held)
+        self._begins(stepped, held, key)
         # A moved entry does not tell any more that its lease had run out.
         self.attempts[schedule.pk] = max(schedule.max_attempts, self.attempts[schedule.pk])
         attempts = self.world.config.max_reclaims + self.attempts[schedule.pk]
         most = attempts + self.world.losses + self.moved[schedule.pk]
         if self.begun[key] > most:
             raise Broken("I7 executed too often", key, self.begun[key], most)
+
+    def _begins(self, stepped, held, key):
+        self.begun[key] += 1
+        if held not in stepped.slots.taken:
+            self.counts(stepped, held)
+        self._alone(stepped, held)
 
     def _by_another(self, row, stepped, lease):
         """Say whether this was recorded after the claim, by somebody who had it before Redis was rolled back."""
@@ -174,14 +185,12 @@ class Invariants:
 
     def _alone(self, stepped, held):
         """Rule R6: from the second take-over on, nothing runs beside it."""
-        others = [other for other in stepped.slots.begun if not is_job(other)]
+        others = stepped.slots.begun
         if others and any(item.outcome.run.reclaims >= 2 for item in (held, *others)):
             raise Broken("R6 a suspect does not run alone", stepped.name, held.member, [item.member for item in others])
 
     def counts(self, stepped, held):
         """Note an execution that a take-over may be counted for: a slot has it, whatever becomes of the worker now."""
-        if is_job(held):
-            return
         key = self.world.key_of(held.outcome.run)
         self.counted[key] += 1
         self.alone[key] += not stepped.slots.begun and not stepped.slots.entries
@@ -206,6 +215,9 @@ class Invariants:
             seen["handed over"] += outcome.run.apart and outcome.run.status == "queued"
             seen["stretch left by an edit"] += outcome.run.reason == "edited"
             seen["poison"] += outcome.run.reason == "poison"
+            job = outcome.run.is_job and result == "yes" and not outcome.repeated
+            if job and outcome.run.status not in OPEN:
+                self.world.ended(outcome.run)
         if self.world.losses or self.world.restores:
             return
         view = View(self.world)
@@ -216,14 +228,17 @@ class Invariants:
             if run.fence and holder is not None and not (outcome.repeated or self.moved[run.schedule_id]):
                 if result == "yes" and holder.fence != run.fence:
                     raise Broken("I4 a stale holder recorded while another executes", key, run.fence, holder.fence)
-                if result == "lost" and holder.fence == run.fence:
+                stands = (
+                    run.is_job or run.schedule_id in view.schedules
+                )  # no `running` row is left without its schedule
+                if result == "lost" and holder.fence == run.fence and stands:
                     raise Broken("I4 the holder was refused", key, run.fence, view.row_of(key))
             if run.reason == "poison" and result == "yes" and not self.alone[key]:
                 raise Broken("R6 an innocent was taken for poison", key)
 
     def waited_in_vain(self, held):
         """Note that a row says `running` although nothing began: its worker died, or stood still, while it waited."""
-        if held.before is not None and not is_job(held):
+        if held.before is not None:
             self.waited.add(self.world.key_of(held.outcome.run))
 
     def started(self, outcomes, results):
@@ -234,16 +249,16 @@ class Invariants:
         """
         self.recorded(outcomes, results)
         waiting = {
-            self.world.key_of(held.outcome.run)
-            for stepped in self.world.workers
-            for held in stepped.slots.entries
-            if not is_job(held)
+            self.world.key_of(held.outcome.run) for stepped in self.world.workers for held in stepped.slots.entries
         }
         for outcome, result in zip(outcomes, results, strict=True):
             run, key = outcome.run, self.world.key_of(outcome.run)
             self.world.stage.seen["taken over"] += run.reclaims > 0
             self.world.stage.seen["shown while it runs"] += run.status == "running" and run.reclaims == 0
-            most = self.counted[key] + (not run.apart or key in self.waited or key in waiting)
+            most = self.counted[key] + (not run.apart or run.is_job or key in self.waited or key in waiting)
+            if result == "yes" and run.is_job:
+                item = self.world.wanted[run.result_id]
+                item.keyless = item.keyless or not item.until_end
             if result == "yes" and run.reclaims > most and not self.world.restores:
                 raise Broken("R6 more take-overs are counted than began", key, run.reclaims, most)
 
@@ -254,6 +269,7 @@ class Invariants:
         left = [row for row in view.schedules.values() if not row.mirrored and f"s{row.pk}" not in waiting]
         if left and not (self.world.suspect or self.world.occupied or self.world.false_clock):
             raise Broken("I5 the sweep left an edit", left)
+        self.world.promises.swept(view)
 
     # -- once all is quiet
 
@@ -263,9 +279,7 @@ class Invariants:
         if any(schedule.effective + LONGEST_GAP_MS > now for schedule in view.schedules.values()):
             return False
         shards = view.shards.values()
-        if any(shard.jobs for shard in shards):
-            return False
-        runs = any(member[0] == "r" for shard in shards for member in shard.due)
+        runs = any(member[0] != "s" for shard in shards for member in shard.due)
         waits = runs or view.tombstones or any(shard.lease or shard.attempts or not shard.built for shard in shards)
         return not waits and all(schedule.mirrored for schedule in view.schedules.values())
 
@@ -280,6 +294,7 @@ class Invariants:
                         raise Broken("I1 a due point without a row", schedule, point, era, rows)
         if not (self.world.losses or self.world.unseen):
             self._owed_points_ran(view)
+            self.world.promises.nothing_missing()
             # What a worker handed over when it died waits for a sweep.
             left = [
                 run
@@ -300,6 +315,8 @@ class Invariants:
     def at_end(self):
         """Check that nothing is left open or left over, and that Redis holds what the database wants."""
         view = View(self.world)
+        self.world.promises.nothing_missing()
+        self.world.promises.at_end(view)
         left = [run for run in view.runs.values() if run.status in OPEN]
         if left:
             raise Broken("I1 a run without outcome", left)

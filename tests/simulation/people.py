@@ -8,15 +8,17 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from django_delayq import orders
-from django_delayq.broker import keys
+from django_delayq.broker import keys, web
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms, to_ms
 
 from .faults import Broken, step
-from .invariants import is_job
 from .stage import TASK
-from .view import OPEN, read_shards
+from .view import OPEN, View, read_shards
 from .wire import deliver
+
+#: No history takes so long.
+FOR_EVER_MS = 10**8
 
 
 def seconds(number):
@@ -125,7 +127,7 @@ class People:
     def _claimed_points(self, pk):
         """Return which due points of a schedule somebody has: in hand, on the way to him, or between two attempts."""
         held = [item for stepped in self.workers for item in (*stepped.slots.entries, *stepped.slots.begun)]
-        runs = [item.outcome.run for item in held if not is_job(item)]
+        runs = [item.outcome.run for item in held]
         shards = read_shards(self).values()
         leased = [shard.point[f"s{pk}"] for shard in shards if f"s{pk}" in shard.lease]
         runs += Run.objects.filter(schedule=pk, status__in=OPEN)
@@ -167,14 +169,14 @@ class People:
         self.false_clock = self.false_clock or who == "web"
 
     def advance_clock(self, ms):
-        """Move the clocks on and let marks of rebuilds expire."""
+        """Move the clocks on and let marks of rebuilds and the upkeep lease expire."""
         self.clock.elapsed_ms += ms
         client = self.stage.client
         client.set(self.stage.clock_key, self.clock.server_ms())
         for key, end in list(self.marks.items()):
             if end <= self.clock.elapsed_ms:
                 del self.marks[key]
-                if (client.get(key) or b"").startswith(b"building:"):
+                if key.endswith(b":upkeep") or (client.get(key) or b"").startswith(b"building:"):
                     client.delete(key)
 
     # -- requests that come late
@@ -190,13 +192,7 @@ class People:
         It is the last but `back` of those of this `script` and of this worker's process, or of all.
         """
         owner = None if w is None else self.workers[w].name
-        found = [
-            item
-            for item in self.requests
-            if script in (None, item.name)
-            and owner in (None, item.owner)
-            and not (item.of_jobs and any(item.is_repeated_by(other) for other in self.requests))
-        ]
+        found = [item for item in self.requests if script in (None, item.name) and owner in (None, item.owner)]
         if found:
             request = found[-1 - back % len(found)]
             if request.repeats_itself:
@@ -204,7 +200,7 @@ class People:
             if request.name == "epoch":  # brings an epoch back, under which fences were given in this ms
                 self.advance_clock(1)
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
-            self.strays = self.strays or request.name == "upsert"
+            self.strays = self.strays or (request.name == "upsert" and not request.by_member)
             deliver(self, request, late=True)
             self.stage.seen["late"] += 1
 
@@ -254,14 +250,41 @@ class People:
             self.suspect = True
 
     @step
-    def recreate(self):
-        """Restore the database under running workers, and make a schedule that gets a key anew."""
+    def recreate(self, what="schedule"):
+        """Restore the database under running workers, and make a schedule or a job that gets a key anew."""
         self.backup.restore_tables()
         self.restores += 1
         self.lost_something()
         self.suspect = True
         self.advance_clock(20_000)
-        self.create("a")
+        if what == "job":
+            self.enqueue()
+        else:
+            self.create("a")
+
+    @step
+    def reshard(self, count=3):
+        """Restart all workers and web processes with another number of shards of the first queue."""
+        for stepped in self.workers:
+            stepped.stop()
+        self.view, changed = View(self), count != self.config.shard_count("default")
+        self.config = self.stage.config = replace(self.config, shards={**self.config.shards, "default": count})
+        web.forget_broker()
+        self.lay_out()
+        for stepped in list(self.workers):
+            self.killed(stepped)
+        while True:
+            now, moving = self.clock.server_ms(), [view for tag, view in self.view.shards.items() if ":default:" in tag]
+            leases = [member for view in moving for member in view.lease if view.due[member] > now]
+            if self.workers[0].take_layout():
+                break
+            self.advance_clock(10_000)
+            if self.clock.elapsed_ms > FOR_EVER_MS:
+                raise Broken("F32 the index is not built anew", self.config.shards)
+        if leases and changed:
+            raise Broken("F32 the index is taken away under leases", leases)
+        self.lost_something()
+        self.stage.seen["resharded"] += 1
 
     @step
     def foreign(self):
@@ -271,7 +294,7 @@ class People:
         client, now = self.stage.client, self.clock.server_ms()
         client.set(
             keys.prefix_key(self.config.prefix, "layout"),
-            '{"database": "another", "shards": {"default": 2, "mail": 1}}',
+            '{"database": "another", "version": 1, "shards": {"default": 2, "mail": 1}}',
         )
         client.set(f"{tag}:epoch", "another")
         client.zadd(f"{tag}:due", {"s999": now})

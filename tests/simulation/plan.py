@@ -22,22 +22,25 @@ NAMES = ("a", "a", "b", "c")
 QUEUES = ("default", "default", "mail")
 EVERY = (7, 10, 25)
 TIMES = (1, 1000, 4000, 8000, 10_000, 15_000, LEASE_MS)
-ALIASES = ("default", "default", "durable", "durable", "stored")
+ALIASES = ("default", "default", "brief")
+#: In which transaction jobs are enqueued: see `Callers.enqueue`.
+HOW = ("alone", "alone", "alone", "atomic", "savepoint", "undone", "open")
 #: The scripts that a kind of step sends, and the places of `failpoints` that it passes.
 SEAMS = {
     "claim": (
-        ["claim", "settle", "renew", "job_claim", "job_claim", "job_settle", "job_renew"],
+        ["claim", "settle", "renew"],
         ["before_claim", "after_claim", "after_judge"],
     ),
     "flush": (
-        ["settle", "settle", "settle", "enqueue", "job_settle", "job_settle"],
+        ["settle", "settle", "settle", "upsert"],
         ["before_ledger", "after_ledger", "after_ledger", "after_settle"],
     ),
-    "renew": (["renew", "job_renew"], []),
-    "release": (["settle", "job_settle"], []),
-    "sweep": (["upsert", "remove", "epoch", "enqueue", "job_enqueue"], ["during_rebuild"]),
-    "web": (["upsert", "remove", "enqueue"], ["before_mirror"]),
-    "jobs": (["job_enqueue", "job_change"], []),
+    "renew": (["renew"], []),
+    "release": (["settle"], []),
+    "sweep": (["upsert", "upsert", "remove", "epoch"], ["during_rebuild"]),
+    "web": (["upsert", "remove"], ["before_mirror"]),
+    "jobs": (["upsert"], ["before_mirror"]),
+    "changes": (["upsert", "upsert", "remove"], ["before_mirror"]),
 }
 
 
@@ -100,12 +103,12 @@ class Draw:
             (4, self.look), (5, self.renew), (3, self.release), (3, self.kill), (1, self.stop), (10, self.advance),
             (4, self.lapse), (3, self.create), (1, self.create_once), (6, self.change), (3, self.move),
             (2, self.delete), (3, self.order), (4, self.delta), (4, self.late), (1, self.skew_worker),
-            (12, self.enqueue), (2, self.cancel), (2, self.reschedule), (1, self.revive),
+            (12, self.enqueue), (2, self.commit), (3, self.cancel), (3, self.reschedule), (3, self.retry),
         ]  # fmt: skip
         losses = [
             (5, self.sweep), (4, self.keep_up), (3, self.change_missed), (2, self.delete_missed),
             (2, self.order_missed), (3, self.flush_redis), (2, self.snapshot), (2, self.rollback), (2, self.dump),
-            (1, self.restore), (1, self.jump), (1, self.skew_web),
+            (1, self.restore), (1, self.jump), (1, self.skew_web), (0.3, self.reshard),
         ]  # fmt: skip
         drawn = common + losses if lossy else common
         self._weights, self._methods = zip(*drawn, strict=True)
@@ -156,8 +159,9 @@ class Draw:
         scripts, points = SEAMS[kind]
         seams = [f"{at}:{script}" for script in scripts for at in ("send", "reply")]
         nth = self.one((1, 1, 2))
-        effects = ["lose", "pause", "pause"]
-        effects += ["kill"] if kind not in ("web", "jobs") else []
+        # What is lost closes the way of all web processes to Redis for a while: edits would come late.
+        effects = ["lose", "pause", "pause"] if self.lossy or kind not in ("jobs", "changes") else ["pause", "pause"]
+        effects += ["kill"] if kind != "web" else []
         effects += ["database", "edit"] if kind == "flush" else []
         effect = self.one(effects)
         if effect == "database":
@@ -181,7 +185,9 @@ class Draw:
             self.delete,
             lambda: Step("create", {"name": self.one(NAMES), "every": self.one(EVERY)}),
             self.late,
-            self.cancel,
+            lambda: Step("cancel", {"index": self.random.randrange(6)}),
+            lambda: Step("retry", {"index": self.random.randrange(6)}),
+            self.commit,
         ]
         if self.lossy:
             makers += [
@@ -283,22 +289,30 @@ class Draw:
             "alias": self.one(ALIASES),
             "queue": self.one(QUEUES),
             "ahead": self.one((0, 0, 0, 5, 40)),
-            "priority": self.one((0, 0, 50)),
-            "unique": self.one((None, None, "k")),
+            "priority": self.one((0, 0, 0, -1, 2, 50)),
+            "unique": self.one((None, None, "k", "k", "l")),
+            "until": self.one(("start", "end")),
             "attempts": self.one((1, 3)),
-            "many": self.one((1, 1, 3)),
+            "calls": self.one((True, False)),
+            "many": self.one((1, 1, 3, 8)),
+            "how": self.one(HOW),
         }
-        closes = drawn["alias"] == "durable" and not self.lossy  # a fault closes the mirror's fast path for a while
-        return Step("enqueue", drawn, None if closes else self.fault("jobs"))
+        if drawn["how"] == "open":
+            drawn["unique"] = None
+        return Step("enqueue", drawn, self.fault("jobs"))
+
+    def commit(self):
+        return Step("commit", {"index": self.random.randrange(3), "dies": self.one((True, False))})
 
     def cancel(self):
-        return Step("cancel", {"index": self.random.randrange(6)}, self.fault("jobs"))
+        return Step("cancel", {"index": self.random.randrange(6)}, self.fault("changes"))
 
     def reschedule(self):
-        return Step("reschedule", {"index": self.random.randrange(6), "ahead": self.one((0, 10))}, self.fault("jobs"))
+        drawn = {"index": self.random.randrange(6), "ahead": self.one((0, 10, 40))}
+        return Step("reschedule", drawn, self.fault("changes"))
 
-    def revive(self):
-        return Step("revive", {"index": self.random.randrange(6)}, self.fault("jobs") if self.lossy else None)
+    def retry(self):
+        return Step("retry", {"index": self.random.randrange(6)}, self.fault("jobs"))
 
     # -- others
 
@@ -322,6 +336,9 @@ class Draw:
 
     def restore(self):
         return Step("restore", {})
+
+    def reshard(self):
+        return Step("reshard", {"count": self.one((1, 2, 3))})
 
     def jump(self):
         return Step("jump", {"ms": self.one((-40_003, -1003, 40_007))})

@@ -1,16 +1,11 @@
-"""What must hold of jobs: after every step, at every start, and once all is quiet. See invariants.py for due points."""
+"""What must hold of jobs: after every step, at every start, and once all is quiet. See invariants.py for all work."""
 
-from django.db import connection
-
-from django_delayq.broker import keys
-from django_delayq.broker.keys import member_shard
-from django_delayq.models import Job
+import json
 
 from .callers import Wanted
 from .faults import Broken
-from .wire import plain
-
-FINAL = ("SUCCESSFUL", "FAILED")
+from .stage import CALLBACK
+from .view import View
 
 
 class Promises:
@@ -21,90 +16,111 @@ class Promises:
 
     # -- after every step
 
-    def after_step(self):
-        """An outcome that stood once stands for ever, but where a server lost it, or somebody revived the job."""
+    def after_step(self, view):
+        """Rows, outcomes, keys and callbacks are what was promised, at any instant."""
+        wanted = self.world.wanted
+        jobs = self._jobs(view)
+        for item in wanted.values():
+            row = jobs.get(item.id)
+            if row is None:
+                if not self.world.may_be_gone(item):
+                    raise Broken("J a job is gone", item)
+                continue
+            if row.final != (item.outcome is not None) or (row.final and row.status != item.outcome):
+                raise Broken("J the row of a job says another outcome than was recorded", item, row)
+            if item.holds != (row.unique_key is not None):
+                raise Broken("J a unique key is held too long, or not long enough", item, row)
+            if row.final and row.expires_at is None:
+                raise Broken("J an outcome of a job is kept for ever", item, row)
+        self._callbacks_are_there()
+
+    def _jobs(self, view):
+        """Return the rows of jobs by the ids of their results; those that nobody has enqueued are callbacks."""
+        jobs = {run.job_id: run for run in view.runs.values() if run.token}
+        for key in jobs.keys() - self.world.wanted.keys():
+            self._note_callback(jobs[key])
+        return jobs
+
+    def _note_callback(self, row):
+        call = json.loads(row.call) if isinstance(row.call, str) else row.call
+        parent = call["args"][0] if row.task == CALLBACK and call["args"] else ""
+        if parent not in self.world.wanted:
+            raise Broken("J a job that nobody enqueued", row)
+        job = Wanted(row.job_id, row.backend, row.queue, parent=parent, generation=row.generation)
+        self.world.wanted[job.id] = job
+
+    def _callbacks_are_there(self):
+        found = {}
+        for item in self.world.wanted.values():
+            if item.parent:
+                found[item.parent] = found.get(item.parent, 0) + 1
+        for item in self.world.wanted.values():
+            if found.get(item.id, 0) != (item.ends if item.calls else 0):
+                raise Broken("J not one callback for each outcome", item, found.get(item.id, 0))
+
+    def swept(self, view):
+        """After a sweep whatever is committed and has no outcome is in Redis, however late it was committed."""
         world = self.world
-        if not world.wanted:
+        if world.suspect or world.occupied or world.unseen:
             return
-        for item, outcome in self._outcomes():
-            if item.outcome is None and outcome is not None:
-                item.outcome, item.losses = outcome, world.losses
-                world.stage.seen["job ended"] += 1
-            elif item.outcome != outcome and self._stands(item):
-                raise Broken("I2 the outcome of a job changed", item, outcome)
-
-    def _stands(self, item):
-        """Say whether nothing may change an outcome. An overtaken worker stores a plain job's result all the same."""
-        overtaken = item.alias == "stored" and item.begun > 1
-        return item.losses == self.world.losses and not (item.revived or self.world.restores or overtaken)
-
-    def _outcomes(self):
-        """Yield each job with what stands of its end, None before."""
-        world, rows = self.world, self._rows()
-        items = list(world.wanted.values())
-        pipeline = world.stage.client.pipeline(transaction=False)
-        for item in items:
-            place = member_shard(item.member, item.queue, world.config.shard_count(item.queue))
-            pipeline.get(keys.result_key(world.config.prefix, place, item.member))
-            pipeline.zscore(keys.all_keys(world.config.prefix, place)["dead"], item.member)
-        replies = pipeline.execute()
-        for item, result, died in zip(items, replies[::2], replies[1::2], strict=True):
-            row = rows.get(item.member)
-            if item.durable:
-                yield item, row if row and row.startswith(FINAL) else None
-            else:
-                yield item, row or ("dead" if died is not None else None if result is None else plain(result))
-
-    def _rows(self):
-        with connection.cursor() as cursor:
-            cursor.execute(f'SELECT member, status, state FROM "{Job._meta.db_table}"')  # noqa: S608 - our own name
-            return {member: f"{status} {state}" for member, status, state in cursor.fetchall()}
+        for item in world.wanted.values():
+            row = view.runs.get(item.pk)
+            if row is None or row.final or row.job_id != item.id:
+                continue
+            shard = view.shards[world.tag_of(item.member, item.queue)]
+            other = item.member not in shard.lease and shard.gen.get(item.member) != item.generation
+            if shard.built and (item.member not in shard.due or other):
+                raise Broken("J a job that waits is absent from Redis", item, row)
 
     # -- at a start
 
     def at_begin(self, stepped, held):
         """Check that this job may start now."""
-        world = self.world
-        item = world.wanted.get(held.result_id)
+        world, run = self.world, held.outcome.run
+        if run.result_id not in world.wanted:
+            self._jobs(View(world))
+        item = world.wanted.get(run.result_id)
         if item is None:
-            if not world.untold and not world.restores:
-                raise Broken("J a job that nobody enqueued", held.result_id)
-            item = world.wanted[held.result_id] = Wanted(held.result_id, held.call.backend, 3, None, 0, guessed=True)
+            raise Broken("J a job that nobody wants was started", run.result_id)
         if stepped.lapsed(held):
             raise Broken("I4 started after its lease", stepped.name, held.member)
-        lost = world.losses or world.restores
+        lost = not stepped.claimed_since_loss(world.tag(held.shard), held.fence)
         if item.cancelled and not lost:
             raise Broken("J started although it was cancelled", item)
-        if world.clock.server_ms() < item.after_ms and not world.false_clock:
+        if world.clock.server_ms() < item.after_ms and not (lost or world.false_clock):
             raise Broken("J started before its time", item, world.clock.server_ms())
-        if item.outcome is not None and item.alias != "stored" and not lost:
+        if item.outcome is not None and not lost:
             raise Broken("R2 started after its outcome was recorded", stepped.name, item)
         for other in world.workers:
             for running in other.slots.begun:
-                if running.member == held.member and running is not held and not other.lapsed(running) and not lost:
+                since = other.claimed_since_loss(world.tag(running.shard), running.fence)
+                same = running.member == held.member and running is not held
+                if same and since and not (other.lapsed(running) or lost):
                     raise Broken("I3 two executions of one job", item, other.name, stepped.name)
+        if held.entry.generation not in (None, item.generation):
+            raise Broken("J started in place of another row with its primary key", item, held.entry.generation)
+        if item.unique is not None and not (item.until_end or item.keyless):
+            raise Broken("J started before its unique key was free", item)
         item.begun += 1
+        item.fences.add(held.fence)
         world.stage.seen["job taken over"] += held.entry.lapsed
-        # Take-overs of jobs are counted in a row: an attempt that has ended begins anew.
-        most = item.attempts * (1 + world.config.max_reclaims) + world.losses + world.restores
+        most = item.attempts + world.config.max_reclaims + world.losses
         if item.begun > most:
             raise Broken("I7 executed too often", item, most)
 
     # -- once all is quiet
 
-    def at_end(self):
-        """Every job has one outcome, and nothing is left over."""
-        world = self.world
-        for item in world.wanted.values():
-            safe = item.durable or not (world.losses or world.restores)
-            if item.outcome is None and safe and not item.cancelled and not (item.revived and not item.durable):
+    def nothing_missing(self):
+        """Every job has its outcome, and no full sweep was needed for it."""
+        for item in self.world.wanted.values():
+            if item.outcome is None:
                 raise Broken("I1 a job without outcome", item)
-        left = {}
-        for place in world.shards:
-            names = keys.all_keys(world.config.prefix, place)
-            client = world.stage.client
-            for part in ("jobs", "ready"):
-                left |= dict.fromkeys(client.zrange(names[part], 0, -1), part)
-            left |= dict.fromkeys(client.hkeys(names["held"]), "held")
-        if left:
-            raise Broken("I1 a job is left over", left)
+
+    def at_end(self, view):
+        """Nothing is kept for longer than was said."""
+        if self.world.false_clock or self.world.clock.skews_ms:
+            return
+        now = self.world.clock.server_ms()
+        kept = [run for run in view.runs.values() if run.expires_at is not None and run.expires_at < now]
+        if kept:
+            raise Broken("J outcomes are kept for longer than was said", kept)

@@ -79,18 +79,18 @@ def _mutants(pool, end: int) -> int:
 
 
 def _names() -> list[str]:
-    from .mutants import MUTANTS, SEEDED
+    from .mutants import MUTANTS
 
-    return [mutant.name for mutant in (*SEEDED, *MUTANTS)]
+    return [mutant.name for mutant in MUTANTS]
 
 
 def _mutant(name: str, end: int) -> tuple[str, str, int | None, str]:
-    from .mutants import MUTANTS, SEEDED
+    from .mutants import MUTANTS
     from .plan import plan
     from .play import name_of, play
 
-    mutant = next(item for item in (*SEEDED, *MUTANTS) if item.name == name)
-    own = mutant.history.__name__ if mutant.history else "-"
+    mutant = next(item for item in MUTANTS if item.name == name)
+    own = mutant.history.__name__
     began = time.monotonic()
     for seed in range(end):
         with _staged(mutant) as stage:

@@ -8,8 +8,12 @@ from dataclasses import replace
 from functools import lru_cache, partialmethod
 from hashlib import sha1
 
+from django.db import transaction
+from django.test import override_settings
+
 from django_delayq import conf, failpoints, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
+from django_delayq.mirror import missed
 from django_delayq.worker import slots
 
 from .clock import Clock, timed
@@ -17,7 +21,13 @@ from .wire import Wire
 
 #: Two shards of one queue and one of another; the shortest numbers that leave room for every case.
 SETTINGS = {"queues": ("default", "mail"), "shards": {"default": 2, "mail": 1}, "max_reclaims": 2, "batch_size": 5}
-TASK = "tests.app.tasks.noop"
+TASK, CALLBACK = "tests.app.tasks.noop", "tests.app.tasks.say"
+#: The second alias keeps nothing of a job that succeeded, and for so many seconds what failed.
+FAILURE_TTL = 45
+TASKS = {
+    alias: {"BACKEND": "django_delayq.backend.DelayQBackend", "QUEUES": list(SETTINGS["queues"]), "OPTIONS": options}
+    for alias, options in (("default", {}), ("brief", {"result_ttl": 0, "failure_ttl": FAILURE_TTL}))
+}
 
 
 class TaskFailed(Exception):
@@ -35,7 +45,7 @@ class Stage:
     def __init__(self, monkeypatch, *, mutate=None):
         """`mutate(name, text)` returns the text of a script, changed or not."""
         self.world = None
-        self.config = replace(conf.get_config(), lease_seconds=30, drain_seconds=0, **SETTINGS)
+        self.config = self.first_config = replace(conf.get_config(), lease_seconds=30, drain_seconds=0, **SETTINGS)
         self.client = connector(timeout_seconds=5)()
         self.clock = Clock(monkeypatch)
         self.clock_key = f"simulation-clock-{os.getpid()}"
@@ -50,9 +60,15 @@ class Stage:
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
         for name in ("close_old_connections", "tidy_connections"):
             monkeypatch.setattr(slots, name, lambda: None)
-        monkeypatch.setattr(os, "urandom", random.randbytes)  # the names of jobs decide about their shards
+        monkeypatch.setattr(os, "urandom", random.randbytes)
         for name, check in (("record", "recorded"), ("start", "started")):
             monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))
+        monkeypatch.setattr(ledger, "add_jobs", self._adding(ledger.add_jobs))
+        for name, tell in (("cancel_job", "cancelled"), ("move_job", "moved_to"), ("retry_job", "retried")):
+            monkeypatch.setattr(ledger, name, self._told_at_commit(getattr(ledger, name), tell))
+        monkeypatch.setattr(missed, "_has_gaps", lambda: True)  # keys come late here: see `Callers.commit`
+        self._tasks = override_settings(TASKS=TASKS)
+        self._tasks.enable()
         monkeypatch.setattr(type(registry.get_task(TASK)), "call", lambda task, *args, **kwargs: self._call())
         self._quiet = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -70,6 +86,7 @@ class Stage:
         self.client.delete(self.clock_key)
         self.client.connection_pool.disconnect()
         logging.disable(self._quiet)
+        self._tasks.disable()
 
     def _load(self, name):
         text = timed(self._mutate(name, self._real_load(name)[0]), self.clock_key)
@@ -82,6 +99,24 @@ class Stage:
             results = real(outcomes)
             getattr(self.world.invariants, check)(outcomes, [result.value for result in results])
             return results
+
+        return call
+
+    def _adding(self, real):
+        def call(rows):
+            standing = real(rows)
+            self.world.added(rows, standing)
+            return standing
+
+        return call
+
+    def _told_at_commit(self, real, tell):
+        def call(job, *values):
+            done = real(job, *values)
+            if done:
+                told = list(values) if tell == "moved_to" else []
+                transaction.on_commit(lambda: getattr(self.world, tell)(job, *told))
+            return done
 
         return call
 

@@ -9,8 +9,9 @@ from functools import partial
 from django.db import DatabaseError
 
 from django_delayq import mirror
-from django_delayq.exceptions import BrokerError, ForeignLayout
-from django_delayq.worker import Worker, WorkerOptions
+from django_delayq.exceptions import BrokerError, ForeignLayout, OtherLayout
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.slots import Slots
 
 #: So few, and so many claimed ahead, that some have to wait.
@@ -192,6 +193,15 @@ class Stepped:
         self.slots.stuck = True
         self._round(0)
         self.slots.stuck = False
+
+    def take_layout(self):
+        """Begin as a worker does after a restart with other settings; say whether it may go on."""
+        try:
+            mirror.take_layout(self.worker.broker)
+        except OtherLayout:
+            return False
+        mirror.rebuild(self.worker.broker, self.worker.broker.shards())
+        return True
 
     def sweep(self, kind):
         """Do a part of what the sweeping thread does, whether it is time or not; the look at the layout comes first."""

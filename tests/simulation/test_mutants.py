@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from . import histories, histories_lossy
+from . import histories, histories_jobs, histories_lossy
 from .faults import Violation
 from .mutants import MUTANTS
 from .stage import Stage
@@ -12,7 +12,7 @@ from .world import World
 
 HISTORIES = [
     function
-    for module in (histories, histories_lossy)
+    for module in (histories, histories_lossy, histories_jobs)
     for function in vars(module).values()
     if inspect.isfunction(function) and function.__module__ == module.__name__ and function is not histories.due
 ]

@@ -19,7 +19,7 @@ HALVES = 2
 SEEN = (
     "recorded", "refused", "taken over", "handed over", "late", "killed", "attempt failed", "rebuilt", "wound back",
     "restored", "edited under a lease", "stretch left by an edit", "job ended", "job taken over", "job cancelled",
-    "job revived", "shown while it runs",
+    "job moved", "job retried", "killed after a commit", "resharded", "shown while it runs",
 )  # fmt: skip
 #: Seeds of each half in the default run, and of the many; the most that these may need to come to everything.
 FEW_SEEDS, MANY_SEEDS, MOST_SEEDS = 10, 250, 1000

@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from django.db import connection
 
-from django_delayq.broker import keys
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 
 from .wire import plain
@@ -14,20 +13,26 @@ from .wire import plain
 OPEN = ("queued", "running", "retrying")
 RUN = (
     "id", "schedule_id", "origin", "apart", "due_at", "last_due_at", "status", "attempt", "fence", "reason",
-    "started_at", "claimed_at", "worker",
+    "started_at", "claimed_at", "worker", "token", "task", "queue", "backend", "call", "unique_key", "expires_at",
+    "created_at", "generation",
 )  # fmt: skip
 SCHEDULE = ("id", "generation", "synced_generation", "enabled", "queue", "effective_from", "created_at")
+#: The sets that have members: of what waits, by its score, and of what has its turn.
+SCORED = ("due", "ready", "jobs", "jobs-ready")
 STATE = ("schedule_id", "last_due_at", "next_due_at", "run_count")
 
 
-@lru_cache(maxsize=4096)
 def _ms(value):
-    """Return an instant as a column holds it (text on SQLite) in ms."""
-    if value is None:
-        return None
+    """Return an instant as a column holds it in ms."""
+    return None if value is None else -(-_us(value) // 1000)
+
+
+@lru_cache(maxsize=4096)
+def _us(value):
+    """Return an instant as a column holds it (text on SQLite) in µs."""
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return -(-int(moment.timestamp() * 1_000_000) // 1000)
+    return round(moment.timestamp() * 1_000_000)
 
 
 def _select(model, columns):
@@ -43,16 +48,21 @@ class RunRow:
     def __init__(self, raw):
         self.raw = raw
         (self.pk, self.schedule, self.origin, apart, due, last, self.status, self.attempt, self.fence, self.reason,
-         started, claimed, self.worker) = raw  # fmt: skip
+         started, claimed, self.worker, self.token, self.task, self.queue, self.backend, self.call, self.unique_key,
+         expires, created, generation) = raw  # fmt: skip
         self.apart = bool(apart)
         self.due = _ms(due)
         self.until = self.due if last is None else _ms(last)
         self.final = self.status not in OPEN
         self.counted = self.final and self.status != "skipped" and started is not None and claimed is not None
-        self.key = (self.schedule, self.origin, self.due)
+        self.expires_at = _ms(expires)
+        self.generation = _us(created) + generation
+        self.job_id = f"{self.pk}-{self.token}" if self.token else ""
+        self.key = (None, self.origin, self.token) if self.token else (self.schedule, self.origin, self.due)
 
     def __repr__(self):
-        return f"<run {self.pk} of {self.schedule} {self.origin} {self.due}..{self.until} {self.status} {self.reason}>"
+        name = f"job {self.job_id}" if self.token else f"run {self.pk} of {self.schedule}"
+        return f"<{name} {self.origin} {self.due}..{self.until} {self.status} {self.reason}>"
 
 
 class ScheduleRow:
@@ -77,15 +87,15 @@ class ScheduleRow:
 class Shard:
     """What the keys of one place hold."""
 
+    #: The scores, 0 of what has its turn.
     due: dict
     point: dict
     gen: dict
     lease: dict
     attempts: dict
     epoch: str | None
-    #: When the first job there needs attention, as far as that is known; how many wait or are leased.
-    jobs_at: int | None
-    jobs: int
+    #: Members that are in several of the sets, or in one of the other lane.
+    astray: list
 
     @property
     def built(self):
@@ -135,21 +145,24 @@ def read_shards(world):
     """Return every shard by its tag, in one round trip."""
     pipeline = world.stage.client.pipeline(transaction=False)
     for tag in world.tags:
-        pipeline.zrange(f"{tag}:due", 0, -1, withscores=True)
+        for part in SCORED:
+            pipeline.zrange(f"{tag}:{part}", 0, -1, withscores=True)
         for part in ("point", "gen", "lease", "attempts"):
             pipeline.hgetall(f"{tag}:{part}")
         pipeline.get(f"{tag}:epoch")
-        for part in ("jobs", "ready"):
-            pipeline.zcard(f"{tag}:{part}")
     replies = iter(pipeline.execute())
     found = {}
     for tag in world.tags:
-        due = {plain(member): int(score) for member, score in next(replies)}
+        due, astray = {}, []
+        for part in SCORED:
+            for name, score in next(replies):
+                member = plain(name)
+                if member in due or (member[0] == "j") != part.startswith("jobs"):
+                    astray.append(member)
+                due[member] = 0 if part.endswith("ready") else int(score)
         point, gen, lease, attempts = ({plain(k): plain(v) for k, v in next(replies).items()} for _ in range(4))
         numbers = [{k: int(v) for k, v in part.items()} for part in (point, gen)]
         epoch = next(replies)
-        text = None if epoch is None else plain(epoch)
-        jobs_at, jobs = due.pop(keys.POINTER, None), next(replies) + next(replies)
         lease = {member: holder.partition(" ")[0] for member, holder in lease.items()}  # the fence
-        found[tag] = Shard(due, *numbers, lease, attempts, text, jobs_at, jobs)
+        found[tag] = Shard(due, *numbers, lease, attempts, None if epoch is None else plain(epoch), astray)
     return found

@@ -11,16 +11,12 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from django_delayq.broker import scripts
-from django_delayq.mirror.write import BEYOND
+from django_delayq.broker import EXACT, keys, scripts
 
 #: Scripts whose members name a fence.
 BY_FENCE = ("settle", "renew")
-JOBS_BY_FENCE = ("job_settle", "job_renew")
 #: How many arguments stand before the members, and how many each takes, where the header says more of them.
-SHAPES = {"settle": (2, 6), "job_settle": (5, 6), "job_renew": (2, 2)}
-#: Scripts that change nothing but the members they name.
-BY_MEMBER = (*BY_FENCE, "enqueue", *JOBS_BY_FENCE)
+SHAPES = {"settle": (2, 6), "upsert": (3, 6)}
 
 
 def plain(value: Any) -> str:
@@ -62,7 +58,17 @@ class Request:
 
         No network does so: what is sent once more is sent after the first one was given up.
         """
-        return self.awaited and (self.of_jobs or (self.name == "claim" and self.delivered))
+        return self.awaited and self.name == "claim" and self.delivered
+
+    @property
+    def mode(self) -> str:
+        """How it mirrors, where it is an upsert: see upsert.lua."""
+        return plain(self.args[2]) if self.name == "upsert" else ""
+
+    @property
+    def by_member(self) -> bool:
+        """True where it changes no member that another worker holds, nor any that it does not name."""
+        return self.name in BY_FENCE or self.mode in ("new", "move")
 
     @property
     def shard(self) -> str:
@@ -70,21 +76,11 @@ class Request:
         return plain(self.keys[0]).removesuffix(":due")
 
     @property
-    def of_jobs(self) -> bool:
-        """True where it is about jobs."""
-        return self.name.startswith("job_")
-
-    @property
     def forces(self) -> bool:
         """True where it acts against the generations: a late one puts the past in place of the present."""
         if self.name == "upsert":
-            return plain(self.args[2]) == "reset" or any(map(plain, self.args[7::5]))
-        return self.name == "remove" and any(int(number) >= BEYOND for number in self.args[2::3])
-
-    def is_repeated_by(self, other: "Request") -> bool:
-        """Say whether this, or the same once more, was delivered: jobs promise nothing where the first then follows."""
-        same = other is self or (self.name == other.name == "job_enqueue" and self.args[4:] == other.args[4:])
-        return same and other.delivered
+            return self.mode == "reset" or any(map(plain, self.args[7::6]))
+        return self.name == "remove" and any(int(number) >= EXACT for number in self.args[2::3])
 
     def items(self) -> list[list[str]]:
         """Return the arguments of each member."""
@@ -109,14 +105,34 @@ class Wire:
         now = self._world.clock.server_ms()
         return now // 1000, now % 1000 * 1000
 
+    def set(self, name: str, value: str, *, px: int | None = None, **options: Any) -> Any:
+        """Set a key; what expires does so by the clock of the history."""
+        found = self._client.set(name, value, px=px, **options)
+        if px is not None and found:
+            self._world.marks[name.encode()] = self._world.clock.elapsed_ms + px
+        return found
+
+    def getex(self, name: str, *, px: int) -> Any:
+        """Read a key and renew it."""
+        self._world.marks[name.encode()] = self._world.clock.elapsed_ms + px
+        return self._client.getex(name, px=px)
+
+    def pttl(self, name: str) -> int:
+        """Return for how many ms of the history's clock a key stands."""
+        left = self._world.marks.get(name.encode(), 0) - self._world.clock.elapsed_ms
+        return max(-1, left) if self._client.exists(name) else -2
+
     def pipeline(self, transaction: bool = True) -> "Pipeline":
         """Return a pipeline whose scripts go one by one: the connection can break in its middle."""
         return Pipeline(self, self._client.pipeline(transaction=transaction))
 
-    def evalsha(self, sha: str, count: int, *rest: Any) -> Any:
-        """Send a script, through the faults of this step."""
-        world, keys, args = self._world, list(rest[:count]), list(rest[count:])
-        request = Request(world.stage.names[sha], self._owner, keys, args, world.losses, world.clock.monotonic())
+    def execute_command(self, command: str, *values: Any) -> Any:
+        """Send a script, through the faults of this step; anything else goes straight on."""
+        if command != "EVALSHA":
+            return self._client.execute_command(command, *values)
+        sha, count, *rest = values
+        world, name = self._world, self._world.stage.names[plain(sha)]
+        request = Request(name, self._owner, rest[:count], rest[count:], world.losses, world.clock.monotonic())
         world.requests.append(request)
         request.awaited = True
         try:
@@ -140,19 +156,19 @@ class Pipeline:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def evalsha(self, *call: Any) -> None:
+    def execute_command(self, *call: Any) -> None:
         """Queue a script."""
         self._scripts.append(call)
 
     def execute(self, **options: Any) -> list[Any]:
         """Send what was queued."""
         queued, self._scripts = self._scripts, []
-        return [self._wire.evalsha(*call) for call in queued] or self._real.execute(**options)
+        return [self._wire.execute_command(*call) for call in queued] or self._real.execute(**options)
 
 
 def deliver(world: Any, request: Request, *, late: bool = False) -> Any:
     """Execute a request on the server, and check what only here can be seen."""
-    before = world.holders.look(request) if request.name in BY_MEMBER or request.name == "claim" else None
+    before = world.holders.look(request) if request.by_member or request.name == "claim" else None
     text, sha = scripts.load(request.name)
     client = world.stage.client
     try:
@@ -160,12 +176,10 @@ def deliver(world: Any, request: Request, *, late: bool = False) -> Any:
     except errors.NoScriptError:
         reply = client.eval(text, len(request.keys), *request.keys, *request.args)
     request.delivered = True
-    if request.name == "job_claim":
-        world.taken.update(scripts.listed(reply[0])[4::3])
     if before is not None:
         world.holders.check(request, before, reply, late=late)
     if request.name == "epoch" and plain(request.args[2]) != "0" and reply == 1:
-        world.marks[request.keys[7]] = world.clock.elapsed_ms + int(request.args[2])
+        world.marks[request.keys[keys.PARTS.index("epoch")]] = world.clock.elapsed_ms + int(request.args[2])
     return reply
 
 

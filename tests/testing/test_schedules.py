@@ -143,7 +143,7 @@ def test_what_takes_longer_than_its_timeout_is_stopped_by_it(runner):
     run = runner.run_due(HOUR + 10 * MINUTE)[0]
     assert (run.status, run.reason, run.duration) == (
         "failed",
-        "TaskTimeout: stopped after its timeout of 600 s",
+        "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 600 s",
         10 * MINUTE,
     )
 
@@ -151,7 +151,8 @@ def test_what_takes_longer_than_its_timeout_is_stopped_by_it(runner):
 def test_a_real_timeout_stops_a_task_in_this_thread(runner):
     hourly(task="tests.app.tasks.spin", args=[30], timeout=timedelta(seconds=0.1))
     (run,) = runner.run_due(HOUR)
-    assert (run.status, run.reason) == ("failed", "TaskTimeout: stopped after its timeout of 0.1 s")
+    reason = "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 0.1 s"
+    assert (run.status, run.reason) == ("failed", reason)
     assert Run.objects.get() == run, "the test's connection is still there"
 
 

@@ -7,7 +7,6 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
-from django_delayq.compat import task_backends
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner
 from tests.testing import tasks
@@ -57,20 +56,15 @@ class Both:
 class InATransaction(Both, TestCase):
     """The whole test is a transaction."""
 
-    def test_what_waits_for_the_commit_is_not_enqueued_but_by_capturing_it(self):
-        backend = task_backends["default"]
-        object.__setattr__(backend.settings, "enqueue_on_commit", True)
-        self.addCleanup(object.__setattr__, backend.settings, "enqueue_on_commit", False)
-        tasks.after_commit.enqueue("waits")
-        with self.assertRaisesRegex(AssertionError, "1 on_commit callbacks wait for a commit"):
-            self.delayq.assert_enqueued(tasks.after_commit)
-        with self.captureOnCommitCallbacks(execute=True):
-            tasks.after_commit.enqueue("captured")
-        self.delayq.assert_enqueued(tasks.after_commit, args=["captured"], count=1)
-        tasks.follow_up.call("from a task")
+    def test_what_a_task_enqueues_in_the_transaction_of_the_test_runs(self):
+        tasks.after_commit.enqueue("at once")
+        with transaction.atomic():
+            tasks.after_commit.enqueue("in a block")
         hourly("follow_up", "of a schedule")
         self.delayq.run_due(HOUR)
-        self.delayq.assert_enqueued(tasks.after_commit, args=["of a schedule"])
+        for text in ("at once", "in a block", "of a schedule"):
+            self.delayq.assert_enqueued(tasks.after_commit, args=[text], count=1)
+        self.assertEqual(len(tasks.COMMITTED), 6)
 
     def test_a_rolled_back_schedule_does_not_run(self):
         with self.assertRaises(RuntimeError), transaction.atomic():

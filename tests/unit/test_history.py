@@ -7,8 +7,6 @@ import pytest
 from django_delayq import history
 from django_delayq.history import MOST_ATTEMPTS, MOST_LINE, MOST_TRACE, MOST_TRACES, NOT_ENDED, Attempt
 
-TRACE = "Traceback (most recent call last):\n  File …\n"
-
 
 def kept_of(count: int, trace: str = "trace") -> list[Attempt]:
     kept: list[Attempt] = []
@@ -64,17 +62,3 @@ def test_what_is_no_history_is_an_empty_one(value: object) -> None:
 def test_what_a_later_version_says_more_is_left_out_and_what_is_damaged_is_unknown() -> None:
     later = {"number": 3, "started": "soon", "finished": [], "worker": None, "title": 5, "more": {}}
     assert history.from_json([later]) == [Attempt(3, None, None, "", "5", "")]
-
-
-@pytest.mark.parametrize(
-    ("path", "trace", "title"),
-    [
-        ("builtins.RuntimeError", f"{TRACE}RuntimeError: no luck\n", "RuntimeError: no luck"),
-        ("shop.Closed", f"{TRACE}shop.Closed: until\nMonday\n", "shop.Closed: until"),
-        ("builtins.KeyError", f"{TRACE}KeyError: 1\n\nDuring …\n\n{TRACE}KeyError: 2", "KeyError: 2"),
-        ("django_delayq.exceptions.TaskTimeout", "Still running. Where it was:\n  x()", None),
-        ("builtins.ValueError", "", None),
-    ],
-)
-def test_the_title_is_the_line_that_names_the_error_or_its_class(path: str, trace: str, title: str | None) -> None:
-    assert history.title_of(path, trace) == (title or path)

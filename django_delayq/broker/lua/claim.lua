@@ -1,35 +1,131 @@
 -- PURPOSE  Lease up to `limit` due members, or repeat the reply to a request whose reply was lost.
--- KEYS     the constant list (JOURNAL is the calling process' own), HELD and JOBS of the jobs
+-- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
---          how many leases of both kinds may stand in the shard (Note [Limits]) | ''
--- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where jobs are due and '2' where scores are lost |
---          '',
+--          how many leases may stand in the shard (Note [Limits]) | ''
+-- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where scores are lost | '',
 --          then per member:
---          member, point_ms | '', generation | '', attempts, lapsed ('0': nobody's lease ran out; else the holder whose did,
---          or '1' or '-' where he is not known any more)
--- COST     O(limit + log N), with a limit of leases also O(leases)
+--          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
+--          or '1' or '-' where it is not known any more)
+-- COST     O((limit + 500) · log N), with a limit of leases also O(leases)
 -- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must tell exactly what was leased.
-local now, jobs = server_ms(), tonumber(call('ZSCORE', DUE, 'jobs') or '')
-local reply = {int(now), '', call('GET', EPOCH) or '', '', jobs and jobs <= now and '1' or ''}
-if call('ZCARD', DUE) - (jobs and 1 or 0) < call('HLEN', POINT) or astray() > 0 then reply[5] = reply[5] .. '2' end
 
-local function due(limit)
-  local found = {}
-  for _, member in ipairs(call('ZRANGE', DUE, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, limit + 1)) do
-    if member ~= 'jobs' and #found < limit then found[#found + 1] = member end -- that one is claimed by job_claim
+-- So many members at most move on to their turn in one claim: about 1 ms of Redis.
+local MOST_MOVED = 500
+local now, request, worker = server_ms(), tonumber(ARGV[3]), ARGV[5]
+
+-- Where this request was made before, return its fence, what is still leased under it, and the flags of the journal.
+-- 'stale' where a later one was; nil for a new one.
+local function replayed()
+  local last, fence, list = string.match(call('GET', JOURNAL) or '', '^(%d+) ([%w.]+) ?(.*)$')
+  last = whole(last)
+  if not last or last < request then return nil end
+  if last > request then return 'stale' end
+  local candidates, flags, members, lapsed = {}, {}, {}, {}
+  for flag, member in string.gmatch(list, '([01])(%S+)') do
+    candidates[#candidates + 1], flags[#flags + 1] = member, flag
   end
-  return found
+  local holders = #candidates > 0 and call('HMGET', LEASE, unpack(candidates)) or {}
+  for i, member in ipairs(candidates) do
+    if holders[i] == fence .. ' ' .. worker then members[#members + 1], lapsed[#lapsed + 1] = member, flags[i] end
+  end
+  return fence, members, lapsed
 end
 
-local function tell(members)
+-- Note [Limits]
+-- At most so many leases may stand in a shard: a lease that has run out is no execution any more. So a worker that is
+-- killed makes room when its lease ends, and what is claimed ahead counts as if it ran. '-' is no holder: see settle.
+local function room(limit)
+  if (ARGV[6] or '') == '' then return limit end
+  local standing, members, fields = 0, {}, call('HGETALL', LEASE)
+  for i = 1, #fields, 2 do
+    if fields[i + 1] ~= '-' then members[#members + 1] = fields[i] end
+  end
+  for first = 1, #members, 1000 do
+    local part = {unpack(members, first, math.min(first + 999, #members))}
+    local scores = scores_of(part)
+    for i = 1, #part do
+      if scores[i] and scores[i] > now then standing = standing + 1 end
+    end
+  end
+  return math.max(0, math.min(limit, tonumber(ARGV[6]) - standing))
+end
+
+-- The first members of a lane whose turn it is. See Note [Lanes].
+local function next_in(lane, limit)
+  local waiting, ready = unpack(LANES[lane])
+  if call('EXISTS', ready) == 0 then
+    local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, limit + 1)
+    if #found < 2 or (#found <= limit and call('EXISTS', PRIORITY) == 0) then return found end
+  end
+  local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, MOST_MOVED)
+  if #found > 0 then
+    call('ZADD', ready, unpack(turns_of(found, now)))
+    call('ZREM', waiting, unpack(found))
+  end
+  return call('ZRANGE', ready, 0, limit - 1)
+end
+
+-- Half of each lane where both have enough; of an odd number one has more, by turns.
+local function find_due(limit)
+  local points, jobs, members = next_in(1, limit), next_in(2, limit), {}
+  local half = math.floor((limit + request % 2) / 2)
+  local most = math.min(#points, math.max(half, limit - #jobs))
+  local left = math.min(#jobs, limit - most)
+  for i = 1, math.max(most, left) do
+    if i <= most then members[#members + 1] = points[i] end
+    if i <= left then members[#members + 1] = jobs[i] end
+  end
+  return members
+end
+
+local function draw_fence(epoch)
+  local number = math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)
+  call('SET', FENCE, int(number))
+  local fence = int(number) .. '.' .. string.sub(string.gsub(epoch, '^building:', ''), 1, 16)
+  return (string.gsub(fence, '[^%w.]', '')) -- of a garbage epoch only what every database stores
+end
+
+-- Lease members under a fence, and note it; return which worker had each before, '0' for none.
+local function lease(members, fence)
+  local holders, list, lapsed = {}, {}, {}
+  for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
+    lapsed[i] = holder or '0'
+    append(holders, members[i], fence .. ' ' .. worker)
+    -- A garbage member could read like several: it is not repeated.
+    if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
+  end
+  call('SET', JOURNAL, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', ARGV[4])
+  call('HSET', LEASE, unpack(holders))
+  return lapsed
+end
+
+local reply = {int(now), '', call('GET', EPOCH) or '', '', (count_members() < call('HLEN', POINT) or astray() > 0) and '1' or ''}
+if reply[3] == '' then return cjson.encode(reply) end
+local fence, members, lapsed = replayed()
+if fence == 'stale' then
+  reply[2] = fence
+  return cjson.encode(reply)
+end
+if not fence then
+  local limit = room(tonumber(ARGV[1]))
+  members = limit > 0 and find_due(limit) or {}
+end
+if #members > 0 then
+  -- Read before anything is leased: a key of a foreign type fails here.
   local points, generations = call('HMGET', POINT, unpack(members)), call('HMGET', GEN, unpack(members))
-  local attempts = call('HMGET', ATTEMPTS, unpack(members))
-  return function(i, lapsed) return {points[i] or '', generations[i] or '', attempts[i] or '0', lapsed} end
+  local attempts, scores = call('HMGET', ATTEMPTS, unpack(members)), {}
+  if not fence then
+    fence = draw_fence(reply[3])
+    lapsed = lease(members, fence)
+  end
+  reply[4] = fence
+  for i, member in ipairs(members) do
+    append(scores, int(now + tonumber(ARGV[2])), member)
+    for _, value in ipairs({member, points[i] or '', generations[i] or '', attempts[i] or '0', lapsed[i]}) do
+      reply[#reply + 1] = value
+    end
+  end
+  place(scores, now)
 end
-
-local members, scores = claim(JOURNAL, LEASE, now, reply, due, tell)
-if members then
-  if #members > 0 then call('ZADD', DUE, unpack(scores)) end
-  reply[2] = head()
-end
+reply[2] = head()
 return cjson.encode(reply)

@@ -9,13 +9,13 @@
 local now, mode, members = server_ms(), ARGV[1], {}
 for i = 2, #ARGV, 3 do members[#members + 1] = ARGV[i] end
 if #members == 0 then return {} end
-local scores, holders = call('ZMSCORE', DUE, unpack(members)), call('HMGET', LEASE, unpack(members))
+local scores, holders = scores_of(members), call('HMGET', LEASE, unpack(members))
 local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
 local replies, generations, gone = {}, {}, {}
 for i, member in ipairs(members) do
   local generation, expected = tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
-  local known, stored, score = whole(known_now[i]), whole(stored_now[i]), tonumber(scores[i] or '')
-  local leased = score and not unsound(score, now) and holders[i] and member ~= 'jobs' -- whose score is no lease
+  local known, stored, score = whole(known_now[i]), whole(stored_now[i]), scores[i]
+  local leased = score and not unsound(score, now) and holders[i]
   local result
   if known and generation < known and not (expected ~= '' and whole(expected) == known) then
     result = 'OLD'

@@ -8,10 +8,10 @@
 -- A full Redis refuses commands that may need memory, unless the script has written something before. So the scripts
 -- that prolong or end a lease begin with a write that needs none; the claim does not, and starts nothing new there.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory]
-local until_ms, scores, lost = int(server_ms() + tonumber(ARGV[1])), {}, {}
-local members, own = named(LEASE, 2, 2)
+local now, scores, lost = server_ms(), {}, {}
+local members, own = named(2, 2)
 for i, member in ipairs(members) do
-  if own[i] then append(scores, until_ms, member) else lost[#lost + 1] = member end
+  if own[i] then append(scores, int(now + tonumber(ARGV[1])), member) else lost[#lost + 1] = member end
 end
-if #scores > 0 then call('ZADD', DUE, unpack(scores)) end
+if #scores > 0 then place(scores, now) end
 return lost

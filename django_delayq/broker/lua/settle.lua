@@ -12,7 +12,7 @@
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
-local now, before, members, own = server_ms(), head(), named(LEASE, 3, 6)
+local now, before, members, own = server_ms(), head(), named(3, 6)
 local stored = #members > 0 and call('HMGET', GEN, unpack(members))
 local reply, scores, points, generations = {int(now), ''}, {}, {}, {}
 local waiting, moved, gone, lapsed = {}, {}, {}, {}
@@ -46,15 +46,15 @@ for i, member in ipairs(members) do
   end
   reply[i + 2] = result
 end
-if #scores > 0 then call('ZADD', DUE, unpack(scores)) end
 if #points > 0 then call('HSET', POINT, unpack(points)) end
+if #scores > 0 then place(scores, now) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 if #moved > 0 then
   call('HDEL', LEASE, unpack(moved))
   call('HDEL', ATTEMPTS, unpack(moved))
 end
 if #waiting > 0 then call('HDEL', LEASE, unpack(waiting)) end
--- A holder that nobody is: not the caller, whom a late renewal would still find.
+-- A holder that no worker is: not the caller, whom a late renewal would still find.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
 reply[2] = hint(before, ARGV[1], ARGV[2])

@@ -1,15 +1,32 @@
--- PURPOSE  Count a shard's members, without the one that stands for its jobs.
+-- PURPOSE  Count a shard's members.
 -- KEYS     the constant list
 -- ARGV     none
--- RETURNS  now_ms, members, due members, leased members, head_ms | '', epoch | '', points, generations,
---          members with a score that no member can have
--- COST     O(log N)
+-- RETURNS  now_ms, members, due members, leased members, the ms at which the first of them came or comes due | '',
+--          epoch | '', points, generations, members with a score that no member can have, and of the second lane:
+--          members, due members
+-- COST     O(log N + 200)
 -- ATOMIC BECAUSE the counts must belong to one instant.
-local now = server_ms()
-local jobs = tonumber(call('ZSCORE', DUE, 'jobs') or '')
-local due = call('ZCOUNT', DUE, '-inf', int(now)) - (jobs and jobs <= now and 1 or 0)
+local now, due, all, first = server_ms(), {}, {}, math.huge
+
+-- When the first of those whose turn it is came due: its turn without its priority. A retry and a lapsed lease came due
+-- later than their point, and say nothing; one with jitter counts from its point.
+local function first_ready(ready)
+  local found = call('ZRANGE', ready, 0, 99, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    if call('HEXISTS', ATTEMPTS, found[i]) + call('HEXISTS', LEASE, found[i]) == 0 then
+      return found[i + 1] + (tonumber(call('HGET', PRIORITY, found[i]) or '') or 0) * STEP_MS
+    end
+  end
+  return #found > 0 and now or math.huge
+end
+
+for lane, keys in ipairs(LANES) do
+  local ready = call('ZCARD', keys[2])
+  due[lane] = call('ZCOUNT', keys[1], '-inf', int(now)) + ready
+  all[lane] = call('ZCARD', keys[1]) + ready
+  first = math.min(first, tonumber(call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2] or math.huge), first_ready(keys[2]))
+end
 return {
-  int(now), call('ZCARD', DUE) - (jobs and 1 or 0), due, call('HLEN', LEASE), head(),
-  call('GET', EPOCH) or '', call('HLEN', POINT), call('HLEN', GEN),
-  astray()
+  int(now), all[1] + all[2], due[1] + due[2], call('HLEN', LEASE), first < math.huge and int(first) or '', call('GET', EPOCH) or '',
+  call('HLEN', POINT), call('HLEN', GEN), astray(), all[2], due[2]
 }

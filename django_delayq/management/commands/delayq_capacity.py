@@ -31,7 +31,7 @@ class Command(BaseCommand):
         for name, unit, text in (
             ("--schedules", "N", "Schedules in all."),
             ("--points-per-second", "N", "Due points that are executed in a second."),
-            ("--jobs-per-second", "N", "Plain jobs that are executed in a second."),
+            ("--jobs-per-second", "N", "Jobs that are executed in a second."),
             ("--task-seconds", "S", "How long a task waits for others on average, such as for an answer."),
             ("--days", "N", "For how many days runs are kept."),
         ):
@@ -54,7 +54,7 @@ class Command(BaseCommand):
             ("worker processes", f"{found.workers:,} with {found.threads:,} threads each"),
             ("their memory", _size(found.workers_bytes)),
             ("shards", f"{found.shards:,}"),
-            ("Redis", f"{_size(found.redis_bytes)} beside jobs and results"),
+            ("Redis", f"{_size(found.redis_bytes)} beside jobs"),
             ("PostgreSQL", f"{_size(found.database_bytes)} with indexes"),
             ("rebuild after a flush", f"{found.rebuild_seconds:,.0f} s of one worker's processor time"),
         ):

@@ -1,4 +1,4 @@
-"""`manage.py delayq_explain`: say why a due point did or did not run. No logic of its own."""
+"""`manage.py delayq_explain`: say why a due point or a job did or did not run. No logic of its own."""
 
 from argparse import ArgumentParser
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_delayq import explain, ledger
 from django_delayq.fields import utcnow
-from django_delayq.models import Schedule
+from django_delayq.models import Run, Schedule
 from django_delayq.plain import plain
 from django_delayq.timing.zone import get_zone
 from django_delayq.validators import is_storable
@@ -19,11 +19,12 @@ MOST_SHOWN = 1000
 class Command(BaseCommand):
     """Reads definition, ledger and Redis; writes nothing, also where Redis is down."""
 
-    help = "Say why a due point of a schedule did or did not run, or what is to come."
+    help = "Say why a due point of a schedule, or a job, did or did not run, or what is to come."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("schedule", help="Name or id.")
+        parser.add_argument("schedule", nargs="?", help="Name or id.")
+        parser.add_argument("--job", metavar="ID", help="A job instead: the id of its result, or its primary key.")
         parser.add_argument(
             "--at", metavar="TIME", help="A due point: '2026-11-21 09:00' in the schedule's zone, or 09:00 for today."
         )
@@ -31,8 +32,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print it; fail with one line that says what to write."""
-        schedule, now = _find(options["schedule"]), utcnow()
-        count = options["next"]
+        now, count = utcnow(), options["next"]
+        if (options["schedule"] is None) == (options["job"] is None):
+            raise CommandError("Name a schedule, or a job: --job ID.")
+        if options["job"] is not None:
+            if options["at"] is not None or count is not None:
+                raise CommandError("--at and --next are of schedules.")
+            self._tell(explain.explain_job(_find_job(options["job"]), now))
+            return
+        schedule = _find(options["schedule"])
         if count is not None and not 1 <= count <= MOST_SHOWN:
             raise CommandError(f"--next must be from 1 to {MOST_SHOWN}, not {count}.")
         try:
@@ -48,8 +56,18 @@ class Command(BaseCommand):
                 lines += explain.list_next(schedule, count)
         except (ValueError, OverflowError) as error:  # InvalidRecurrence is one
             raise CommandError(str(error)) from error
+        self._tell(lines)
+
+    def _tell(self, lines: list[str]) -> None:
         for line in lines:
             self.stdout.write(plain(line))
+
+
+def _find_job(text: str) -> Run:
+    job = explain.find_job(text)
+    if job is None:
+        raise CommandError(f"There is no job with the id {text[:200]!r}; its row may have expired.")
+    return job
 
 
 def _find(text: str) -> Schedule:

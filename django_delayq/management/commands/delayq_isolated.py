@@ -1,11 +1,11 @@
-"""`manage.py delayq_isolated`: the process of one isolated task. Workers start it; see `kinds/isolated.py`."""
+"""`manage.py delayq_isolated`: the process of one isolated task. Workers start it; see `worker/isolated.py`."""
 
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_delayq.kinds import interpreter
+from django_delayq.worker import interpreter
 
 
 class Command(BaseCommand):

@@ -18,8 +18,8 @@ class Command(BaseCommand):
     """Reads Redis and the database; changes nothing but, with `--alert`, states of alerts. Exits as `--help` says."""
 
     help = (
-        "Show workers, shards, drift and schedules, and say what is wrong. Exit status: 0 all is well; 1 something is "
-        "wrong; 2 Redis, the database or the settings are such that it cannot be told."
+        "Show workers, shards, drift, schedules and jobs, and say what is wrong. Exit status: 0 all is well; 1 "
+        "something is wrong; 2 Redis, the database or the settings are such that it cannot be told."
     )
     requires_system_checks = []  # a probe answers also where something else of the project is wrong
 

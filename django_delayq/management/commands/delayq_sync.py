@@ -45,15 +45,6 @@ class Command(BaseCommand):
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")
         group.add_argument("--purge", action="store_true", help="Remove everything under the prefix from Redis.")
-        group.add_argument(
-            "--reshard",
-            type=int,
-            nargs="?",
-            const=0,
-            metavar="N",
-            help="Move everything to the number of shards in DELAYQ['SHARDS'], while workers run. N, if given, must be "
-            "that number.",
-        )
         group.add_argument("--adopt", action="store_true", help="Take the prefix over from another database.")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -73,9 +64,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Removed {count} keys under the prefix {config.prefix!r}.")
             return
         ledger.check_tables()
-        if options["reshard"] is not None:
-            self._reshard(broker, options["reshard"], as_json=options["json"])
-        elif options["adopt"]:
+        if options["adopt"]:
             self._sweep(broker, options, mirror.adopt)
         else:
             self._sync(broker, options)
@@ -115,24 +104,6 @@ class Command(BaseCommand):
         self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_changed(options)}.")
         for problem in problems:
             self.stdout.write(plain(problem))
-
-    def _reshard(self, broker: Broker, number: int, *, as_json: bool) -> None:
-        config = conf.get_config()
-        if number and any(config.shard_count(queue) != number for queue in config.queues):
-            raise CommandError(
-                f"DELAYQ['SHARDS'] is {config.shards!r} here, not {number}. Set the new number first, in the settings "
-                "that the next workers start with, and run this with them."
-            )
-        with Progress(self.stdout, "entries", as_json=as_json) as progress:
-            moved = mirror.reshard(broker, say=progress.say, at=progress.at)
-        if as_json:
-            shards = {queue: config.shard_count(queue) for queue in moved}
-            self.stdout.write(json.dumps({"moved": moved, "shards": shards}))
-            return
-        for queue, count in moved.items():
-            self.stdout.write(f"{queue}: {count} entries moved to {config.shard_count(queue)} shards.")
-        if not moved:
-            self.stdout.write("Nothing to do: Redis has as many shards as DELAYQ['SHARDS'] says.")
 
 
 def _changed(options: dict[str, Any]) -> str:

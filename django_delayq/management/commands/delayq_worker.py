@@ -17,8 +17,7 @@ from django.utils import autoreload
 from django_delayq import conf, ledger, metrics, registry
 from django_delayq.capture import listening
 from django_delayq.compat import task
-from django_delayq.exceptions import DelayQError
-from django_delayq.kinds import isolated
+from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
 from django_delayq.side_channels import note_handler_failure
@@ -34,10 +33,12 @@ from django_delayq.supervisor.process import (
 )
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
-from django_delayq.worker import Worker, WorkerOptions
-from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
+from django_delayq.worker import isolated
+from django_delayq.worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
 from django_delayq.worker.log_queue import LogQueue
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.recycling import resident_mb
 
 #: The options that are numbers from 1, with the largest where there is one.
@@ -61,7 +62,7 @@ logger = logging.getLogger("django_delayq.worker")
 class Command(BaseCommand):
     """Runs what is due, until stopped. SIGTERM, SIGINT and SIGHUP drain; a second SIGTERM or SIGINT ends at once."""
 
-    help = "Run due schedules. Start as many as you like, on as many machines; all are equal."
+    help = "Run due schedules and jobs. Start as many as you like, on as many machines; all are equal."
     #: Set by Django. Whoever calls this command from his own program does not want that program started again.
     _called_from_command_line: bool
 
@@ -120,7 +121,7 @@ class Command(BaseCommand):
             supervisor = Supervisor(processes, burst=worker_options.burst, moved=moved)
             exit_status = supervisor.run()
         if supervisor.pool.failure:
-            raise CommandError(supervisor.pool.failure)
+            raise CommandError(supervisor.pool.failure, returncode=supervisor.pool.failed_with)
         end_within(END_SECONDS, exit_status)
         return exit_status
 
@@ -181,7 +182,8 @@ class Command(BaseCommand):
             with telling, listening(conf.get_config().max_output_bytes), isolated.opened():
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
-            raise CommandError(str(error)) from error
+            outdated = isinstance(error, OutdatedRelease)
+            raise CommandError(str(error), returncode=OUTDATED if outdated else UNFINISHED) from error
 
     def _log(self, options: dict[str, Any], channel: Channel | None) -> None:
         """Log to standard output, unless the project has configured our loggers itself."""

@@ -5,6 +5,7 @@ from django.db import DatabaseError, IntegrityError, OperationalError, transacti
 
 from django_delayq import ledger, orders
 from django_delayq.models import Run, ScheduleState, Tombstone
+from tests.app import tasks
 from tests.integration.mirroring import schedule
 from tests.support import DAILY_CRON, make_due, run_burst
 
@@ -52,3 +53,18 @@ def test_an_outcome_without_its_state_is_not_kept(broker, monkeypatch):
     run_burst()
     assert Run.objects.get().status == "succeeded"
     assert ScheduleState.objects.get().run_count == 1
+
+
+def test_a_job_is_covered_by_a_transaction_on_the_apps_database_only(broker, recwarn):
+    told = pytest.warns(RuntimeWarning, match="open on the database 'default': jobs are in 'schedules'")
+    with told, pytest.raises(ZeroDivisionError), transaction.atomic(using="default"):
+        tasks.add.enqueue(1)
+        raise ZeroDivisionError
+    assert Run.objects.count() == 1, "it was committed at once"
+    recwarn.clear()
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using="default"), transaction.atomic(using="schedules"):
+        tasks.add.enqueue(2)
+        raise ZeroDivisionError
+    assert (Run.objects.count(), list(recwarn)) == (1, [])
+    run_burst()
+    assert Run.objects.get().status == "succeeded"

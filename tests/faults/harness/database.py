@@ -9,9 +9,9 @@ from typing import Any
 
 from django.db import connection
 
-from django_delayq.models import Job, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 
-TABLES = [model._meta.db_table for model in (Job, Run, ScheduleState, Tombstone, Schedule)]
+TABLES = [model._meta.db_table for model in (Run, ScheduleState, Tombstone, Schedule)]
 #: Workers of these tests wait so long for a lock of SQLite before they call it an error.
 LOCK_SECONDS = {"DELAYQ_TEST_LOCK_SECONDS": "0.5"}
 
@@ -113,7 +113,7 @@ def revoked() -> Iterator[None]:
 @contextmanager
 def without_columns() -> Iterator[None]:
     """Take columns away, as where `migrate` was not run, or ran too early."""
-    columns = ((Run, "worker"), (Job, "state"))
+    columns = ((Run, "worker"), (Schedule, "queue"))
     with connection.cursor() as cursor:
         for model, name in columns:
             cursor.execute(f"ALTER TABLE {model._meta.db_table} RENAME COLUMN {name} TO {name}_away")

@@ -51,7 +51,7 @@ def _another_release(version: str) -> None:
 
 
 def _asks_who_lives(seconds: str) -> None:
-    """The worker asks so often who lives, and what the time is."""
+    """The worker asks so often how many live, and what the time is."""
     from django_delayq.worker import timers
 
     timers.WORKERS_SECONDS = float(seconds)
@@ -77,15 +77,24 @@ def _first_release_ms(first: str) -> None:
     dispatch.UNKNOWN_TASK_FIRST_MS, dispatch.UNKNOWN_TASK_MOST_MS = int(first), 8 * int(first)
 
 
-def _small_parts(size: str) -> None:
-    """A rebuild is cut into parts of so many primary keys."""
-    import sys
+def _small_pages(size: str) -> None:
+    """Rows are read and written so many at a time."""
+    from django_delayq.mirror import pages
 
-    sys.modules["django_delayq.mirror.rebuild"].RANGE = int(size)  # type: ignore[attr-defined]
+    pages.PAGE = int(size)
+
+
+def _upkeep_ms(ms: str) -> None:
+    """The upkeep lease lasts for so long, and is renewed in time."""
+    from django_delayq.broker import prefix
+    from django_delayq.worker import upkeep
+
+    prefix.UPKEEP_MS, upkeep.RENEW_SECONDS = int(ms), int(ms) / 3000
 
 
 PATCHES = {
-    "small_parts": _small_parts,
+    "small_pages": _small_pages,
+    "upkeep_ms": _upkeep_ms,
     "lacks": _lacks,
     "first_release_ms": _first_release_ms,
     "clock_off_by": _clock_off_by,

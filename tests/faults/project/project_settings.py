@@ -41,5 +41,4 @@ STATIC_URL = "/static/"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE / "development.sqlite3"}}
 CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["PROJECT_REDIS"]}}
 DELAYQ = {"PREFIX": "shop", "SYNC_AFTER_MIGRATE": True, **json.loads(os.environ.get("PROJECT_DELAYQ", "{}"))}
-BACKEND = "django_delayq.backend.DelayQBackend"
-TASKS = {"default": {"BACKEND": BACKEND}, "durable": {"BACKEND": BACKEND, "OPTIONS": {"durable": True}}}
+TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayQBackend"}}

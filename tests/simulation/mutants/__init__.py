@@ -1,10 +1,10 @@
-"""Rules taken away, one at a time: with a short history that shows what the rule is there for, or found by seeds."""
+"""Rules taken away, one at a time, each with a short history that shows what the rule is there for."""
 
 from .breaking import Mutant
+from .jobs import JOBS
 from .rules import RULES
 from .scripts import SCRIPTS
-from .seeded import SEEDED
 
-MUTANTS = (*SCRIPTS, *RULES)
+MUTANTS = (*SCRIPTS, *RULES, *JOBS)
 
-__all__ = ["MUTANTS", "SEEDED", "Mutant"]
+__all__ = ["MUTANTS", "Mutant"]

@@ -19,12 +19,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`broken` names the invariant that finds it (its beginning) when `history` is played; without it seeds do."""
+    """`broken` names the invariant that finds it (its beginning) when `history` is played."""
 
     name: str
     rule: str
     changes: tuple[Change, ...]
-    history: Callable[[Any], None] | None
+    history: Callable[[Any], None]
     broken: str
     #: Names that the new text needs and the module has not.
     names: Mapping[str, Any] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Mutant:
     def script(self, name: str, text: str) -> str:
         """Return the text of a script under this mutant."""
         for change in self.changes:
-            if change.where == name or (change.where == "prelude" and not name.startswith("job_")):
+            if change.where in (name, "prelude"):
                 assert change.old in text, f"{self.name}: {name}.lua was changed and has no {change.old!r} any more"
                 text = text.replace(change.old, change.new)
         return text

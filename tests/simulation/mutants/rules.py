@@ -2,6 +2,8 @@
 
 import time
 
+from django_delayq.fields import utcnow
+
 from .. import histories as h
 from .. import histories_lossy as hl
 from .breaking import Change, Mutant
@@ -17,44 +19,44 @@ def mutant(name, rule, where, old, new, history, broken, **names):
 RULES = (
     # R1, R2
     mutant(
-        "nodisabled", "R1 a schedule that is switched off starts nothing", "kinds.judge:_judge_schedule",
+        "nodisabled", "R1 a schedule that is switched off starts nothing", "worker.judge:_judge_schedule",
         "if not schedule.enabled:", "if False:",
         h.disabled_when_due, "I8 started although it was disabled",
     ),
     mutant(
-        "noqueue", "R1 a schedule that was moved runs in its new place only", "kinds.judge:_judge_schedule",
+        "noqueue", "R1 a schedule that was moved runs in its new place only", "worker.judge:_judge_schedule",
         "if schedule.queue != held.shard.queue:", "if False:",
         hl.moved_and_an_old_edit_arrives, "I3 two valid leases",
     ),
     mutant(
         "r2flag", "R2 asks of every point whether it is decided, not only after a lapsed lease",
-        "kinds.judge:_judge_schedule",
+        "worker.judge:_judge_schedule",
         "or _not_owed(", "or held.entry.lapsed and _not_owed(",
         hl.recorded_and_rolled_back, "R2 started after its outcome",
     ),
     mutant(
-        "nocreated", "R2 no point from before the schedule", "kinds.judge:_not_owed",
+        "nocreated", "R2 no point from before the schedule", "worker.judge:_not_owed",
         "point <= schedule.created_at or ", "",
         hl.restored_and_made_anew, "I8 ",
     ),
     mutant(
-        "noR9", "R2 a point ahead of a missing one waits", "kinds.judge:_not_owed",
+        "noR9", "R2 a point ahead of a missing one waits", "worker.judge:_not_owed",
         "return point != first", "return row is not None and point != first or first is None",
         hl.restored_and_ahead, "I1 a due point without a row",
     ),
     # R2b, R6
     mutant(
-        "nosuspect", "R2b a lapsed lease makes a suspect", "kinds.judge:_judge_new",
+        "nosuspect", "R2b a lapsed lease makes a suspect", "worker.judge:_judge_new",
         "if again:", "if False:",
         h.overtaken_in_the_task, "I4 a stale holder recorded",
     ),
     mutant(
-        "readlapsed", "R2b what was read after the lease closes nothing", "kinds.judge:judge",
+        "readlapsed", "R2b what was read after the lease closes nothing", "worker.judge:judge",
         "if held.lapsed():", "if False:",
         h.stopped_before_judging_a_paused_one, "I4 a stale holder recorded",
     ),
     mutant(
-        "notakeover", "R2b a running row is written before a suspect runs", "kinds.starting:write_running",
+        "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:write_running",
         "won = ledger.start([*(outcome for _, outcome in starting), *skipped])",
         "won = [Won.YES for _ in (*starting, *skipped)]",
         h.overtaken_in_the_task, "I",
@@ -70,8 +72,8 @@ RULES = (
         hl.dies_beside_others, "R6 a suspect does not run alone",
     ),
     mutant(
-        "nopoison", "R6 what kills its workers ends", "kinds.points:Points.begin",
-        "held.take_overs > self.broker.config.max_reclaims", "False",
+        "nopoison", "R6 what kills its workers ends", "worker.trip:Trip.begin",
+        "held.take_overs > self.index.config.max_reclaims", "False",
         hl.dies_again_and_again, "I7 ",
     ),
     mutant(
@@ -81,7 +83,7 @@ RULES = (
     ),
     # R3, R4, the ledger
     mutant(
-        "settlefirst", "R3 the ledger first", "kinds.points:Points.record",
+        "settlefirst", "R3 the ledger first", "worker.trip:Trip.record",
         'failpoints.reach("before_ledger")',
         "for held in batch:\n"
         "        outcome = held.outcome\n"
@@ -90,7 +92,7 @@ RULES = (
         h.recorded_in_time, "R3 settled beyond",
     ),
     mutant(
-        "loser", "R3 who loses the compare-and-set does not touch Redis", "kinds.points:Points._after",
+        "loser", "R3 who loses the compare-and-set does not touch Redis", "worker.trip:Trip._after",
         "self._lost(held, verdicts)", "verdicts.settle.append(held.go_to(outcome.next_point, schedule))",
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
@@ -107,7 +109,7 @@ RULES = (
     mutant(
         "repeatedgoeson", "R3 whoever records once more explains nothing anew", "ledger.recording:_move_on",
         "        outcome.next_point = state.next_due_at\n",
-        "        _record_left(outcome, claimed, state, using)\n",
+        "        _record_left(outcome.run, claimed, schedule, state, using)\n",
         hl.commit_without_a_reply_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
@@ -127,19 +129,19 @@ RULES = (
         hl.restored_under_a_run, "I8 a row of another incarnation",
     ),
     mutant(
-        "fromclock", "R4 the next point comes from the claimed one", "kinds.points:Points._after",
-        "held.go_to(outcome.next_point if stays else None, schedule)",
+        "fromclock", "R4 the next point comes from the claimed one", "worker.trip:Trip._after",
+        "held.go_to(outcome.next_point, schedule)",
         "held.go_to(schedule.recurrence.next_after(held.claimed_at), schedule)",
         h.recorded_late, "R3 settled beyond",
     ),
     mutant(
-        "halftrailing", "R8 a hand-over brings what the edit left", "kinds.points:_beside",
+        "halftrailing", "R8 a hand-over brings what the edit left", "worker.trip:_beside",
         "(decided or outcome.owner is not None)", "not Status(outcome.run.status).is_open",
         h.edited_and_overlapping, "I1 a due point without a row",
     ),
     # R8
     mutant(
-        "noR8", "R8 what an edit left is explained", "kinds.judge:_left_by_edit",
+        "noR8", "R8 what an edit left is explained", "worker.judge:_left_by_edit",
         "point, edited = held.point, schedule.effective_from", "return",
         h.late_after_an_edit, "I1 a due point without a row",
     ),
@@ -154,12 +156,12 @@ RULES = (
         h.edited_while_later_ones_fell_due, "I1 a due point without a row",
     ),
     mutant(
-        "skipslost", "R9 what is skipped for the newest point is written with its row", "kinds.judge:_judge_new",
+        "skipslost", "R9 what is skipped for the newest point is written with its row", "worker.judge:_judge_new",
         "held.outcome.owner, held.beside = skipped[0], skipped", "pass",
         h.newest_killed, "I1 a due point without a row",
     ),
     mutant(
-        "newestalone", "R9 the first skipped stretch decides who has the newest point", "kinds.judge:_judge_new",
+        "newestalone", "R9 the first skipped stretch decides who has the newest point", "worker.judge:_judge_new",
         "held.outcome.owner, held.beside = skipped[0], skipped", "held.beside = skipped",
         hl.newest_of_points_that_another_one_has, "I2 two outcomes",
     ),
@@ -169,24 +171,24 @@ RULES = (
         h.newest_taken_over_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
-        "skipsedit", "R8 what an edit left is explained once", "kinds.judge:_decide_at",
+        "skipsedit", "R8 what an edit left is explained once", "worker.judge:_decide_at",
         "[replace(skips[0], last=point, points=1)], None", "skips[:1], None",
         h.late_after_an_edit, "I2 two outcomes for one point",
     ),
     mutant(
         "noowedfirst", "R8 an owed point comes before a later one that fell due meanwhile",
-        "kinds.judge:_before",
+        "worker.judge:_before",
         "owed < point <= schedule.effective_from", "False",
         hl.edits_seen_late, "I1 a due point without a row",
     ),
     mutant(
-        "pausededit", "R8 what an older definition left is explained by a pause too", "kinds.judge:_judge_disabled",
+        "pausededit", "R8 what an older definition left is explained by a pause too", "worker.judge:_judge_disabled",
         "if held.point < schedule.effective_from:", "if False:",
         h.disabled_after_an_edit, "I1 a due point without a row",
     ),
     mutant(
         "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
-        "kinds.judge:_judge_disabled",
+        "worker.judge:_judge_disabled",
         "verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))",
         "verdicts.settle.append(held.drop())",
         h.disabled_before_it_was_settled, "I1 a due point without a row",
@@ -198,20 +200,42 @@ RULES = (
     ),
     # the self-fence and the journal
     mutant(
-        "noselffence", "nothing is started after its lease", "kinds.base:Held.lapsed",
+        "noselffence", "nothing is started after its lease", "worker.held:Held.lapsed",
         "return self.lost or time.monotonic() >= self.deadline", "return False",
         h.waits_past_its_lease, "I4 started after its lease",
     ),
     mutant(
-        "fencefromreply", "the deadline counts from the sending of the claim", "kinds.points:Points.claim",
+        "fencefromreply", "the deadline counts from the sending of the claim", "worker.trip:Trip.claim",
         "claim.holder, deadline,",
-        "claim.holder, time.monotonic() + self.broker.config.lease_seconds,",
+        "claim.holder, time.monotonic() + self.index.config.lease_seconds,",
         h.slow_reply, "I4 started after its lease", time=time,
     ),
     mutant(
-        "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims._claim",
-        "self._unanswered.add(key)", "pass",
+        "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims.claim",
+        "self._unanswered.add(shard)", "pass",
         h.claim_without_a_reply, "R: leases of a lost reply",
+    ),
+    mutant(
+        "notowed", "what is not owed is settled to the first missing point", "worker.judge:_judge_schedule",
+        "held.go_to(first if rows else owed or first, schedule)", "held.drop()",
+        h.killed_before_settling, "R3 settled beyond",
+    ),
+    mutant(
+        "noedited", "R8 a point that was due at an edit runs once", "worker.judge:_not_owed",
+        "if row is None and point <= schedule.effective_from:", "if False:",
+        h.edited_when_due, "I1 a due point without a row",
+    ),
+    mutant(
+        "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle",
+        "for shard, entries in list(self._unsettled.items()):",
+        "for shard, entries in [(shard, self._unsettled.pop(shard)) for shard in list(self._unsettled)]:\n"
+        "        self._unsettled[shard] = []",
+        h.settled_later, "R3 what was recorded is not settled",
+    ),
+    mutant(
+        "ownclock", "lateness is judged by the server's clock", "worker.trip:Trip.claim",
+        "from_ms(claim.now_ms)", "utcnow()",
+        h.claimed_by_a_fast_clock, "I8 started before it was due", utcnow=utcnow,
     ),
     # the mirror
     mutant(
@@ -227,7 +251,7 @@ RULES = (
     mutant(
         "noputback", "orders that Redis lost are put back", "mirror.runs:put_back",
         "if not dry_run:", "if False:",
-        hl.order_flushed, "I1 a run without outcome",
+        hl.order_retrying_and_flushed, "I1 a run without outcome",
     ),
     mutant(
         "noghosts", "members that nothing stands behind are removed", "mirror.sweep:remove_ghosts",
@@ -256,13 +280,8 @@ RULES = (
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
     ),
     mutant(
-        "halfbuilt", "a shard is called built when all parts of its rebuild are done", "mirror.rebuild:Build.is_done",
-        "return all(", "return True or all(",
-        hl.killed_in_its_part_of_a_rebuild, "I1 an enabled schedule is absent",
-    ),
-    mutant(
         "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",
-        "own = {queue:", "return\n    own = {queue:",
+        "own, text = own_layout", "return\n    own, text = own_layout",
         hl.another_database, "F31 ",
     ),
     mutant(

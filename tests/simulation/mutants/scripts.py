@@ -1,6 +1,7 @@
 """Mutants of the Lua scripts."""
 
 from .. import histories as h
+from .. import histories_jobs as hj
 from .. import histories_lossy as hl
 from .breaking import Change, Mutant
 
@@ -17,14 +18,19 @@ MOVES = """    append(scores, wake, member)
 SCRIPTS = (
     # claim.lua
     mutant(
+        "claimremoves", "a claim moves a member, it does not take it out", "claim",
+        "  place(scores, now)\nend\nreply[2]", "  call('ZREM', DUE, unpack(members))\nend\nreply[2]",
+        h.claimed_late, "an entry is not whole",
+    ),
+    mutant(
         "incr", "a lease ends at now + lease, not so much later than before", "claim",
-        "call('ZADD', DUE, unpack(scores))",
-        "for i = 2, #scores, 2 do call('ZINCRBY', DUE, ARGV[2], scores[i]) end",
+        "  place(scores, now)\nend\nreply[2]",
+        "  for i = 2, #scores, 2 do call('ZINCRBY', DUE, ARGV[2], scores[i]) end\nend\nreply[2]",
         h.claimed_late, "I3 ",
     ),
     mutant(
         "nojournal", "a claim is noted, to be repeated", "claim",
-        "call('SET', journal, ", "call('SET', journal, '0 ' .. ",
+        "call('SET', JOURNAL, ", "call('SET', JOURNAL, '0 ' .. ",
         h.claim_without_a_reply, "R: leases of a lost reply",
     ),
     mutant(
@@ -54,7 +60,7 @@ SCRIPTS = (
     ),
     mutant(
         "unbuilt", "nothing is claimed before a flushed shard is rebuilt", "claim",
-        "if epoch == '' then return nil end", "",
+        "if reply[3] == '' then return cjson.encode(reply) end", "",
         hl.flushed_twice_without_a_rebuild, "I3 one fence for two claims",
     ),
     mutant(
@@ -91,7 +97,7 @@ SCRIPTS = (
     ),
     mutant(
         "dropkeeps", "a member leaves with its lease", "prelude",
-        "{POINT, GEN, LEASE, ATTEMPTS}", "{POINT, GEN, ATTEMPTS}",
+        "{POINT, GEN, PRIORITY, LEASE, ATTEMPTS}", "{POINT, GEN, PRIORITY, ATTEMPTS}",
         hl.order_while_it_runs, "something is left of an entry",
     ),
     mutant(
@@ -127,7 +133,7 @@ SCRIPTS = (
     ),
     mutant(
         "norewind", "after a restore the sweep rewinds points ahead of the ledger", "upsert",
-        "result, place = tonumber(point) < stored and 'REWOUND' or 'RESET', wake", "result = 'RESET'",
+        "result, to = tonumber(point) < stored and 'REWOUND' or 'RESET', wake", "result = 'RESET'",
         hl.restored_with_a_far_point, "I",
     ),
     # remove.lua
@@ -146,12 +152,69 @@ SCRIPTS = (
         "if known and generation < known and", "if false and",
         h.an_old_removal_arrives, "I1 an enabled schedule is absent",
     ),
-    # enqueue.lua, epoch.lua
+    # upsert.lua, of rows
     mutant(
-        "enqueuexx", "an order that is there stays as it is", "enqueue",
-        "if call('ZADD', DUE, 'NX', wake, member) == 1 then", "if call('ZADD', DUE, wake, member) >= 0 then",
+        "putleased", "a row that a worker has stays as it is", "upsert",
+        "local held = leased and score", "local held, known = false, nil",
         hl.order_while_it_runs, "I4 a stale request changed something",
     ),
+    mutant(
+        "putsame", "a row with the key of another one takes its place", "upsert",
+        "stored and known == generation)", "stored)",
+        hj.far_ahead_in_place_of_another_row, "J a job that waits is absent",
+    ),
+    mutant(
+        "putretried", "a row that was retried is noted under the lease of its holder", "upsert",
+        "(not held or generation > (known or 0))", "not held",
+        hj.retried_before_it_was_settled, "J a job that waits is absent",
+    ),
+    mutant(
+        "moveleased", "what a worker has is not moved", "upsert",
+        "score and (leased and 'LEASED' or 'MOVED')", "score and 'MOVED'",
+        hj.moved_while_a_worker_has_it, "I4 a stale request changed something",
+    ),
+    # lanes and turns
+    mutant(
+        "onelane", "a claim takes of both lanes", "claim",
+        "next_in(1, limit), next_in(2, limit), {}", "next_in(1, limit), {}, {}",
+        hj.executed, "L a lane did not get its share",
+    ),
+    mutant(
+        "nohalf", "jobs get their half beside points", "claim",
+        "local most = math.min(#points, math.max(half, limit - #jobs))", "local most = #points",
+        hj.claimed_with_orders, "L a lane did not get its share",
+    ),
+    mutant(
+        "noturn", "of what is due the urgent comes first", "prelude",
+        "(whole(points[i]) or now) - steps[i] * STEP_MS", "(whole(points[i]) or now)",
+        hj.urgent_behind_many, "L a more urgent member was left",
+    ),
+    mutant(
+        "fewnoturn", "also where a claim could take the whole lane", "claim",
+        "(#found <= limit and call('EXISTS', PRIORITY) == 0)", "#found <= limit",
+        hj.urgent_among_few, "L a more urgent member was left",
+    ),
+    mutant(
+        "placekeeps", "what gets a score loses its turn", "prelude",
+        "if #names > 0 and by_turn then call('ZREM', ready, unpack(names)) end", "",
+        hj.claimed_with_orders, "L a member is in two sets",
+    ),
+    mutant(
+        "placeleaves", "what gets its turn waits no more", "prelude",
+        "      call('ZREM', waiting, unpack(due))\n", "",
+        hj.released_and_urgent, "L a member is in two sets",
+    ),
+    mutant(
+        "movedleaves", "what a claim finds due waits no more", "claim",
+        "    call('ZREM', waiting, unpack(found))\n", "",
+        hj.claimed_with_orders, "L a member is in two sets",
+    ),
+    mutant(
+        "dropkeepsturn", "a member leaves with its turn", "prelude",
+        "for _, key in ipairs(LANES[lane]) do call('ZREM'", "for _, key in ipairs({LANES[lane][1]}) do call('ZREM'",
+        hj.deleted_when_its_turn_has_come, "an entry is not whole",
+    ),
+    # epoch.lua
     mutant(
         "epochcas", "only who holds the mark calls a shard built", "epoch",
         "if epoch ~= ARGV[1] then return 0 end", "",

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 
-from django_delayq.timing import Cron, Every, Windowed, cron, dialect, zone
+from django_delayq.timing import Cron, Every, Windowed, cron, dialect, grammar, zone
 from django_delayq.timing.fields import DAY
 from django_delayq.timing.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
 
@@ -15,7 +15,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def caches() -> Iterator[tuple[str, "lru_cache"]]:  # type: ignore[type-arg]
-    for module in (cron, dialect, zone):
+    for module in (cron, dialect, grammar, zone):
         for name, value in vars(module).items():
             if hasattr(value, "cache_parameters"):
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", value
@@ -23,7 +23,8 @@ def caches() -> Iterator[tuple[str, "lru_cache"]]:  # type: ignore[type-arg]
 
 def test_compiled_forms_are_cached_and_every_cache_is_bounded() -> None:
     found = dict(caches())
-    assert set(found) == {"cron._prepare", "zone.get_zone", "cron.get_zone", "zone._block"}
+    compiled = {"cron._prepare", "grammar._in_numbers", "grammar._expand"}
+    assert set(found) == compiled | {"zone.get_zone", "cron.get_zone", "zone._block"}
     for cache in found.values():
         bound = cache.cache_parameters()["maxsize"]
         assert bound is not None

@@ -12,13 +12,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import transaction
-from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase
+from django.test import LiveServerTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
 from django_delayq import orders
 from django_delayq.compat import task_backends
-from django_delayq.jobs import DelayQTask
-from django_delayq.models import Job, Run, Schedule
+from django_delayq.jobs import parse_id
+from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner
 from shop import child
 from shop.tasks import charge
@@ -29,11 +29,6 @@ HOUR = timedelta(hours=1)
 def schedule():
     """Save a schedule."""
     return Schedule.objects.create(name="charging", task="shop.tasks.charge", args=[1], kind="every", every=HOUR)
-
-
-def durable():
-    """Return the task for the durable backend."""
-    return DelayQTask(func=charge.func, backend="durable", queue_name="default", priority=0, run_after=None)
 
 
 class OrdinaryTests(TestCase):
@@ -54,7 +49,7 @@ class OrdinaryTests(TestCase):
     def test_jobs_after_a_commit(self):
         with self.captureOnCommitCallbacks(execute=True):
             transaction.on_commit(lambda: charge.enqueue(42))
-            durable().enqueue(43)
+            charge.enqueue(43)
             schedule()
         with Runner() as delayq:
             delayq.assert_enqueued(charge, args=[42], count=1)
@@ -80,26 +75,25 @@ class CommittedTests(TransactionTestCase):
         self.assertTrue(Run.objects.exists())
         row.delete()
 
-    def test_durable_jobs(self):
-        kept, cancelled = durable().enqueue(1), durable().enqueue(2)
-        self.assertTrue(task_backends["durable"].cancel(cancelled.id))
-        self.assertTrue(task_backends["durable"].reschedule(kept.id, HOUR))
+    def test_jobs(self):
+        kept, cancelled = charge.enqueue(1), charge.enqueue(2)
+        self.assertTrue(task_backends["default"].cancel(cancelled.id))
+        self.assertTrue(task_backends["default"].reschedule(kept.id, HOUR))
         kept.refresh()
-        self.assertEqual(Job.objects.count(), 2)
+        self.assertEqual(Run.objects.count(), 2)
 
     def test_the_admin(self):
         User.objects.create_superuser("boss", password="boss")
         self.client.login(username="boss", password="boss")
         row = schedule()
-        result, stored = charge.enqueue(1), durable().enqueue(2)
-        pages = ["", "django_delayq/schedule/", f"django_delayq/schedule/{row.pk}/change/", "django_delayq/redisjob/"]
-        pages += [f"django_delayq/redisjob/?state={state}" for state in ("ready", "running", "dead")]
-        for page in (*pages, "django_delayq/run/", f"django_delayq/redisjob/{stored.id}/change/"):
+        result = charge.enqueue(1)
+        pages = ["", "django_delayq/schedule/", f"django_delayq/schedule/{row.pk}/change/", "django_delayq/run/"]
+        for page in (*pages, "django_delayq/run/failures/", f"django_delayq/run/{parse_id(result.id)[0]}/change/"):
             self.assertIn(self.client.get(f"/admin/{page}", follow=True).status_code, (200, 503), page)
         asked = {"action": "run_now", "_selected_action": [row.pk]}
         self.client.post("/admin/django_delayq/schedule/", asked, follow=True)
-        asked = {"action": "cancel", "_selected_action": [result.id, stored.id], "confirmed": "1"}
-        self.client.post("/admin/django_delayq/redisjob/", asked, follow=True)
+        asked = {"action": "cancel", "_selected_action": [parse_id(result.id)[0]], "apply": "1"}
+        self.client.post("/admin/django_delayq/run/", asked, follow=True)
 
     def test_commands(self):
         row = schedule()
@@ -118,7 +112,7 @@ class LiveTests(LiveServerTestCase):
             self.assertEqual(task_backends["default"].get_result(page.read().decode()).args, [1])
 
 
-class ChildTests(SimpleTestCase):
+class ChildTests(TransactionTestCase):
     """Processes that a test starts."""
 
     def manage(self, *arguments):

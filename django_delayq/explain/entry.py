@@ -1,0 +1,75 @@
+"""What Redis holds of one member, in sentences: mirrored or not, waiting, due, leased. Changes nothing."""
+
+from datetime import datetime, tzinfo
+
+from django.utils.translation import gettext as _
+
+from .. import conf
+from ..broker import EntryView, web
+from ..exceptions import BrokerError
+from ..timing.point import known_ms
+from .outcome import shown
+
+
+class Entry:
+    """The entry of a schedule, an order or a job, as it stands now.
+
+    Without `details` it is not told why Redis does not answer: that says where it is.
+    """
+
+    def __init__(self, member: str, queue: str, *, details: bool = True) -> None:
+        self.queue = queue
+        #: What Redis holds; None where it was not asked or did not answer, then `silence` says why.
+        self.view: EntryView | None = None
+        self.silence = ""
+        if not conf.get_config().mirror:
+            why = {"why": _(conf.why_no_redis())}
+            self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
+            return
+        try:
+            self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
+        except BrokerError as error:
+            text = _("Redis does not answer; whether a worker holds the lease is not known.")
+            self.silence = f"{text} {error}" if details else text
+
+    @property
+    def leased(self) -> bool:
+        """True while a worker holds it."""
+        return self.view is not None and self.view.leased
+
+    @property
+    def point(self) -> datetime | None:
+        """The due point that Redis has."""
+        return None if self.view is None else known_ms(self.view.point_ms)
+
+    def describe(self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = "") -> str:
+        """Return what happens to it; `waits` says what holds it back, `worker` who has begun it, as far as is known."""
+        if self.view is None:
+            return self.silence
+        score = known_ms(self.view.score_ms)
+        if score is None or self.view.point_ms is None:
+            return _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
+        point = self.point or score
+        values = {"point": shown(point, zone), "score": shown(score, zone), "queue": self.queue, "worker": worker}
+        if self.view.leased and worker:
+            text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
+        elif self.view.leased:
+            text = _(
+                "A worker holds the lease on %(point)s until %(score)s, or renews it; its name comes with the outcome."
+            )
+        elif self.view.generation != generation:
+            text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+        elif not self.view.score_ms:
+            text = _("In Redis %(point)s waits for its turn: in queue %(queue)s more is due than workers take at once.")
+        elif score <= now and waits:
+            text = _("In Redis %(point)s has been due since %(score)s.")
+        elif score <= now:
+            text = _(
+                "In Redis %(point)s is due since %(score)s and nobody has claimed it. Does a worker run for queue "
+                "%(queue)s?"
+            )
+        elif score > point:
+            text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
+        else:
+            text = _("In Redis it waits for %(point)s.")
+        return text % values

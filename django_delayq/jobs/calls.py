@@ -1,0 +1,56 @@
+"""What a job calls, and how often and how long: from its row, its task and its backend's options. Reads nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..compat import AnyTask
+from .options import Retries
+from .task import retries_of
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """What is executed of a job, in the words of a schedule's row."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    timeout: timedelta | None
+    max_attempts: int
+    backoff: timedelta
+    on_success: str
+    on_failure: str
+    #: The backend of its alias.
+    owner: Any
+    #: When it was to start, where that was said.
+    run_after: datetime | None
+    #: A job is handed over to no other backend.
+    backend: str = ""
+
+
+def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
+    """Return the call of a row of the ledger. Where it says nothing of retries, the task does, else the options."""
+    call, options = row.call or {}, row.options or {}
+    retries = owner.known_retries.get(row.task)
+    if retries is None:
+        retries = owner.known_retries[row.task] = retries_of(task).over(owner.settings.retries_of(row.task))
+    if options:
+        retries = _said(options).over(retries)
+    return Call(
+        row.task,
+        call.get("args") or [],
+        call.get("kwargs") or {},
+        timedelta(seconds=retries.timeout) if retries.timeout else None,
+        retries.max_attempts or 1,
+        timedelta(seconds=retries.backoff or 0),
+        options.get("on_success", ""),
+        options.get("on_failure", ""),
+        owner,
+        row.due_at if row.due_at > row.created_at else None,
+    )
+
+
+def _said(options: Mapping[str, Any]) -> Retries:
+    return Retries(options.get("max_attempts"), options.get("backoff"), options.get("timeout"))

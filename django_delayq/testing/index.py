@@ -1,0 +1,193 @@
+"""The index in memory: what `Broker` keeps in Redis, by the same rules as its scripts, for one worker in a test.
+
+The tests of the scripts hold the two against each other. Not here: lost replies, leases that end, and limits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from .. import conf
+from ..broker import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
+from ..broker.types import Mode
+from ..chain import member_of_run
+from ..fields import utcnow
+from ..rows import AnyRun
+from ..timing import to_ms
+
+#: One step of priority is worth so many ms of waiting, as in the scripts.
+STEP_MS = 60_000
+Key = tuple[Shard, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """One member. It waits until `wake_ms`, which is the end of its lease while it has a `holder`."""
+
+    wake_ms: int
+    point_ms: int
+    generation: int
+    priority: int = 0
+    attempts: int = 0
+    holder: str = ""
+
+
+class MemoryIndex(Broker):
+    """An `Index` for a single process: one shard per queue, no layout. Whatever else would ask Redis is refused."""
+
+    def __init__(self, worker: str = "-") -> None:
+        super().__init__(timeout_seconds=0, worker=worker, client=object())
+        self.members: dict[Key, Standing] = {}
+        self._fence = 0
+
+    @property
+    def client(self) -> Any:
+        raise NotImplementedError(f"This asks Redis, and nothing is sent there. {conf.why_no_redis()}.")
+
+    def shard_of(self, member: str, queue: str) -> Shard:
+        return Shard(queue, 0)
+
+    def now_ms(self) -> int:
+        return to_ms(utcnow())
+
+    def layout(self) -> str | None:
+        return None
+
+    # -- what a worker does
+
+    def free(self) -> list[Key]:
+        """Return what no worker has, in the order of their turns: what is due first, of equal ones what came first."""
+        return sorted((key for key, item in self.members.items() if not item.holder), key=self._turn)
+
+    def _turn(self, key: Key) -> tuple[int, int, int]:
+        item = self.members[key]
+        if item.wake_ms > self.now_ms():
+            return 1, item.wake_ms, item.point_ms
+        return 0, item.point_ms - item.priority * STEP_MS, 0
+
+    def first(self) -> tuple[int, Shard] | None:
+        """Return when the first one of those comes due, and where."""
+        return next(((self.members[key].wake_ms, key[0]) for key in self.free()), None)
+
+    def point_ms(self, run: AnyRun) -> int | None:
+        """Return for when a row waits, None where it does not."""
+        standing = self.members.get((self.shard_of("", run.queue), member_of_run(run)))
+        return None if standing is None or standing.holder else standing.point_ms
+
+    def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
+        now_ms = self.now_ms()
+        self._fence = max(self._fence + 1, now_ms * 1024)
+        holder, entries = f"{self._fence}.memory {self.worker}", []
+        for key in self._shared(shard, limit, request):
+            item = self.members[key]
+            item.holder, item.wake_ms = holder, now_ms + lease_ms
+            entries.append(Entry(key[1], item.point_ms, item.generation, item.attempts, lapsed=False))
+        return Claim(now_ms, None, "memory", holder, tuple(entries))
+
+    def _shared(self, shard: Shard, limit: int, request: int) -> list[Key]:
+        """Return what is due, points and jobs by turns: as Note [Lanes] of the scripts has it."""
+        due = [key for key in self.free() if key[0] == shard and self.members[key].wake_ms <= self.now_ms()]
+        lanes = [[key for key in due if key[1].startswith("j") is jobs] for jobs in (False, True)]
+        most = min(len(lanes[0]), max((limit + request % 2) // 2, limit - len(lanes[1])))
+        pairs = zip_longest(lanes[0][:most], lanes[1][: limit - most])
+        return [key for pair in pairs for key in pair if key is not None]
+
+    def _held(self, key: Key, holder: str) -> Standing | None:
+        item = self.members.get(key)
+        return item if item is not None and item.holder and item.holder == holder else None
+
+    def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
+        lost = set()
+        for member, holder in leases:
+            if (item := self._held((shard, member), holder)) is None:
+                lost.add(member)
+            else:
+                item.wake_ms = self.now_ms() + lease_ms
+        return lost
+
+    def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
+        return Settled(self.now_ms(), None, [self._settle(shard, item) for item in settlements])
+
+    def _settle(self, shard: Shard, item: Settlement) -> int:
+        standing = self._held((shard, item.member), item.holder)
+        if standing is None:
+            return 0
+        standing.holder = ""
+        if item.what not in ("next", "drop"):
+            standing.attempts += item.what == "retry"
+            standing.wake_ms = self.now_ms() + item.ms
+            return 1
+        standing.attempts = 0
+        if standing.generation > item.generation:
+            standing.wake_ms = self.now_ms()
+            return 2
+        if item.what == "drop":
+            del self.members[shard, item.member]
+        else:
+            standing.point_ms, standing.wake_ms, standing.generation = item.point_ms, item.ms, item.generation
+        return 1
+
+    # -- what the mirror does
+
+    def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
+        put = self._put if mode == "new" else self._move if mode == "move" else self._upsert
+        return [put((shard, item.member), item) for item in definitions]
+
+    def _upsert(self, key: Key, item: Definition) -> str:
+        now_ms, standing = self.now_ms(), self.members.get(key)
+        if standing is None:
+            return self._write(key, item)
+        if item.generation < standing.generation:
+            return "OLD"
+        newer = item.generation > standing.generation
+        standing.generation = item.generation
+        if newer:
+            standing.priority = item.priority
+        if standing.holder:
+            return "LEASED" if newer else "SAME"
+        if standing.point_ms <= now_ms or standing.attempts:
+            if newer and not standing.attempts and standing.wake_ms > now_ms:
+                wake_ms = item.wake_ms if item.point_ms == standing.point_ms else now_ms
+                standing.wake_ms = min(standing.wake_ms, max(now_ms, wake_ms))
+            return "DUE" if newer else "SAME"
+        if newer:
+            standing.point_ms, standing.wake_ms = item.point_ms, item.wake_ms
+        return "MOVED" if newer else "SAME"
+
+    def _put(self, key: Key, item: Definition) -> str:
+        standing = self.members.get(key)
+        if standing is None or (standing.generation != item.generation and not standing.holder):
+            return self._write(key, item)
+        standing.generation = max(standing.generation, item.generation)
+        return "LEASED" if standing.holder else "SAME"
+
+    def _move(self, key: Key, item: Definition) -> str:
+        standing = self.members.get(key)
+        if standing is None or standing.holder:
+            return "GONE" if standing is None else "LEASED"
+        standing.point_ms, standing.wake_ms, standing.attempts = item.point_ms, item.wake_ms or self.now_ms(), 0
+        return "MOVED"
+
+    def _write(self, key: Key, item: Definition) -> str:
+        wake_ms = item.wake_ms or self.now_ms()
+        self.members[key] = Standing(
+            wake_ms=wake_ms, point_ms=item.point_ms, generation=item.generation, priority=item.priority
+        )
+        return "NEW"
+
+    def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
+        return [self._remove(shard, member, generation, gone) for member, generation, _ in members]
+
+    def _remove(self, shard: Shard, member: str, generation: int, gone: bool) -> str:
+        standing = self.members.get((shard, member))
+        if standing is None:
+            return "GONE"
+        if generation < standing.generation:
+            return "OLD"
+        result = "LEASED" if standing.holder else "DUE" if standing.point_ms <= self.now_ms() and not gone else ""
+        if not result:
+            del self.members[shard, member]
+        elif not gone:
+            standing.generation = generation
+        return result or "REMOVED"

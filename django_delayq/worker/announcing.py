@@ -1,0 +1,191 @@
+"""Tells the log, the receivers of signals and the counters what becomes of due points. Writes nothing."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.dispatch import Signal
+
+from .. import ledger, pings, side_channels
+from ..counters import MISSED, TOO_LATE, Counts
+from ..handover import REASON as REASON_HANDED_OVER
+from ..ledger import Outcome
+from ..models import Origin, Schedule, Status
+from ..models.run import OPEN
+from ..plain import iso
+from ..redaction import redact_text
+from ..rows import AnyRun, RunRow, ScheduleRow
+from ..side_channels import Guard
+from ..signals import run_finished, run_skipped
+from ..timing import to_ms
+
+logger = logging.getLogger("django_delayq.worker")
+
+LEVELS: dict[str, int] = {
+    Status.FAILED: logging.ERROR,
+    Status.LOST: logging.ERROR,
+    Status.RETRYING: logging.WARNING,
+}
+
+
+#: What had an execution. A point waits once: after a first attempt.
+EXECUTED = frozenset(("succeeded", "failed", "retrying"))
+
+
+#: What is done here is no part of the outcome.
+NEWS = Guard("Telling what became of a due point", BaseException)
+PINGS = Guard("A ping", BaseException)
+
+
+def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
+    """Count and log a recorded row, and have it pinged; return the call of its signal's receivers, to be made later."""
+    run = outcome.run
+    if run.status == Status.QUEUED:
+        return nothing
+    with NEWS:
+        _count(run, counted)
+        if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
+            log_run(outcome)
+    if outcome.schedule is None:
+        return nothing
+    if run.status == Status.SKIPPED:
+        return partial(send, run_skipped, "run_skipped", run, outcome.schedule)
+    if run.status not in OPEN:
+        good = run.status == Status.SUCCEEDED
+        ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
+        return partial(send, run_finished, "run_finished", run, outcome.schedule)
+    return nothing
+
+
+def nothing() -> None:
+    """Call no receiver."""
+
+
+def _count(run: RunRow, counted: Counts) -> None:
+    """A stretch of unknown length counts as one point."""
+    key = "jobs" if run.is_job else "points", run.queue, run.task
+    if run.status in EXECUTED and run.attempt:
+        lag, ran = run.lag if run.attempt == 1 else None, run.duration
+        counted.add(
+            key,
+            "retried" if run.status == "retrying" else str(run.status),
+            lag=None if lag is None else lag.total_seconds(),
+            ran=None if ran is None else ran.total_seconds(),
+        )
+    elif run.status == Status.SKIPPED:
+        counted.add(key, f"skipped:{run.reason}", run.points or 1)
+        if run.reason in TOO_LATE and run.origin == Origin.DUE and run.due_at >= counted.able_since(*key[1:]):
+            counted.add(key, MISSED, run.points or 1)
+    else:
+        counted.add(key, str(run.status))
+
+
+def send(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
+    """Send one of the public signals of runs; instances are made where somebody receives it only."""
+    if signal.has_listeners(Schedule):
+        values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}
+        side_channels.send(signal, name, cut=BaseException, sender=Schedule, **values)
+
+
+def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
+    """See `pings.ping`. A backfill says nothing of how its schedule stands now."""
+    if schedule.ping_url and run.origin != Origin.BACKFILL:
+        with PINGS:
+            pings.ping(schedule.ping_url, what, idempotency_key(run), body)
+
+
+def log_run(outcome: Outcome) -> None:
+    """Log what became of a due point, with the exception where it failed.
+
+    The message is the same for all points of a schedule that end alike: so tools group them.
+    """
+    run = outcome.run
+    level = LEVELS.get(run.status, logging.INFO)
+    if not logger.isEnabledFor(level):
+        return
+    event = run_event(run) | (outcome.trace or {})
+    message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ")
+    extra = {"delayq": event, **labels_of(run)}
+    log_ended(level, f"{message}  %s", (_line(event),), extra, outcome.error, run.error)
+
+
+def log_ended(
+    level: int, message: str, args: tuple[Any, ...], extra: dict[str, Any], error: BaseException | None = None,
+    text: str = "",
+) -> None:  # fmt: skip
+    """Log an outcome; a failed one with the exception, and with this text of it, without secrets, for all formatters.
+
+    Whoever formats the exception itself, as Sentry does, has its message as the task worded it. The record does not say
+    from where it was logged: to look for that takes a fifth of the time.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    info = None if error is None else (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, level, __file__, 0, message, args, info, extra=extra)
+    record.exc_text = text.rstrip("\n") or None
+    logger.handle(record)
+
+
+def idempotency_key(run: AnyRun) -> str:
+    """Return the text that is the same for every execution of a due point or a job, and for no other."""
+    return run.result_id or f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
+
+
+def labels_of(run: RunRow) -> dict[str, str | int]:
+    """See `Held.labels`."""
+    key = idempotency_key(run)
+    if run.is_job:
+        return {"task": run.task, "queue": run.queue, "job": key, "attempt": run.attempt}
+    return {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": key, "attempt": run.attempt}
+
+
+def run_event(run: RunRow) -> dict[str, Any]:
+    """Return an outcome as flat JSON values; instants in ISO 8601 UTC, durations in ms."""
+    event: dict[str, Any] = {
+        "event": str(run.status),
+        **({"job": run.result_id} if run.is_job else {"schedule": run.schedule_name}),
+        "task": run.task,
+        "queue": run.queue,
+        "origin": str(run.origin),
+        "due_at": iso(run.due_at),
+    }
+    lag, ran = run.lag, run.duration
+    if lag is not None:
+        event["lag_ms"] = round(lag.total_seconds() * 1000)
+    if ran is not None:
+        event["duration_ms"] = round(ran.total_seconds() * 1000, 1)
+    if run.attempt > 1 or run.status == Status.RETRYING:
+        event["attempt"] = run.attempt
+    if run.points != 1:
+        event["points"] = run.points
+    if run.last_due_at is not None:
+        event["last_due_at"] = iso(run.last_due_at)
+    if run.reason:
+        event["reason"] = redact_text(run.reason)
+    if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
+        event["backend"], event["result_id"] = run.result.get("backend"), run.result.get("result_id")
+    if run.error:
+        event["traceback"] = redact_text(run.error)
+    return event
+
+
+def _line(event: dict[str, Any]) -> str:
+    parts = [f"due {event['due_at'][:19].replace('T', ' ')}"]
+    if "last_due_at" in event:
+        parts.append(f"to {event['last_due_at'][:19].replace('T', ' ')}")
+    if "points" in event:
+        parts.append(f"points {event['points'] or 'not known'}")
+    if event["origin"] not in ("due", "job"):
+        parts.append(event["origin"])
+    if "lag_ms" in event:
+        parts.append(f"lag {event['lag_ms']} ms")
+    if "duration_ms" in event:
+        parts.append(f"took {event['duration_ms']:g} ms")
+    if "attempt" in event:
+        parts.append(f"attempt {event['attempt']}")
+    if "backend" in event:
+        parts.append(f"handed over to {event['backend']} as {event['result_id']}")
+    elif "reason" in event:
+        parts.append(f"({event['reason']})")
+    return "  ".join(parts).replace("\n", " ")

@@ -1,0 +1,335 @@
+"""What to do with each claimed member: rules R1, R2, R7, R8 and the policies. Reads the ledger, writes nothing.
+
+Note [Read after the claim]
+Rule R1. Redis holds ids and times, the database holds definitions. Between a save and its mirror, and after any loss on
+either side, the two differ. So the definition, its state and the open rows are read *after* the claim, for the whole
+batch: what was edited, disabled, deleted or moved by then is treated as such, and a stale entry costs a wasted wake-up,
+never a wrong run. A member whose point Redis has lost is handed out too, because only a claimer can rebuild it.
+
+Note [Read under the lease]
+What is written rests on the rows as they were read, and is refused where somebody changed them since. So the reading
+must have ended before the lease did: a process that stood still in between would read the running row of the worker
+that took over, and could close it.
+
+Note [What is owed]
+Rule R2. A claim may name a point that was decided already (its settle was lost, or Redis went back to a snapshot), one
+that no definition ever had (damage), or one that lies ahead of a missing one (the settles of two points swapped with a
+loss in between). None of them is executed. The member goes to its first missing point instead (`chain.py`), so that a
+hole is filled and not jumped over, and the chain heals by being claimed.
+
+Note [Cannot be computed]
+Rule R7. A recurrence that raises (its time zone is gone, SQL wrote nonsense) has no next point to settle to. Dropping
+it silently would end the schedule unseen; trying again for ever would spin. So it is parked: the member leaves Redis,
+the reason stands in the state and in the admin, and any edit mirrors it anew.
+
+Note [The newest runs at once]
+Rule R9. Where points are skipped and a later one runs instead (the newest missed, the last that `queue_one` keeps), the
+claim that skips them runs it too: settled to it instead, the member would queue behind all that are older, and find it
+missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the row of the point
+that runs are written in one transaction, which is won by the first stretch. Until then Redis and the ledger only know
+the first skipped point. So whoever takes it over repeats the last holder's decision, as of the time in that one's
+fence, and so finds the point that may have been begun. From then on that row is the chain's first missing point; Redis
+learns of it when it is settled, or from the next claimer, who finds its own point decided (R2).
+
+Note [Another row]
+A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
+generation tells. The member is dropped and the row put anew, so that it does not start under a lease that was not its
+own.
+
+Note [Left by an edit]
+Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
+still runs once; where the edit was a pause it is skipped(paused). What else the old definition left undecided, up to
+`effective_from`, nobody can count any more, as the old recurrence is gone: it becomes one stretch skipped(edited) of
+unknown length. `ScheduleState.next_due_at`, written with the edit, says whether anything was left at all.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError
+
+from .. import chain, ledger
+from ..broker import Index
+from ..compat import AnyTask
+from ..exceptions import InvalidRecurrence, UnknownTask
+from ..jobs import call_of
+from ..jobs.aliases import backend_of
+from ..ledger import Outcome, version_of
+from ..models import Origin, Schedule, Status
+from ..registry import get_task
+from ..rows import RunRow, ScheduleRow
+from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
+from .held import Held, Verdicts, holds_until_end
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
+    """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
+    verdicts = Verdicts(asked=True)
+    here = [(held, _parse(held, broker)) for held in entries]
+    runs, schedules, open_rows = _read([item for _, item in here if item])
+    for held, item in here:
+        held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
+        try:
+            if held.lapsed():  # asked after the reading: see Note [Read under the lease]
+                verdicts.gone.append(held)
+            elif item is None:
+                logger.warning("Dropped %r from %s: it does not belong there.", held.member, held.shard)
+                verdicts.settle.append(held.drop())
+            elif item[0] == "r":
+                run = runs.get(item[1])
+                _judge_run(held, run, schedules.get(run.schedule_id or 0) if run else None, verdicts)
+            else:
+                _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts)
+        except InvalidRecurrence:
+            verdicts.park.append(held)
+        except DatabaseError:
+            raise
+        except Exception:  # one row that nobody foresaw must not hold up the others of its batch
+            logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.shard)
+            verdicts.unknown.append(held)
+    return verdicts
+
+
+def _parse(held: Held, broker: Index) -> tuple[str, int] | None:
+    """Return the kind letter and the primary key of an entry; None where its shard is not that of its member."""
+    here = broker.shard_of(held.member, held.shard.queue) == held.shard
+    return chain.parse_member(held.member) if here else None
+
+
+def _read(
+    items: Sequence[tuple[str, int]],
+) -> tuple[dict[int, RunRow], dict[int, ScheduleRow], dict[int, list[RunRow]]]:
+    """Return runs apart from chains, definitions with their states, and the open rows of chains, by their keys."""
+    own = [pk for kind, pk in items if kind == "s"]
+    apart = [pk for kind, pk in items if kind == "r"]
+    runs = ledger.load_runs(apart) if apart else {}
+    named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
+    schedules = ledger.load_schedules({*own, *named}) if own or named else {}
+    return runs, schedules, ledger.load_open_rows(own) if own else {}
+
+
+def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
+    """Judge a row: an order, a job, or a run apart from its schedule's chain."""
+    if run is not None and run.queue != held.shard.queue:
+        logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
+        run = None
+    if run is None or not run.apart or not Status(run.status).is_open:
+        verdicts.settle.append(held.drop())
+    elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
+        verdicts.again.append(run)  # a restored database gives a key once more: see Note [Another row]
+        verdicts.settle.append(held.drop())
+    elif run.is_job:
+        _judge_job(held, run, verdicts)
+    elif schedule is None:
+        verdicts.orphans.append(run)
+        verdicts.settle.append(held.drop())
+    else:
+        held.outcome = Outcome(run, schedule, version_of(run))
+        if run.origin == Origin.DUE and not schedule.enabled:
+            held.close(run, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
+            verdicts.decided.append(held)
+        else:
+            _dispatch(held, verdicts.suspects, verdicts)
+
+
+def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
+    """Judge a job: not before its time; it starts at once, unless another worker may have begun it."""
+    if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
+        verdicts.settle.append(held.put_off(run.due_at))
+        return
+    try:
+        task = get_task(run.task)
+        call = call_of(run, task, backend_of(run.backend))
+    except UnknownTask as error:
+        logger.warning("Job %s is released for other workers: %s", run.result_id, error)
+        verdicts.unknown.append(held)
+        return
+    held.outcome = Outcome(run, None, version_of(run), job=call)
+    if run.status == Status.RETRYING and (delay_ms := held.backoff_left_ms(run, call)) > 0:
+        verdicts.settle.append(held.wait("retry", delay_ms))
+        return
+    run.claimed_at, run.fence = run.claimed_at or held.claimed_at, held.fence
+    begun = held.entry.lapsed or run.status != Status.QUEUED
+    # A key that is held until the start is given up before the start: see `ledger/jobs.py`, Note [Unique keys].
+    keyed = run.unique_key is not None and not holds_until_end(run)
+    _prepare(held, task)
+    if held.entry.lapsed and run.status == Status.QUEUED and not keyed:  # its first execution has no row
+        held.take_overs += 1
+    (verdicts.suspects if begun or keyed else verdicts.start).append(held)
+
+
+def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
+    """Judge a member of a schedule's chain."""
+    if schedule is None:
+        verdicts.settle.append(held.drop())
+        return
+    # The larger of the two: Redis may not have seen the last edit yet, or know one that a restored database lost.
+    held.generation = max(held.generation, schedule.generation)
+    if schedule.queue != held.shard.queue:
+        verdicts.settle.append(held.drop())
+        return
+    known = held.entry.point_ms is not None  # else Redis has lost it, and no row has the epoch for its point
+    row = next((row for row in rows if row.due_at == held.point), None)
+    owed = chain.left_undecided(schedule, schedule.state)
+    if row is None and known and (before := _before(held.point, schedule, rows, owed)) is not None:
+        verdicts.settle.append(held.go_to(before, schedule))
+        return
+    if not schedule.enabled:
+        _judge_disabled(held, schedule, row, verdicts)
+        return
+    upcoming = chain.next_point(schedule, schedule.state)
+    first = rows[0].due_at if rows else upcoming
+    early = held.point > held.claimed_at  # its score was damaged
+    if not known or early or _not_owed(held.point, schedule, row, first):
+        verdicts.settle.append(held.go_to(first if rows else owed or first, schedule))
+    else:
+        _left_by_edit(held, schedule, verdicts)
+        _judge_owed(held, schedule, row, verdicts)
+
+
+def _judge_owed(held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts) -> None:
+    if row is None:
+        _judge_new(held, schedule, verdicts)
+        return
+    held.outcome = Outcome(row, schedule, version_of(row))
+    _judge_again(held, verdicts)
+
+
+def _before(point: datetime, schedule: ScheduleRow, rows: list[RunRow], owed: datetime | None) -> datetime | None:
+    """Return what comes before a point without a row; None where the point is next, or that is not known here."""
+    if rows and not _undecided(point, schedule):  # it came with the stretch that decided this one
+        return rows[0].due_at
+    if owed is not None and owed < point <= schedule.effective_from:
+        return owed  # the edit came to Redis late, when a later point had fallen due there
+    return None
+
+
+def _undecided(point: datetime, schedule: ScheduleRow) -> bool:
+    return schedule.state.last_due_at is None or point > schedule.state.last_due_at
+
+
+def _not_owed(point: datetime, schedule: ScheduleRow, row: RunRow | None, first: datetime | None) -> bool:
+    """Say whether the point is decided, a hole was left before it, or is of no definition. Note [What is owed]."""
+    if row is None and (point <= schedule.created_at or not _undecided(point, schedule)):
+        return True
+    if row is None and point <= schedule.effective_from:  # due already when it was edited: still runs once (rule R8)
+        return False
+    return point != first
+
+
+def _judge_disabled(held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts) -> None:
+    """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
+    if row is not None:
+        held.outcome = Outcome(row, schedule, version_of(row))
+        held.close(row, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
+        _left_by_edit(held, schedule, verdicts, reason="paused")
+    elif (
+        held.entry.point_ms is not None
+        and _undecided(held.point, schedule)
+        and schedule.created_at < held.point <= schedule.effective_from
+    ):
+        run = held.new_run(schedule, held.point)
+        if held.point < schedule.effective_from:  # more may have fallen due by then, of this definition or others
+            run.last_due_at, run.points = schedule.effective_from, 0
+        held.outcome = Outcome(run, schedule)
+        held.close(run, Status.SKIPPED, "paused")
+    else:
+        verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))
+        return
+    verdicts.decided.append(held)
+
+
+def _left_by_edit(held: Held, schedule: ScheduleRow, verdicts: Verdicts, reason: str = "edited") -> None:
+    """Explain what the definition before an edit left undecided, as one stretch. See Note [Left by an edit]."""
+    point, edited = held.point, schedule.effective_from
+    first = point + timedelta(milliseconds=1) if point <= edited else chain.left_undecided(schedule, schedule.state)
+    if first is None or first > edited:
+        return
+    run = held.new_run(schedule, first, last_due_at=edited, points=0)
+    held.close(run, Status.SKIPPED, reason)
+    (held.beside if point <= edited else verdicts.stretches).append(Outcome(run, schedule))
+
+
+def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
+    """A point without a row: on time, or for the policies to decide."""
+    skips, due_at, again = _decide(held, schedule)
+    skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
+    for outcome in skipped[1:]:
+        outcome.owner = skipped[0]
+    if due_at is None:
+        held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
+        verdicts.decided.append(held)
+        return
+    run = held.new_run(schedule, due_at)
+    held.outcome = Outcome(run, schedule)
+    if skipped:  # see Note [The newest runs at once]
+        held.outcome.owner, held.beside = skipped[0], skipped
+    if again:
+        run.status = Status.RUNNING
+        _judge_again(held, verdicts)
+    elif schedule.overlap == Schedule.Overlap.ALLOW:
+        run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
+        verdicts.decided.append(held)
+    else:
+        _dispatch(held, verdicts.start, verdicts)
+
+
+def _decide(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
+    """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
+
+    A holder whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
+    """
+    if held.entry.lapsed:
+        point, lapsed_ms = held.point, held.entry.lapsed_ms
+        if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
+            return [], point, True
+        skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule)
+        if due_at is not None:
+            return skips, due_at, True
+    return *_decide_at(held.claimed_at, held, schedule), held.entry.lapsed
+
+
+def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+    point, state = held.point, schedule.state
+    rule, base = schedule.rule_and_base(state)
+    old = point <= schedule.effective_from
+    if old:  # of the definition before: what is missed now has no points before the edit
+        rule = Windowed(rule, start=base + timedelta(microseconds=1))
+    skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
+    if skips and old:  # a stretch, or what follows, would hold what the edit left
+        return [replace(skips[0], last=point, points=1)], None
+    return skips, None if due_at is None else from_ms(to_ms(due_at))
+
+
+def _judge_again(held: Held, verdicts: Verdicts) -> None:
+    """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
+    run, schedule = held.outcome.run, held.outcome.schedule
+    assert schedule is not None  # noqa: S101 - it is no job
+    if too_old(run.due_at, held.claimed_at, schedule.policies):
+        held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
+        verdicts.decided.append(held)
+    elif (delay_ms := held.backoff_left_ms(run, schedule)) > 0:
+        verdicts.settle.append(held.wait("retry", delay_ms))
+    else:
+        _dispatch(held, verdicts.suspects, verdicts)
+
+
+def _dispatch(held: Held, target: list[Held], verdicts: Verdicts) -> None:
+    try:
+        _prepare(held, get_task(held.outcome.call.task))
+        target.append(held)
+    except UnknownTask as error:
+        logger.warning("%s is released for other workers: %s", held.outcome.schedule, error)
+        verdicts.unknown.append(held)
+
+
+def _prepare(held: Held, task: AnyTask) -> None:
+    """Note what is executed, for how long it may run, and how often an execution of it did not end."""
+    run, timeout = held.outcome.run, held.outcome.call.timeout
+    held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())
+    # With the one that would begin now: a `running` row was never concluded.
+    held.take_overs = run.reclaims + (run.status == Status.RUNNING)

@@ -1,0 +1,294 @@
+"""The trip of an entry, batch by batch: claim, renew, judge, begin, record, settle. In the loop's thread unless said.
+
+Note [Ledger first]
+Rule R3. An outcome is written to the ledger before Redis hears of it, and Redis is only settled for what the ledger
+took. A crash between the two repeats a wake-up, which finds the point decided; in the other order it would lose the
+outcome. Whoever loses the ledger's compare-and-set does not touch Redis at all: the lease may be somebody else's, whose
+settle is the right one. The one exception is a row that is final: then nobody executes, perhaps nobody is left to
+settle, and the loser settles to the first missing point, as far as the fence lets it.
+
+Note [Next point]
+Rule R4. The next point comes from the point that was decided and from the definition, as the recording transaction sees
+it, and never from a worker's clock: a clock that is wrong, or an outage, must not move it. It is proposed even where it
+has passed already; what to do about a late point is judged when it is claimed.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import DatabaseError
+
+from .. import chain, failpoints, ledger, mirror
+from ..broker import Index, Shard
+from ..counters import Counts
+from ..exceptions import InvalidRecurrence
+from ..ledger import Outcome, Won, version_of
+from ..models import Run, Schedule, ScheduleState, Status
+from ..rows import RunRow
+from ..timing import from_ms, to_ms
+from .announcing import announce
+from .held import AGAIN_MS, Claimed, Due, Held, Verdicts
+from .judge import judge
+from .starting import show, take_over, write_running
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: Whose rows other transactions may have locked.
+TABLES = (Schedule, ScheduleState, Run)
+
+
+class Trip:
+    """What the worker does with entries, by an index, the ledger and the mirror."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        #: What became of entries, until it is brought to Redis.
+        self.counted = Counts()
+        #: Calls of receivers, to be made once what they tell of is written. None of them raises.
+        self.untold: deque[Callable[[], None]] = deque()
+        self._lease_ms = int(index.config.lease_seconds * 1000)
+        self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
+        self._callbacks: list[RunRow] = []  # what follows outcomes, to be put there too
+
+    # -- from Redis
+
+    def claim(self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None) -> Claimed:
+        """Lease what is due. The same `request` again returns what the lost reply had.
+
+        `most`: so many entries may be leased in the shard.
+
+        Raises:
+            BrokerError: The claim may have been executed.
+        """
+        claim = self.index.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
+        same: dict[str, Any] = {"fence": claim.fence, "worker": self.index.worker, "claimed_at": from_ms(claim.now_ms)}
+        entries = [
+            Held(
+                shard, entry.member, claim.holder, deadline,
+                entry=entry, point=from_ms(entry.point_ms or 0), **same,
+            )
+            for entry in claim.entries
+        ]  # fmt: skip
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, claim.damaged)
+
+    def renew(self, shard: Shard, batch: Sequence[Held]) -> set[str]:
+        """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.
+
+        Raises:
+            BrokerError: Nothing is known.
+        """
+        return self.index.renew(shard, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
+
+    # -- before they run
+
+    def judge(self, batch: Sequence[Held]) -> Verdicts:
+        """Read what the database says, and decide; write what has to stand there before anything is started."""
+        try:
+            verdicts = judge(batch, self.index)
+            failpoints.reach("after_judge")
+            decided = [held for held in verdicts.settle if held.entry.lapsed and held.in_chain]
+            if decided:
+                self._unqueued += ledger.load_queued([(int(held.member[1:]), held.point) for held in decided])
+            self._callbacks += verdicts.again
+            if verdicts.stretches or verdicts.orphans or verdicts.park:
+                self._note(verdicts)
+        except DatabaseError as error:
+            verdicts = Verdicts(back=[(held, AGAIN_MS) for held in batch], asked=True, error=error)
+        return verdicts
+
+    def _note(self, verdicts: Verdicts) -> None:
+        """Write what belongs into the database before anything is started or settled."""
+        locked = set()
+        recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
+        for outcome, won in zip(verdicts.stretches, recorded, strict=True):
+            if won is Won.YES:
+                self._tell(outcome)
+            elif won is Won.LOCKED:
+                locked.add(chain.member_of(outcome.run.schedule_id or 0))
+        if locked:
+            verdicts.put_back(locked)
+        for run in verdicts.orphans:
+            ledger.close_orphan(run, "the schedule was deleted")
+        if verdicts.park:
+            mirror.note_parked([int(held.member[1:]) for held in verdicts.park])
+            verdicts.settle += [held.drop() for held in verdicts.park]
+
+    def begin(self, batch: Sequence[Held]) -> Verdicts:
+        """Write that executions begin which may be repetitions, and count them; what is poison is decided (rule R6).
+
+        See `starting.py`, Note [Take-over].
+
+        Raises:
+            DatabaseError: None of them may start.
+        """
+        verdicts: Verdicts = Verdicts(asked=True)
+        starting: list[Held] = []
+        for held in batch:
+            poison = held.take_overs > self.index.config.max_reclaims
+            if held.lapsed():
+                verdicts.gone.append(held)
+                continue
+            take_over(held, poison=poison)
+            (verdicts.decided if poison else starting).append(held)
+        for held, won in zip(
+            starting, write_running([(held, held.outcome) for held in starting], self._tell), strict=True
+        ):
+            if won is Won.YES:
+                held.outcome.seen = version_of(held.outcome.run)
+                verdicts.start.append(held)
+            elif won is Won.LOCKED:
+                held.before = None  # nothing was written
+                verdicts.locked.append(held)
+            else:
+                self._lost(held, verdicts)
+        return verdicts
+
+    def show(self, batch: Sequence[Held]) -> list[Held] | None:
+        """Write that these run, where no row says so yet. Return those that shall have no row; None if all have one.
+
+        Raises:
+            django.db.Error: Nothing was written.
+        """
+        return show(batch, self._tell)
+
+    def _tell(self, outcome: Outcome) -> None:
+        self.untold.append(announce(outcome, self.counted))
+
+    # -- after they ran
+
+    def record(self, batch: Sequence[Held]) -> Verdicts:
+        """Write outcomes in one transaction: each entry is to be settled, locked or gone then. See Note [Ledger first].
+
+        Raises:
+            django.db.Error: Nothing was written; the same call may be repeated.
+        """
+        entries: list[tuple[int, Outcome, Held | None]] = []
+        for number, held in enumerate(batch):
+            entries.append((number, held.outcome, held))
+            if held.beside:
+                entries += [(number, outcome, None) for outcome in _beside(held)]
+        failpoints.reach("before_ledger")
+        won = ledger.record([outcome for _, outcome, _ in entries])
+        failpoints.reach("after_ledger")
+        verdicts: Verdicts = Verdicts(asked=True)
+        in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
+        for (_, outcome, owner), result in in_order:
+            if result is Won.YES:
+                tell = announce(outcome, self.counted)
+                if outcome.schedule is None:
+                    tell = owner.after if owner is not None and owner.after is not None else tell
+                if owner is not None and owner.is_awaited:
+                    owner.after = tell
+                else:
+                    self.untold.append(tell)
+                    if owner is not None:
+                        owner.after = None  # else the recorder would call it too
+                if owner is not None:
+                    owner.taken = not outcome.repeated
+            if outcome.callback is not None:
+                self._callbacks.append(outcome.callback)
+            if owner is not None:
+                self._after(owner, outcome, result, verdicts)
+        return verdicts
+
+    def _after(self, held: Held, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
+        """Say what follows what was recorded: run members leave, a chain goes on. See Note [Next point]."""
+        run, schedule = outcome.run, outcome.schedule
+        if result is Won.LOCKED:
+            verdicts.locked.append(held)
+        elif result is Won.GONE:
+            logger.info("%s was deleted while it ran; its outcome is not recorded.", run.title)
+            verdicts.settle.append(held.drop())
+        elif result is Won.LOST:
+            self._lost(held, verdicts)
+        elif held.retry_after_ms is not None:
+            verdicts.settle.append(held.wait("retry", held.retry_after_ms))
+        else:
+            if run.apart and run.status == Status.QUEUED:
+                self._unqueued.append(run)
+            if schedule is None or not held.in_chain or schedule.queue != held.shard.queue:
+                verdicts.settle.append(held.drop())
+            else:
+                held.generation = max(held.generation, schedule.generation)
+                verdicts.settle.append(held.go_to(outcome.next_point, schedule))
+
+    def _lost(self, held: Held, verdicts: Verdicts) -> None:
+        """Somebody else decided this point. See Note [Ledger first]."""
+        run = held.outcome.run
+        logger.warning("%s was decided by another worker.", held.title)
+        try:
+            going_on = self._from_ledger(held, run)
+        except DatabaseError as error:  # whatever else is in this batch is written: let its lease end
+            logger.warning("%s is left to its lease: %s", held.member, error)
+            going_on = None
+        if going_on is None:
+            verdicts.gone.append(held)
+        else:
+            verdicts.settle.append(going_on)
+
+    def _from_ledger(self, held: Held, run: RunRow) -> Held | None:
+        row, pk = ledger.find(run), run.schedule_id
+        if not held.in_chain and (row is None or not Status(row.status).is_open):
+            return held.drop()
+        if row is None or Status(row.status).is_open or pk is None:
+            return None
+        schedule = ledger.load_schedules([pk]).get(pk)
+        rows = ledger.load_open_rows([pk]).get(pk)
+        if schedule is None or not (schedule.enabled or rows):
+            return held.drop()
+        held.generation = max(held.generation, schedule.generation)
+        try:
+            point = rows[0].due_at if rows else chain.next_point(schedule, schedule.state)
+        except InvalidRecurrence:
+            point = None
+        return held.go_to(point, schedule)
+
+    # -- back to Redis
+
+    def give_back(self, batch: Sequence[Held], delay_ms: int) -> None:
+        """Have these be settled as not started, to come due after so long; take back what was written of their start.
+
+        So what did not start counts no take-over, although its row says that it runs.
+
+        Raises:
+            DatabaseError: They are to be settled all the same.
+        """
+        for held in batch:
+            held.wait("lapsed" if held.entry.lapsed else "release", delay_ms)
+        begun = [(held.outcome, held.before) for held in batch if held.before]
+        if begun:
+            ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
+
+    def settle(self, shard: Shard, batch: Sequence[Held]) -> list[Due]:
+        """Give leases back; return where something comes due for that, and when.
+
+        Raises:
+            BrokerError: Settling them once more does no harm.
+        """
+        dues = []
+        if self._unqueued:  # before the schedule goes on: see Note [A run of its own]
+            runs = self._unqueued
+            mirror.put_runs(self.index, runs)
+            self._unqueued = []
+            shards = [self.index.shard_of(chain.member_of_run(run), run.queue) for run in runs]
+            dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
+        settled = self.index.settle(shard, [held.settlement for held in batch if held.settlement is not None])
+        failpoints.reach("after_settle")
+        if self._callbacks:  # what is missed here, the next sweep puts there
+            callbacks, self._callbacks = self._callbacks, []
+            mirror.put_runs(self.index, callbacks)
+        return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
+
+
+def _beside(held: Held) -> list[Outcome]:
+    """Return what is to be recorded with an entry's own outcome, and without that not at all."""
+    outcome = held.outcome
+    decided = outcome.run.apart or not Status(outcome.run.status).is_open
+    if not (decided or outcome.owner is not None):
+        return []
+    if outcome.owner is None:
+        for beside in held.beside:
+            beside.owner = outcome
+    return held.beside

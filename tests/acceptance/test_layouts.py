@@ -1,0 +1,117 @@
+"""Real workers of another number of shards and of another release, side by side: who waits, who ends, what is lost."""
+
+import json
+import signal
+
+import pytest
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+
+from django_delayq.broker import Broker, Shard
+from tests.acceptance.processes import due_now, environment, every_second, no_point_is_missing, stop, wait_for_workers
+from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OUTDATED = 78
+
+
+def release(layout):
+    """Return the environment of a worker of a release with this layout."""
+    return {"DELAYQ_TEST_LAYOUT": str(layout)}
+
+
+def goes_on(row):
+    """Wait for two more points of a schedule."""
+    count = row.runs.finished().count()
+    wait_until(lambda: row.runs.finished().count() >= count + 2)
+
+
+@pytest.fixture
+def migrate():
+    """Call it as `migrate` of a release with the layout 2 would be."""
+    recorder, name = MigrationRecorder(connection), "9999_layout_2"
+    yield lambda: recorder.record_applied("django_delayq", name)
+    recorder.record_unapplied("django_delayq", name)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
+def test_workers_restarted_one_after_the_other_with_another_number_of_shards_lose_and_double_nothing(
+    before, after, broker, settings, tmp_path
+):
+    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
+    rows, path, gate = [every_second(f"s{n}") for n in range(6)], tmp_path / "f", tmp_path / "gate"
+    with worker() as one, worker() as two:
+        wait_for_workers(broker, 2)
+        due_now(Broker(timeout_seconds=5), "long", "note", path=str(path), gate=str(gate))
+        wait_until(lambda: lines(path))
+        names = sorted(broker.workers())
+        settings.DELAYQ = {**settings.DELAYQ, "SHARDS": after}
+        with worker() as new:
+            wait_until(lambda: f"have ended: {', '.join(names)}. Restart them" in output_of(new))
+            rows.append(every_second("saved by a web process that counts anew"))
+            goes_on(rows[-1])
+            for process in (one, two):
+                process.send_signal(signal.SIGTERM)
+            wait_until(lambda: any(process.poll() == 0 for process in (one, two)))
+            assert len(broker.workers()) == 1, "who drains is waited for"
+            gate.touch()
+            assert [process.wait(PATIENCE_SECONDS) for process in (one, two)] == [0, 0]
+            wait_until(lambda: "the index is built anew" in output_of(new))
+            for row in rows:
+                goes_on(row)
+            settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
+            rows.append(every_second("saved by a web process that counts as before"))
+            goes_on(rows[-1])
+            assert stop(new) == 0
+    for row in rows:
+        no_point_is_missing(row)
+    assert len(lines(path)) == 2, "it was executed once"
+    members = [stats.members > 0 for stats in broker.stats([Shard("default", n) for n in range(3)])]
+    assert members == [True] * after + [False] * (3 - after)
+
+
+def test_a_release_of_a_higher_layout_waits_for_migrate_and_then_takes_over_from_workers_that_drain(
+    broker, migrate, tmp_path
+):
+    row, path, gate = every_second(), tmp_path / "f", tmp_path / "gate"
+    with worker() as old, worker("--processes", "1") as supervised:
+        wait_for_workers(broker, 2)
+        due_now(broker, "long", "note", path=str(path), gate=str(gate))
+        wait_until(lambda: lines(path))
+        with worker(environment=release(2)) as new:
+            wait_until(lambda: "whose layout is 1. Run: manage.py migrate" in output_of(new))
+            goes_on(row)
+            migrate()
+            wait_until(lambda: "Waiting until these workers" in output_of(new))
+            wait_until(
+                lambda: "layout 2 of a later release" in output_of(old) + output_of(supervised)
+            )  # next heartbeat
+            gate.touch()
+            assert old.wait(PATIENCE_SECONDS) == OUTDATED
+            assert supervised.wait(PATIENCE_SECONDS) == OUTDATED, "it does not start the same release again"
+            assert "Traceback" not in output_of(old) + output_of(supervised)
+            wait_until(lambda: "the index is built anew" in output_of(new))
+            goes_on(row)
+            for arguments in ((), ("--processes", "2")):
+                with worker(*arguments) as again:
+                    assert again.wait(PATIENCE_SECONDS) == OUTDATED
+                    assert output_of(again).count("It must not go on beside that release") == 1
+            assert stop(new) == 0
+    no_point_is_missing(row)
+    assert len(lines(path)) == 2, "it was executed once"
+    assert json.loads(broker.layout())["version"] == 2
+
+
+def test_a_supervisor_that_is_renewed_with_another_number_of_shards_replaces_its_processes(broker, fault):
+    row = every_second()
+    with worker("--processes", "2", environment=environment(fault)) as parent:
+        wait_for_workers(broker, 2)
+        fault.write_text(
+            "os.environ['DELAYQ_TEST_OPTIONS'] = os.environ['DELAYQ_TEST_OPTIONS'][:-1] + ', \"SHARDS\": 3}'"
+        )
+        parent.send_signal(signal.SIGHUP)
+        wait_until(lambda: "the index is built anew" in output_of(parent))
+        goes_on(row)
+        assert json.loads(broker.layout())["shards"]["default"] == 3
+        assert stop(parent) == 0
+    no_point_is_missing(row)

@@ -1,0 +1,183 @@
+"""The upkeep lease: which worker does the upkeep, and what becomes of a holder that dies or loses it."""
+
+import json
+import math
+import sys
+import time
+
+import pytest
+
+from django_delayq import alerts, ledger, minutes, mirror, pruning
+from django_delayq.broker.prefix import UPKEEP_MS
+from django_delayq.ledger import pruning as batches
+from django_delayq.mirror import pages, swept
+from django_delayq.models import Run
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
+from tests.acceptance.support import wait_until
+from tests.integration import histories
+from tests.integration.mirroring import absent, mirrored, schedule
+
+pytestmark = pytest.mark.django_db(transaction=True)
+mirror_rebuild = sys.modules["django_delayq.mirror.rebuild"]
+
+
+@pytest.fixture
+def three(broker):
+    """Three workers, of which the first holds the lease."""
+    workers = [Worker(WorkerOptions(queues=("default", "mail"), threads=1)) for _ in range(3)]
+    mirror.rebuild(broker, broker.shards())
+    for worker in workers:
+        worker.upkeep.round()
+    assert [worker.upkeep.holds for worker in workers] == [True, False, False]
+    yield workers
+    for worker in workers:
+        worker.broker.close()
+
+
+def key(broker):
+    return f"{broker.config.prefix}:upkeep"
+
+
+def lose_shard(broker, row):
+    """Take a whole shard away; all else in Redis stays, also the note of the last full sweep."""
+    place = broker.shard_of(f"s{row.pk}", row.queue)
+    broker.drop([place])
+    assert absent(broker, row)
+
+
+def look(worker):
+    """Have a round come to its look, 30 s later."""
+    worker.upkeep._due["beat"] = 0.0
+    worker.upkeep.round()
+
+
+CHORES = [(mirror, "sweep_if_due"), (pruning, "prune_if_due"), (minutes, "roll_up"), (alerts, "look_now")]
+
+
+def test_the_holder_does_all_upkeep_and_the_others_none_of_it(three, settings, monkeypatch):
+    settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"EVERY": 1}}
+    done = []
+    for module, name in CHORES:
+        monkeypatch.setattr(module, name, lambda *args, name=name, **options: done.append(name))
+    three[0].upkeep._due["look"] = 0.0  # it has seen that nothing was to be told
+    for worker in three:
+        worker.upkeep._due = {name: 0.0 if at < math.inf else at for name, at in worker.upkeep._due.items()}
+        worker.upkeep.round()
+        assert sorted(done) == (sorted(name for _, name in CHORES) if worker is three[0] else [])
+        done.clear()
+
+
+def test_a_holder_that_dies_is_replaced_when_its_lease_ends_and_what_it_left_is_rebuilt(three, broker):
+    _, second, third = three
+    row = schedule()
+    assert 0 < broker.client.pttl(key(broker)) <= UPKEEP_MS
+    assert second.upkeep._due["lease"] <= time.monotonic() + UPKEEP_MS / 1000, "it looks when that would end"
+    lose_shard(broker, row)
+    broker.client.pexpire(key(broker), 1)  # the first one does nothing more
+    wait_until(lambda: broker.upkeep_holder() is None)
+    second.upkeep._due["lease"] = 0.0
+    second.upkeep.round()
+    assert second.upkeep.holds
+    assert broker.upkeep_holder() == second.options.name
+    assert mirrored(broker, row)
+    third.upkeep._due["lease"] = 0.0
+    third.upkeep.round()
+    assert not third.upkeep.holds
+
+
+def test_a_worker_that_finds_a_shard_flushed_takes_the_lease_over_and_rebuilds(three, broker):
+    first, second, _ = three
+    row = schedule()
+    lose_shard(broker, row)
+    second.upkeep.rebuild_soon()
+    second.upkeep.round()
+    assert mirrored(broker, row)
+    assert (second.upkeep.rebuilds, second.upkeep.holds, broker.upkeep_holder()) == (1, True, second.options.name)
+    first.upkeep._due["lease"] = 0.0
+    first.upkeep.round()
+    assert not first.upkeep.holds
+
+
+def test_a_worker_that_finds_another_one_rebuilding_comes_again_until_all_is_built(three, broker):
+    _, second, _ = three
+    row = schedule()
+    lose_shard(broker, row)
+    other = mirror_rebuild.Build(broker, broker.shards())
+    second.upkeep.rebuild_soon()
+    second.upkeep.round()
+    assert not second.upkeep.holds
+    assert absent(broker, row)
+    assert time.monotonic() < second.upkeep._due["build"] <= time.monotonic() + upkeep.RENEW_SECONDS
+    broker.swap_epochs(other.shards, other._mark, other._mark, ttl_ms=1)  # it has died
+    wait_until(lambda: None in broker.epochs(broker.shards()))
+    second.upkeep._due["build"] = 0.0
+    second.upkeep.round()
+    assert mirrored(broker, row)
+    assert second.upkeep._due["build"] == float("inf")
+
+
+def test_a_sweep_whose_worker_loses_the_lease_ends_after_its_page(three, broker, monkeypatch):
+    monkeypatch.setattr(pages, "PAGE", 1)
+    rows = [schedule(f"s{n}") for n in range(4)]
+    for row in rows:
+        broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    broker.client.delete(f"{broker.config.prefix}:swept")
+    compare = mirror_rebuild.compare
+
+    def losing(*args, **options):
+        broker.seize_upkeep("another")
+        return compare(*args, **options)
+
+    monkeypatch.setattr(mirror_rebuild, "compare", losing)
+    look(three[0])
+    assert [mirrored(broker, row) for row in rows[:1]] == [True]
+    assert all(absent(broker, row) for row in rows[1:])
+    assert swept.read_last(broker) is None
+    assert not three[0].upkeep.holds
+    assert broker.upkeep_holder() == "another"
+
+
+def test_a_pass_of_pruning_whose_worker_loses_the_lease_ends_after_its_batch(three, broker, settings, monkeypatch):
+    settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 30}
+    monkeypatch.setattr(batches, "PRUNE_BATCH", 10)
+    for number in range(3):
+        histories.history(histories.schedule(f"s{number}"), *range(40, 50), 1)
+    note = json.loads(broker.last_pruning())
+    broker.note_pruning(json.dumps({**note, "at_ms": 0}))
+    prune = ledger.prune
+
+    def losing(rows):
+        broker.seize_upkeep("another")
+        return prune(rows)
+
+    monkeypatch.setattr(ledger, "prune", losing)
+    look(three[0])
+    assert Run.objects.count() == 23
+    assert not three[0].upkeep.holds
+
+
+def test_a_worker_that_ends_gives_the_lease_back_and_only_its_own(three, broker):
+    first, second, _ = three
+    second.upkeep.farewell()
+    assert broker.upkeep_holder() == first.options.name
+    first.upkeep.farewell()
+    assert broker.upkeep_holder() is None
+    assert broker.take_upkeep() == 0
+
+
+def test_a_lease_that_was_damaged_hinders_nobody(three, broker):
+    second = three[1].upkeep
+    for end in (None, 10 * UPKEEP_MS):
+        broker.client.set(key(broker), "invented", px=end)
+        second.holds, second._due["lease"] = False, 0.0
+        second.round()
+        assert broker.upkeep_holder() == second.broker.worker
+    broker.client.delete(key(broker))
+    broker.client.hset(key(broker), "x", "y")
+    for _ in range(3):  # one finds it, one finds that it is gone, one takes the lease
+        second._due["lease"] = 0.0
+        second._backoff.worked()
+        second.round()
+    assert broker.upkeep_holder() == second.broker.worker
