@@ -228,9 +228,10 @@ class Invariants:
             if run.fence and holder is not None and not (outcome.repeated or self.moved[run.schedule_id]):
                 if result == "yes" and holder.fence != run.fence:
                     raise Broken("I4 a stale holder recorded while another executes", key, run.fence, holder.fence)
-                stands = (
-                    run.is_job or run.schedule_id in view.schedules
-                )  # no `running` row is left without its schedule
+                # A `running` row goes with its schedule, and that of a job of which nothing is kept with its outcome.
+                stands = run.schedule_id in view.schedules
+                if run.is_job:  # nor does it wait for this execution any more once it was retried
+                    stands = view.row_of(key) is not None and run.fence in self.world.wanted[run.result_id].fences
                 if result == "lost" and holder.fence == run.fence and stands:
                     raise Broken("I4 the holder was refused", key, run.fence, view.row_of(key))
             if run.reason == "poison" and result == "yes" and not self.alone[key]:
