@@ -102,13 +102,15 @@ class Backup:
             pipeline.dump(name)
             pipeline.pttl(name)
         replies = pipeline.execute()
-        self.keys = list(zip(names, replies[::2], replies[1::2], strict=True))
+        self.keys = self.world.config.shards, list(zip(names, replies[::2], replies[1::2], strict=True))
 
     def restore_keys(self):
-        """Put the copy of the keys back; what came since is gone."""
+        """Put the copy of the keys back; what came since is gone. Return how many shards there were then."""
         pipeline = self.world.stage.client.pipeline(transaction=True)
         pipeline.delete(*self.world.key_names())
-        for name, value, ttl in self.keys:
+        shards, copied = self.keys
+        for name, value, ttl in copied:
             if value is not None:
                 pipeline.restore(name, max(ttl, 0), value)
         pipeline.execute()
+        return shards

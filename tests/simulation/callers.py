@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from django_delayq import mirror
 from django_delayq.compat import TaskResultDoesNotExist, task_backends
-from django_delayq.exceptions import BrokerError, JobHeld, KeyTaken
+from django_delayq.exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken
 from django_delayq.jobs import parse_id
 from django_delayq.models import Run
 from django_delayq.registry import get_task
@@ -183,7 +183,7 @@ class Callers:
                 others = [other for other in self.wanted.values() if other.unique == item.unique and other.holds]
                 if not others:
                     raise Broken("J a free unique key is said to be taken", item) from None
-            except (BrokerError, JobHeld):
+            except (BrokerError, ForeignLayout, JobHeld):
                 pass
             except TaskResultDoesNotExist:
                 if item.outcome is None:

@@ -105,7 +105,7 @@ class Holders:
             raise Broken("I3 a late claim leased something for nobody", place, before, self.look(request))
         if late and not again and identity[1] > self.answered.get(key, 0):
             self.reply_was_lost(request, reply)
-        if not late:
+        if not late and told[2]:  # nothing is told of a shard that was flushed
             for member, lost in self.lost.pop(key, {}).items():
                 if before.get(member) == lost and member not in leased:
                     raise Broken("R: leases of a lost reply are forgotten", request.owner, member)

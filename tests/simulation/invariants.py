@@ -119,8 +119,8 @@ class Invariants:
                 if (place, member, fence) in self.world.holders.back:
                     continue
                 # What a late request or a loss has put back where it was is dropped by its next claimer.
-                schedule = view.schedules.get(int(member[1:])) if member[0] == "s" else None
-                elsewhere = self.world.losses and schedule is not None and schedule.shard != place
+                row = (view.schedules if member[0] == "s" else view.runs).get(int(member[1:]))
+                elsewhere = self.world.losses and row is not None and self.world.tag_of(member, row.queue) != place
                 if (self.world.strays or elsewhere) and not stepped.has_begun(place, member, fence):
                     continue
                 other = holders.setdefault(member, (stepped.name, place))

@@ -167,6 +167,6 @@ JOBS = (
     mutant(
         "noleases", "the index is not taken away under leases", "mirror.switch:_check_unused",
         "if left := broker.count_leases", "if False and broker.count_leases",
-        hj.resharded, "F32 ",
+        hj.resharded, "F12 ",
     ),
 )  # fmt: skip
