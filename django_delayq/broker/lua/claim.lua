@@ -50,19 +50,30 @@ local function room(limit)
   return math.max(0, math.min(limit, tonumber(ARGV[6]) - standing))
 end
 
+-- Members of this lane, in their order. Remove those that a stranger put into it: no other script finds them there.
+local function belonging(found, lane)
+  local own = {}
+  for i = 1, #found do
+    if lane_of(found[i]) == lane then own[#own + 1] = found[i] else
+      for _, key in ipairs(LANES[lane]) do call('ZREM', key, found[i]) end
+    end
+  end
+  return own
+end
+
 -- The first members of a lane whose turn it is. See Note [Lanes].
 local function next_in(lane, limit)
   local waiting, ready = unpack(LANES[lane])
   if call('EXISTS', ready) == 0 then
     local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, limit + 1)
-    if #found < 2 or (#found <= limit and call('EXISTS', PRIORITY) == 0) then return found end
+    if #found < 2 or (#found <= limit and call('EXISTS', PRIORITY) == 0) then return belonging(found, lane) end
   end
   local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, MOST_MOVED)
   if #found > 0 then
     call('ZADD', ready, unpack(turns_of(found, now)))
     call('ZREM', waiting, unpack(found))
   end
-  return call('ZRANGE', ready, 0, limit - 1)
+  return belonging(call('ZRANGE', ready, 0, limit - 1), lane)
 end
 
 -- Half of each lane where both have enough; of an odd number one has more, by turns.
