@@ -5,7 +5,7 @@ An order is a row of the ledger first, and goes to Redis after the commit; so it
 Note [What a backfill leaves out]
 A point that succeeded, that has an open row, or that was backfilled before is not run again: there is one row per
 schedule, origin and point. Nor is one whose row, or that of a former backfill, may have been pruned: see
-`ledger/horizon.py`, Note [What was pruned is decided]. Nor is a point that the schedule's own chain has still to
+`ledger/recording.py`, Note [What was pruned is decided]. Nor is a point that the schedule's own chain has still to
 decide: it may be running at this moment without a row, and would run twice. Skipped, failed and lost points, and those
 without any row, are ordered.
 """

@@ -1,6 +1,6 @@
 """Pruning by the workers: when, for how long at once, and what is known of the last time.
 
-Which rows go says `ledger/retention.py`; they are found and deleted by `ledger/pruning.py`.
+Which rows go says `ledger/pruning.py`; they are found and deleted by `ledger/pruning.py`.
 
 Note [Passes of pruning]
 The worker that does the upkeep prunes (`worker/upkeep.py`, Note [One lease]). A pass goes through all schedules; a new

@@ -5,17 +5,15 @@ See `changing.py`, Note [Compare and set].
 
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
-from .closing import close_abandoned, close_orphan
+from .changing import Outcome, Won, version_of
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
-from .horizon import lock_horizon
-from .instances import as_run, as_schedule
-from .jobs import add_jobs, cancel_job, count_failed_jobs, find_job, move_job, retry_job, taken_by
+from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
-from .outcome import Outcome, Won, version_of
-from .outputs import delete_job, prune_expired, prune_outputs
-from .pruning import LAST_KEY, Batch, Pruned, count_prunable, find_prunable, prune
+from .pruning import LAST_KEY, Batch, OldRun, Pruned, count_prunable, find_prunable, prune, prune_expired, prune_outputs
 from .reading import (
     OPEN_STATUSES,
+    as_run,
+    as_schedule,
     count_open_apart,
     count_up_to,
     count_values,
@@ -33,10 +31,17 @@ from .reading import (
     open_pages,
     with_status,
 )
-from .recording import record, start, undo_start
-from .retention import OldRun
+from .recording import (
+    close_abandoned,
+    close_orphan,
+    lock_horizon,
+    record,
+    settle_state,
+    start,
+    undo_start,
+    write_states,
+)
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
-from .states import settle_state, write_states
 
 __all__ = [
     "BATCH",

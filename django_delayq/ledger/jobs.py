@@ -6,8 +6,14 @@ no error of the database: the row is not inserted, and the job that has the key 
 caller's transaction. So what the caller writes in that transaction is there when the job starts: the worker that would
 start it finds the row locked, and comes back. Keys of one call are taken in their order. Two open transactions that
 take two keys in opposite order wait for each other, and the database ends one of them with an error.
+
+Note [Beside its cause]
+A callback waits in the queue of what has ended. One transaction writes the outcome and the row of its callback: so
+there is one for each outcome that was recorded, and none for others, whichever worker dies when. It has no callbacks of
+its own.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,13 +22,16 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 
+from .. import registry
 from ..fields import utcnow
 from ..jobs import new_tokens
-from ..models import Cancellation, Origin, Run, Status
+from ..jobs.aliases import first_alias
+from ..models import Cancellation, Origin, Output, Run, Status
 from ..models.locks import locked
 from ..rows import RunRow
 from .attempts import keep_former
 from .bulk import database, writer
+from .changing import Outcome, Won
 from .reading import count_values, with_status
 
 #: What `enqueue()` writes of a row; all other columns have their defaults.
@@ -157,3 +166,52 @@ def find_expired(limit: int) -> list[int]:
     """Return the keys of up to so many rows whose time is over."""
     rows = Run._base_manager.using(database()).filter(expires_at__isnull=False, expires_at__lt=utcnow())
     return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])
+
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: What is called after an outcome; after all others nothing is.
+_AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
+
+
+def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
+    """Insert what follows the runs that were won, within their transaction, and note it in their outcomes."""
+    for outcome, got in zip(outcomes, written, strict=True):
+        outcome.callback = _after(outcome) if got is Won.YES else None
+    rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
+    if rows:
+        add_jobs(rows)
+
+
+def _after(outcome: Outcome) -> RunRow | None:
+    """Return what follows a run that was won just now, None where nothing does."""
+    run = outcome.run
+    name = _AFTER.get(run.status)
+    path: str = getattr(outcome.call, name) if name else ""
+    if not path or outcome.repeated:
+        return None
+    if run.is_job:
+        return _row(path, [run.result_id], run.queue, run.backend)
+    alias = first_alias()
+    if not alias:
+        logger.error("%s calls back %s, but TASKS has no alias of django_delayq: it is not.", run.schedule_name, path)
+        return None
+    return _row(path, [run.pk, run.due_at.isoformat()], run.queue, alias)
+
+
+def _row(path: str, args: list[Any], queue: str, alias: str) -> RunRow:
+    """Where this code does not know the task, a worker that does will execute it."""
+    task, now = registry.find_task(path), utcnow()
+    values = {"call": {"args": args, "kwargs": {}}, "created_at": now, "priority": int(task.priority) if task else 0}
+    return RunRow.job(path, queue, alias, now, new_tokens(1)[0], **values)
+
+
+def delete_job(job: Run) -> bool:
+    """Delete a job that has ended, and what it has said, if it stands as it was read."""
+    using = job._state.db or database()
+    rows = Run._base_manager.using(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
+    with transaction.atomic(using=using):
+        gone = bool(rows._raw_delete(using))
+        if gone:
+            Output._base_manager.using(using).filter(run=job.pk).delete()
+    return gone

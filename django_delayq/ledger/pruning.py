@@ -6,23 +6,105 @@ schedules is asked in one query for the oldest row of each that could go, so tha
 whoever continues a walk names the last schedule that was done. Rows are read a page at a time, each once, and decided
 upon one by one: so no statement takes long, however many rows are kept. Deleted schedules are found in the gaps between
 the others: each is asked for the next key that any row has.
+
+Note [What is never pruned]
+A row without an outcome; of each schedule the newest outcome of its own chain; and what nobody could note the pruning
+of. `ScheduleState.pruned_until` is where that is noted, see `horizon.py`. It must not pass a point that has still to
+get its row: so of due points and backfills only rows up to `last_due_at` go, as everything up to there is decided or
+has an open row. Where a schedule has no state, none of them goes. A run now has an instant of its own that no second
+one gets, so it needs no note; and rows of a deleted schedule need none, as nothing can be recorded without it.
 """
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Case, DateTimeField, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models import Case, DateTimeField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 
-from .. import failpoints
-from ..models import Origin, Run, Schedule, ScheduleState
+from .. import conf, failpoints
+from ..models import Origin, Output, Run, Schedule, ScheduleState
 from ..models.run import OUTCOMES
 from ..rows import StateRow
 from .bulk import database, writer, writing
-from .locks import lock_free
-from .outputs import delete_with_outputs
+from .jobs import find_expired
+from .locks import leave_locked, lock_free
 from .recording import lock_states
-from .retention import OldRun, Rule, may_go, rule_of
+
+#: What ended in this time stays in any case, for users who look at what has just run.
+YOUNG = timedelta(minutes=10)
+#: What is no failure, where only failures are kept.
+_GOES_AT_ONCE = ("succeeded", "skipped")
+
+
+class OldRun(NamedTuple):
+    """What is read of a row that may go."""
+
+    pk: int
+    schedule_id: int
+    due_at: datetime
+    last_due_at: datetime | None
+    origin: str
+    status: str
+    finished_at: datetime | None
+    task: str
+
+    @property
+    def until(self) -> datetime:
+        """The last due point that it stands for."""
+        return self.last_due_at or self.due_at
+
+    @property
+    def noted(self) -> bool:
+        """True where its pruning has to be noted in the state: see Note [What is never pruned]."""
+        return self.origin != Origin.MANUAL
+
+
+class Rule(NamedTuple):
+    """What goes of one schedule: outcomes that ended before these instants, but for the `newest` so many."""
+
+    before: Mapping[str, datetime] = {}
+    newest: int = 0
+
+    def goes(self, run: OldRun) -> bool:
+        """Say whether its age lets a row go that is none of the newest; what has no outcome never goes."""
+        before = self.before.get(run.status)
+        return before is not None and run.finished_at is not None and run.finished_at < before
+
+    @property
+    def aged(self) -> Q:
+        """The same as a condition, for rules by age. A run ends after its due point: that is in an index."""
+        ended = Q()
+        for status, before in self.before.items():
+            ended |= Q(status=status, finished_at__lt=before)
+        return Q(due_at__lt=max(self.before.values())) & ended
+
+    def late(self, run: OldRun, now: datetime) -> float:
+        """Return for how many seconds a row could have been gone; 0 where another run, not its age, lets it go."""
+        before = self.before.get(run.status)
+        if before is None or before >= now - YOUNG or run.finished_at is None:
+            return 0.0
+        return (before - run.finished_at).total_seconds()
+
+
+def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
+    """Return what goes of a schedule that says so; of a deleted one, '' and None."""
+    config = conf.get_config()
+    days = {outcome: config.days_kept(outcome) for outcome in sorted(OUTCOMES)}
+    before = {outcome: now - timedelta(days=kept) for outcome, kept in days.items() if kept is not None}
+    if keep == Schedule.Keep.FAILURES:
+        return Rule(before | dict.fromkeys(_GOES_AT_ONCE, now - YOUNG))
+    newest = 1 if keep == Schedule.Keep.NONE else keep_last if keep == Schedule.Keep.LAST else None
+    if newest:
+        return Rule(dict.fromkeys(OUTCOMES, now - YOUNG), newest)
+    return Rule() if keep else Rule(before)  # also where SQL wrote what is not known, or no number
+
+
+def may_go(run: OldRun, state: StateRow | None) -> bool:
+    """Say whether the pruning of a schedule's row can be noted. See Note [What is never pruned]."""
+    if not run.noted:
+        return True
+    return state is not None and state.last_due_at is not None and run.until <= state.last_due_at
+
 
 #: So many rows are read by one statement, and at most deleted in one transaction, of so many schedules.
 PRUNE_BATCH, _MOST_SCHEDULES = 1000, 100
@@ -189,3 +271,31 @@ def count_prunable(batch: Batch) -> list[OldRun]:
     lasts = dict(Schedule._base_manager.using(using).filter(pk__in=pks).values_list("pk", "state__last_due_at"))
     states = {pk: StateRow(pk, last) for pk, last in lasts.items()}
     return [row for row in batch.rows if row.schedule_id not in lasts or may_go(row, states[row.schedule_id])]
+
+
+def delete_with_outputs(pks: Collection[int], using: str) -> None:
+    """Delete runs, and what they have said, in a statement each: Django's cascade takes three times as long."""
+    Output._base_manager.using(using).filter(run__in=pks).delete()
+    Run._base_manager.using(using).filter(pk__in=pks)._raw_delete(using)
+
+
+def prune_outputs(limit: int) -> int:
+    """Delete those of the oldest so many rows whose runs are gone past Django's deletions; return how many.
+
+    Whoever drops a partition, or deletes by SQL, begins with the oldest too.
+    """
+    outputs = Output._base_manager.using(database())
+    oldest = list(outputs.order_by("pk").values_list("pk", flat=True)[:limit])
+    has_run = Exists(Run._base_manager.filter(pk=OuterRef("run_id")))
+    return outputs.filter(~has_run, pk__in=oldest).delete()[0] if oldest else 0
+
+
+def prune_expired(limit: int) -> int:
+    """Delete up to so many jobs whose time is over and that no transaction has locked; return how many."""
+    using, pks = database(), set(find_expired(limit))
+    if pks:
+        with writing(using):
+            free = pks - leave_locked(Run, pks, using)
+            pks = free.intersection(find_expired(limit))  # one may have been retried meanwhile
+            delete_with_outputs(pks, using)
+    return len(pks)

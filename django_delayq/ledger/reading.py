@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections
-from django.db.models import BooleanField, Exists, OuterRef, QuerySet
+from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ..grouping import grouped
-from ..models import Origin, Run, Schedule, Status
+from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
 
@@ -199,3 +199,28 @@ def count_values(
     with connections[using].cursor() as cursor:
         cursor.execute(f"{sql} GROUP BY {columns}", values)
         return {row[:-1]: row[-1] for row in cursor.fetchall()}
+
+
+Instance = TypeVar("Instance", bound=Model)
+
+
+def as_schedule(row: ScheduleRow) -> Schedule:
+    """Return the definition and its state as they were read; what was not read of it is read when it is asked for."""
+    schedule = _instance(Schedule, DEFINITION, row)
+    if row.state.stored:
+        schedule.state = _instance(ScheduleState, STATE, row.state)
+    return schedule
+
+
+def as_run(row: RunRow) -> Run:
+    """Return the run as it stands, perhaps not yet saved."""
+    run = _instance(Run, RUN, row)
+    if not row.pk:
+        run.pk, run._state.adding = None, True
+    return run
+
+
+def _instance(model: type[Instance], names: tuple[str, ...], row: RunRow | ScheduleRow | StateRow) -> Instance:
+    attnames = {"id" if name == "pk" else name: name for name in names}
+    in_order = [field.attname for field in model._meta.concrete_fields if field.attname in attnames]
+    return model.from_db(database(), in_order, [getattr(row, attnames[name]) for name in in_order])

@@ -16,28 +16,143 @@ edit has replaced by then is not known any more: it is taken to have left someth
 Note [Committed without a reply]
 Whoever records once more what was committed changes nothing: others may have gone on from it meanwhile, and be at the
 next point. Where the chain goes on stands in the state, as the first commit, or an edit since, has left it.
+
+Note [What was pruned is decided]
+The unique row of a due point is what lets it be recorded once (`recording.py`). A row that was pruned can refuse nobody
+any more: a worker that stood still for days and then records, or somebody who backfills once more. So the deletion
+raises `ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state
+locked; and whatever would be inserted at or before that point is lost, as if its row still stood. Whoever records has
+locked and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back
+where the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
+insertion waits for a deletion of the same point, and what is read after it sees what that has noted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-from django.db import DataError, IntegrityError, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 
 from .. import chain
+from ..exceptions import InvalidRecurrence
 from ..fields import utcnow
-from ..models import Run, Schedule, ScheduleState, Status
+from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
+from ..models.locks import locked
+from ..models.run import OPEN
 from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
+from ..side_channels import note_failure
+from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing
-from .callbacks import call_back
-from .changing import Change, change
-from .horizon import is_pruned, take_back_pruned
-from .locks import lock_free, locked_by_others
-from .outcome import VERSION, Outcome, Won, version_of
-from .outputs import keep_outputs, run_output
+from .changing import VERSION, Change, Outcome, Won, change, version_of
+from .jobs import call_back
+from .locks import leave_locked, lock_free, locked_by_others
 from .reading import OF_JOBS, RUN, STATE, load_schedules, stored_state
-from .states import advance, decides, settle_state, write_states
+
+
+def is_pruned(run: RunRow, states: Mapping[int, StateRow]) -> bool:
+    """Say whether the row of a point of the chain may have been there and was pruned."""
+    state = states.get(run.schedule_id or 0)
+    return state is not None and run.origin == Origin.DUE and _reaches(state.pruned_until, run)
+
+
+def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow], using: str) -> set[int]:
+    """Delete those of these new rows whose points were pruned; return their keys. In the transaction of the insertion.
+
+    Only `running` ones are looked at whose states are not locked. See Note [What was pruned is decided].
+    """
+    rows = [run for run in inserted if run.status == Status.RUNNING and run.schedule_id not in states]
+    if not rows:
+        return set()
+    schedules = Schedule._base_manager.using(using).filter(pk__in={run.schedule_id for run in rows})
+    horizons = dict(schedules.values_list("pk", "state__pruned_until"))
+    pruned = {run.pk for run in rows if run.schedule_id not in horizons or _reaches(horizons[run.schedule_id], run)}
+    if pruned:
+        Run._base_manager.using(using).filter(pk__in=pruned).delete()
+    return pruned
+
+
+def lock_horizon(schedule_pk: int, using: str) -> datetime | None:
+    """Return up to where a schedule's history is pruned, and see that it stays so until the end of the transaction."""
+    states = locked(ScheduleState._base_manager.using(using).filter(pk=schedule_pk))
+    return states.values_list("pruned_until", flat=True).first()
+
+
+def _reaches(horizon: datetime | None, run: RunRow) -> bool:
+    return horizon is not None and run.due_at <= horizon
+
+
+STATE_FIELDS = [
+    "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_lag_ms", "last_finished_at", "busy_from",
+    "failing_streak", "run_count", "condition", "condition_reason",
+]  # fmt: skip
+
+
+def decides(run: RunRow) -> bool:
+    """Say whether a row decides points of its schedule's chain: an outcome, or the hand-over of an overlapping run."""
+    if run.apart:
+        return bool(run.origin == Origin.DUE and run.status == Status.QUEUED)
+    return run.status not in OPEN
+
+
+def advance(state: StateRow, run: RunRow) -> None:
+    """Move a state on by one row of the ledger, in memory."""
+    if decides(run):
+        last = run.last_due_at or run.due_at
+        state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
+        state.run_count += run.apart  # handed over; its end does not count again
+    if run.status in OPEN:
+        return
+    state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
+    if run.status != Status.SKIPPED and run.started_at is not None and run.claimed_at is not None:
+        _count_execution(state, run, run.started_at, run.claimed_at)
+
+
+def _count_execution(state: StateRow, run: RunRow, started: datetime, claimed: datetime) -> None:
+    state.last_lag_ms = None if run.lag is None else int(run.lag.total_seconds() * 1000)
+    state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
+    if run.origin != Origin.DUE:
+        return
+    state.run_count += not run.apart
+    finished = run.finished_at or started
+    unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
+    if not unbroken or state.busy_from is None:
+        state.busy_from = claimed
+    state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
+
+
+def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
+    """Write the chain's next point, or why there is none, into a state (in memory), and return the point.
+
+    One that is switched off has none, and keeps what it said of why.
+    """
+    state.next_due_at = None
+    if not schedule.enabled:
+        return None
+    try:
+        state.next_due_at = point = chain.next_point(schedule, state)
+    except InvalidRecurrence as error:
+        state.condition, state.condition_reason = Condition.PARKED, str(error)[:500]
+        return None
+    if point is None:
+        state.condition, state.condition_reason = Condition.EXHAUSTED, chain.exhausted_reason(schedule, state)
+    else:
+        state.condition, state.condition_reason = Condition.ACTIVE, ""
+    return point
+
+
+def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELDS) -> None:
+    """Write these fields of states whose rows, as far as there are any, are locked; insert those that have none."""
+    using = database()
+    read = attrgetter("schedule_id", *fields)
+    writer(ScheduleState, ("schedule_id", *fields), using).update(read(state) for state in states if state.stored)
+    new = [state for state in states if not state.stored]  # another one may insert them at the same time
+    if new and connections[using].features.supports_update_conflicts_with_target:
+        writer(ScheduleState, STATE, using).insert(map(attrgetter(*STATE), new), over=fields)
+    elif new:
+        rows = [ScheduleState(**{name: getattr(state, name) for name in ("schedule_id", *fields)}) for state in new]
+        ScheduleState._base_manager.using(using).bulk_create(rows, update_conflicts=True, update_fields=[*fields])
+
 
 CHANGED = (
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
@@ -310,3 +425,58 @@ def _as_they_stand(
                 edited.add(schedule.pk)
     edited -= current.keys()
     return current | load_schedules(edited) if edited else current
+
+
+def close_orphan(run: RunRow, reason: str) -> None:
+    """Close an open run whose schedule is gone: nobody is left to execute it for. The sweeps find what is locked."""
+    using = database()
+    with writing(using):
+        if not leave_locked(Run, [run.pk], using):
+            row = Run._base_manager.using(using).filter(pk=run.pk, status__in=sorted(OPEN)).first()
+            if row is not None:
+                keep_former(row)
+                row.status, row.reason, row.finished_at = Status.LOST, reason, utcnow()
+                row.save(using=using, update_fields=["status", "reason", "finished_at", "attempts"])
+
+
+def close_abandoned(runs: Sequence[RunRow]) -> None:
+    """Close open rows of chains that will not come back: their schedule is gone or switched off, Redis forgot them."""
+    schedules = load_schedules({run.schedule_id or 0 for run in runs})
+    for run in runs:
+        schedule = schedules.get(run.schedule_id or 0)
+        if schedule is None:
+            close_orphan(run, "the schedule was deleted")
+            continue
+        seen = version_of(run)
+        keep_former(run)
+        run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
+        run.reason, run.finished_at = "paused", utcnow()
+        outcomes = [Outcome(run, schedule, seen)]
+        if not run.apart and run.due_at < schedule.effective_from:  # what fell due behind it before the pause
+            left = left_behind(schedule, run.due_at, finished_at=run.finished_at)
+            outcomes.append(Outcome(left, schedule, owner=outcomes[0]))
+        record(outcomes)
+
+
+def run_output(outcome: Outcome) -> Output:
+    """Return the unsaved row of what the last attempt at a run has said."""
+    return Output(run_id=outcome.run.pk, attempt=attempts_of(outcome.run)[-1].number, text=outcome.output)
+
+
+def keep_outputs(outputs: Sequence[Output], using: str) -> None:
+    """Insert outputs in the transaction of their outcomes. If they are refused, the outcomes are still written.
+
+    An output that an earlier call has committed without a reply is not inserted again.
+
+    Raises:
+        DatabaseError: The whole transaction is lost.
+    """
+    if not outputs:
+        return
+    try:
+        with transaction.atomic(using=using):
+            Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)
+    except DatabaseError as error:
+        if connections[using].needs_rollback or connections[using].closed_in_transaction:
+            raise
+        note_failure("The table of outputs", error)

@@ -1,6 +1,6 @@
 """Mutants of the rules of jobs in Python."""
 
-from django_delayq.ledger.callbacks import call_back
+from django_delayq.ledger.jobs import call_back
 
 from .. import histories_jobs as hj
 from .breaking import Change, Mutant
@@ -131,7 +131,7 @@ JOBS = (
         hj.kept, "J a job is gone",
     ),
     mutant(
-        "keptforever", "what is over is deleted", "ledger.outputs:prune_expired",
+        "keptforever", "what is over is deleted", "ledger.pruning:prune_expired",
         "database(), set(find_expired(limit))", "database(), set()",
         hj.kept_for_a_while, "J outcomes are kept for longer",
     ),
@@ -148,7 +148,7 @@ JOBS = (
         hj.killed_before_the_callback, "J not one callback for each outcome", names={"call_back": call_back},
     ),
     mutant(
-        "callbackagain", "an outcome that was committed without a reply has one callback", "ledger.callbacks:_after",
+        "callbackagain", "an outcome that was committed without a reply has one callback", "ledger.jobs:_after",
         "if not path or outcome.repeated:", "if not path:",
         hj.callback_without_a_reply, "J not one callback for each outcome",
     ),
