@@ -4,7 +4,7 @@ Note [In batches]
 An order has the primary keys that matched when it was given: what is made later, or matches only then, is left alone. A
 worker locks the order, does the next batch, and notes how far it came, in one transaction: so each schedule is done
 once, whoever dies in between, and several workers may take turns. An error of the database or of Redis ends no order,
-as it does not show whether it would come again (`worker/refusals.py`, Note [Whose fault]): the next turn tries again,
+as it does not show whether it would come again (`worker/recorder.py`, Note [Whose fault]): the next turn tries again,
 and other orders go on. What Django itself forbids, such as a deletion of what a row of another table protects, ends
 the order; what was done before stays done.
 """

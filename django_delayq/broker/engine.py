@@ -12,12 +12,11 @@ from ..exceptions import BrokerError, BrokerUnavailable
 from . import keys
 from .cluster import node_of, primaries
 from .connection import translated
+from .keys import Trial
 from .scripts import text
-from .types import Trial
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .prefix import Prefix
 
 #: A clock that shows the same microsecond twice gets so long to move.
 MOVE_SECONDS = 0.02
@@ -42,7 +41,7 @@ class Look:
     refusal: str = ""
 
 
-def info_of(broker: "Prefix", section: str, target: Mapping[str, Any]) -> dict[str, Any]:
+def info_of(broker: "Broker", section: str, target: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section of one server's INFO; empty where the server refuses to tell.
 
     Raises:

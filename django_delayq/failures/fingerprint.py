@@ -12,7 +12,7 @@ import re
 
 #: So much of a fingerprint counts.
 MOST_KEPT = 120
-#: A title of so many characters may have been cut: `MAX_TITLE_CHARS` of `worker/execution.py`.
+#: A title of so many characters may have been cut: `MAX_TITLE_CHARS` of `worker/calling.py`.
 _CUT_AT = 200
 QUOTED, NUMBER = "'…'", "#"
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from .. import chain, ledger
 from ..broker import Broker, Definition, EntryView, Index, Shard
-from ..broker.types import Mode
+from ..broker.keys import Mode
 from ..grouping import grouped
 from ..models import Origin
 from ..rows import AnyRun

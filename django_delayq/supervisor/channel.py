@@ -17,7 +17,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Final, Self
 
 from .. import conf
-from ..worker.exit_codes import UNFINISHED
+from ..worker.options import UNFINISHED
 from .process import MARGIN_SECONDS
 
 logger = logging.getLogger("django_delayq.worker")

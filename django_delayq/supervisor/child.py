@@ -7,8 +7,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from ..worker.exit_codes import OK, RECYCLE
-from ..worker.options import LEAVING, PORT, WORKING
+from ..worker.options import LEAVING, OK, PORT, RECYCLE, WORKING
 from .channel import VARIABLE
 from .process import held_back
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
+from ..worker.options import OK, OUTDATED, RECYCLE, UNFINISHED
 from ..worker.trouble import Backoff
 from .child import Child
 from .process import MARGIN_SECONDS

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from .. import conf
-from ..worker.exit_codes import OK, UNFINISHED
+from ..worker.options import OK, UNFINISHED
 from .child import Child
 from .pool import Pool
 from .process import command_line

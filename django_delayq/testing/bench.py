@@ -19,10 +19,8 @@ from django.db import Error
 from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
 from ..worker.calling import execute, give_up
-from ..worker.controls import Controls
-from ..worker.dispatch import Dispatcher
-from ..worker.held import Held
-from ..worker.leases import LeaseKeeper
+from ..worker.dispatch import Controls, Dispatcher
+from ..worker.held import Held, LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
 from ..worker.timeouts import Timeouts

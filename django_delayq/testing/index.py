@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import conf
 from ..broker import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
-from ..broker.types import Mode
+from ..broker.keys import Mode
 from ..chain import member_of_run
 from ..fields import utcnow
 from ..rows import AnyRun

@@ -1,15 +1,28 @@
-"""Tells the log, the receivers of signals and the counters what becomes of due points. Writes nothing."""
+"""Tells the log, the receivers of signals and the counters what becomes of due points. Writes nothing.
+
+Note [The contract]
+What Django documents of a backend: `task_started` is sent before the call, `task_finished` after the last attempt and,
+where that failed, inside the exception's handler; a return value that is no JSON is a failure of the task. Receivers
+of `task_finished` but Django's own are called once the outcome is recorded.
+"""
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
 from .. import ledger, pings, side_channels
+from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
+from ..context import EXECUTING
 from ..counters import MISSED, TOO_LATE, Counts
 from ..handover import REASON as REASON_HANDED_OVER
+from ..history import from_json
+from ..jobs import Call, as_called, new_result
+from ..jobs.results import local
 from ..ledger import Outcome
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
@@ -19,6 +32,78 @@ from ..rows import AnyRun, RunRow, ScheduleRow
 from ..side_channels import Guard
 from ..signals import run_finished, run_skipped
 from ..timing import to_ms
+
+if TYPE_CHECKING:
+    from .held import Held
+
+
+def vars_of(call: Any) -> dict[str, Any]:
+    """Return the arguments of a call, as a row keeps them."""
+    return {"args": call.args, "kwargs": call.kwargs}
+
+
+def begin_job(held: "Held", task: AnyTask) -> AnyResult:
+    """Tell Django's receivers that an attempt begins; return its result as it stands."""
+    result, call = running_job(held, task), held.outcome.call
+    owner: Any = call.owner if isinstance(call, Call) else None
+    side_channels.send(task_started, "task_started", cut=BaseException, sender=type(owner), task_result=result)
+    return result
+
+
+def running_job(held: "Held", task: AnyTask) -> AnyResult:
+    """Return the result of a job whose attempt has begun and has no outcome yet."""
+    run = held.outcome.run
+    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
+    object.__setattr__(result, "status", TaskResultStatus.RUNNING)
+    return result
+
+
+def end_job(held: "Held", result: AnyResult) -> None:
+    """Have `task_finished` be sent once the end is recorded, in this context; at once where only Django receives it.
+
+    Django's own receiver logs, and nothing more. An attempt that is followed by another one is no end.
+    """
+    run = held.outcome.run
+    if run.status in OPEN:
+        return
+    failed = run.status != Status.SUCCEEDED
+    object.__setattr__(result, "status", TaskResultStatus.FAILED if failed else TaskResultStatus.SUCCESSFUL)
+    object.__setattr__(result, "finished_at", local(run.finished_at))
+    object.__setattr__(result, "_return_value", run.result)
+    if held.failure is not None:
+        result.errors.append(TaskError(exception_class_path=held.failure.path, traceback=held.failure.text))
+    error = held.outcome.error
+    if len(task_finished.receivers) > 1:
+        held.after = partial(copy_context().run, _send_finished, held, result, error)
+        return
+    token = EXECUTING.set(held)  # whose labels the line of Django's receiver has, whatever the thread
+    try:
+        _send_finished(held, result, error)
+    finally:
+        EXECUTING.reset(token)
+
+
+def _send_finished(held: "Held", result: Any, error: BaseException | None) -> None:
+    call = held.outcome.call
+    values = {"sender": type(call.owner) if isinstance(call, Call) else None, "task_result": result}
+    if error is None:
+        side_channels.send(task_finished, "task_finished", cut=BaseException, **values)
+        return
+    try:
+        raise error  # Django's receiver logs the exception that is being handled
+    except BaseException:
+        side_channels.send(task_finished, "task_finished", cut=BaseException, **values)
+
+
+def close_job(held: "Held") -> None:
+    """Fill in what the end of a job frees and how long it is kept. Does nothing for a schedule's run."""
+    run, call = held.outcome.run, held.outcome.job
+    if call is None or run.finished_at is None:
+        return
+    settings = call.owner.settings
+    kept = settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl
+    run.unique_key, run.expires_at = None, run.finished_at + timedelta(seconds=kept)
+
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -50,11 +135,11 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
     if outcome.schedule is None:
         return nothing
     if run.status == Status.SKIPPED:
-        return partial(send, run_skipped, "run_skipped", run, outcome.schedule)
+        return partial(send_signal, run_skipped, "run_skipped", run, outcome.schedule)
     if run.status not in OPEN:
         good = run.status == Status.SUCCEEDED
         ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
-        return partial(send, run_finished, "run_finished", run, outcome.schedule)
+        return partial(send_signal, run_finished, "run_finished", run, outcome.schedule)
     return nothing
 
 
@@ -81,7 +166,7 @@ def _count(run: RunRow, counted: Counts) -> None:
         counted.add(key, str(run.status))
 
 
-def send(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
+def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
     """Send one of the public signals of runs; instances are made where somebody receives it only."""
     if signal.has_listeners(Schedule):
         values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}

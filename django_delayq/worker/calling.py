@@ -8,16 +8,39 @@ ImmediateBackend, which executes within `enqueue`, fails here as the task does.
 
 Between `enqueue` and the ledger lies what no order of the two can close: a process that dies there leaves a task in the
 other queue and no outcome, and the point is handed over once more. The other way round it would be lost.
+
+Note [Attempts]
+Rule R5. Attempts are counted in the row or the job's text when they end; the number that Redis keeps beside a point
+only says that it waits for a retry. So a flush, a rebuild or a restored snapshot grants no new attempts. A take-over
+after a crash is no attempt of the task's, and is counted apart (`worker/isolation.py`, Note [Alone]).
+
+Note [Given back]
+What a task gives back is code of its own: its `items()`, `__str__` or `__class__` may raise anything, also what is no
+`Exception`, and another thread may change it while it is read. Whoever stumbles over that after the task would have it
+executed once more. So it is looked into here only, once and right after the call, and all others get plain texts and a
+copy in JSON's types. What can be told of an error that cannot be told is its class and where it was raised.
 """
 
+import asyncio
+import json
+import logging
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from .. import handover, tracing
-from ..compat import AnyResult, AnyTask, TaskResult, TaskResultStatus
+from asgiref.sync import async_to_sync, iscoroutinefunction
+
+from .. import capture, conf, handover, tracing
+from ..compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
 from ..context import ExecutionContext, JobContext, RunContext
 from ..exceptions import (
+    DelayQError,
     HandoverFailed,
     HandoverRefused,
     InvalidArguments,
@@ -26,18 +49,244 @@ from ..exceptions import (
     TaskTimeout,
 )
 from ..handover import REASON as REASON_HANDED_OVER
+from ..isolation import isolation_of
 from ..jobs import TOO_LARGE, Call
 from ..ledger import as_schedule
 from ..models import Schedule, Status
 from ..models.run import OPEN
-from ..registry import check_call
+from ..redaction import redact_text, secret_texts
+from ..registry import check_call, parameters_of
 from ..rows import ScheduleRow
 from ..signals import run_finished, run_started
-from .announcing import idempotency_key, nothing, ping, send
-from .execution import Told, hung, output_of, perform, perform_task, take_or_fail, take_or_note, tell
+from ..validators import find_unstorable, storable_json
+from . import isolated
+from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
+from .children import end_as_child
+from .crossing import remote_traceback
 from .held import Held, backoff_ms
-from .jobs import begin_job, close_job, end_job, running_job
 from .timeouts import Timeouts
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+class Ended(NamedTuple):
+    """What a call returned, or what ended it."""
+
+    value: Any
+    error: BaseException | None
+
+
+def perform(
+    held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
+) -> Ended | None:
+    """Call, and have that end within its time: by an exception in this thread, or else by the call itself.
+
+    `spare_seconds`: so much later than others it is given up, because it has a hard timeout of its own. Never raises: a
+    `BaseException` that is no `Exception` (a task that calls `sys.exit`) ends the call too. Returns None where it ended
+    after its hard timeout: its outcome was reported without it.
+    """
+    held.executed = True
+    began, process = time.perf_counter(), os.getpid()
+    held.output = capture.new_output()
+    token = capture.current.set(held.output)
+    limit = math.inf if held.limit is None else held.limit
+    value, error = timeouts.run(call, held, limit, interrupt=interrupt, spare_seconds=spare_seconds)
+    capture.current.reset(token)
+    if os.getpid() != process:
+        end_as_child(error)
+    seconds = time.perf_counter() - began
+    if held.conclude():
+        held.seconds = seconds
+        return Ended(value, error)
+    logger.warning("%s ended after %.1f s, when its outcome was recorded already.", held.title, seconds)
+    timeouts.forget()
+    return None
+
+
+def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
+    """Do `perform` with a task; an `async def` one is cancelled by its event loop, an isolated one by its process."""
+    isolation = isolation_of(task)
+    if isolation is not None and isolated.is_open():
+        call = partial(isolated.call, held, task, isolation, args, kwargs)
+        return perform(held, timeouts, call, interrupt=False, spare_seconds=isolated.SPARE_SECONDS)
+    if iscoroutinefunction(task.func):
+        call = partial(call_cancellable, held, task, *args, **kwargs)
+        return perform(held, timeouts, call, interrupt=False)
+    return perform(held, timeouts, partial(task.call, *args, **kwargs))
+
+
+def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
+    """Call an `async def` task; have its event loop cancel it when its time is over, or somebody stops it.
+
+    Raises:
+        TaskTimeout: It was cancelled. Whatever else it raises passes through, a TimeoutError of its own too.
+    """
+
+    async def bounded() -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(held.limit) as limit:
+                held.interrupt = partial(_end_soon, loop, limit)
+                if held.stopped_by is not None or held.limit == 0:  # before there was a loop to tell
+                    held.interrupt()
+                return await task.acall(*args, **kwargs)
+        except TimeoutError:
+            if limit.expired():
+                return limit
+            raise
+
+    value = async_to_sync(bounded)()
+    if isinstance(value, asyncio.Timeout):
+        raise TaskTimeout if held.stopped_by is None else TaskCancelled
+    return value
+
+
+def _end_soon(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    """Let a timeout be over now. Called by another thread; does nothing where the call has ended."""
+
+    def end() -> None:
+        with suppress(RuntimeError):
+            limit.reschedule(loop.time())
+
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(end)
+
+
+def hung(held: Held, where: str) -> str:
+    """Return what stands in place of a traceback where a task does not end."""
+    return f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
+
+
+MAX_ERROR_CHARS = 20_000
+MAX_TITLE_CHARS = 200
+
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+
+
+def take(value: Any) -> tuple[Any, BaseException | None]:
+    """Return a copy of a value in JSON's types, or what it raised when it was looked into. See Note [Given back].
+
+    A value above MAX_RESULT_BYTES is a `ResultTooLarge`: the task that returned it has succeeded all the same.
+    """
+    if value is None:
+        return None, None
+    if type(value) is isolated.Taken:
+        return value.value, value.error
+    try:
+        text = _text_of(value)
+        size, most = len(text.encode("utf-8", "surrogatepass")), conf.get_config().max_result_bytes
+        if size > most:
+            return None, ResultTooLarge(
+                f"The result is {size:,} bytes of JSON; at most {most:,} are kept (DELAYQ['MAX_RESULT_BYTES']). "
+                "Store large values elsewhere and return a key."
+            )
+        return json.loads(text), None
+    except BaseException as error:
+        return None, error
+
+
+def take_or_fail(value: Any) -> tuple[Any, BaseException | None]:
+    """Do as `take`; what a database does not store is a failure of the task, as what is no JSON is."""
+    taken, error = take(value)
+    if error is None and isinstance(taken, str | list | dict) and (what := find_unstorable(_dumps(taken))):
+        return None, ValueError(f"The result contains {what}.")
+    return taken, error
+
+
+def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
+    """Do as `take`, with a note in place of what is no JSON or what a database does not store: that is no failure."""
+    if value is None:
+        return None, None
+    taken, error = take(value)
+    if error is None:
+        try:
+            storable_json([[taken]])
+            return taken, None
+        except InvalidArguments as refused:
+            said = str(refused).replace("arguments are", "result is").replace("arguments contain", "result contains")
+            return {"not stored": said}, None
+    if issubclass(type(error), ResultTooLarge):
+        return {"not stored": str(error)}, None
+    if issubclass(type(error), TypeError | ValueError | RecursionError):
+        said = _guarded(lambda: clean(redact_text(str(error))), "it does not say why")
+        return {"not stored": f"The result is not plain JSON: {said}"[:MAX_TITLE_CHARS]}, None
+    return None, error
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return _dumps(value)  # in one call, so that no other thread comes in between
+    except TypeError:
+        return _dumps(normalize_json(value))
+
+
+class Told(NamedTuple):
+    """What can be told of an error: the path of its class, a line, and the traceback, without the call's secrets.
+
+    `error` is it, or what stands for it where it cannot be formatted: for whoever logs it.
+    """
+
+    path: str
+    title: str
+    text: str
+    error: BaseException
+
+
+def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | None = None, trace: str = "") -> Told:
+    """Tell of an error that ended a call, after `timeout` seconds if it is our own; `trace` in place of its traceback.
+
+    The texts are such as every database stores: no NUL, no half of a surrogate pair.
+    """
+
+    def shown(make: Callable[[], str], otherwise: str) -> str:
+        return _guarded(lambda: _storable(make(), call), otherwise)
+
+    path = _guarded(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
+    name = path.removeprefix("builtins.")
+    title = shown(lambda: _title(name, error, timeout), name)[:MAX_TITLE_CHARS]
+    text = shown(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
+    if not text:
+        error_of_ours = DelayQError(f"{path}, which cannot be formatted")
+        where = shown(lambda: "".join(traceback.format_tb(error.__traceback__)), "")
+        text, error = f"{where}{path}, which cannot be formatted.\n", error_of_ours
+    return Told(path, title, text[-MAX_ERROR_CHARS:], error)
+
+
+def _title(name: str, error: BaseException, timeout: float | None) -> str:
+    if issubclass(type(error), TaskCancelled) and not error.args:
+        return f"{name}: stopped by somebody"
+    if issubclass(type(error), TaskTimeout) and not error.args and timeout is not None:
+        return f"{name}: stopped after its timeout of {timeout:g} s"
+    return f"{name}: {error}"
+
+
+def output_of(held: Held, call: ScheduleRow | Call) -> str:
+    """Return the end of what an execution has said up to now, as it may be stored: without the call's secrets.
+
+    Where the task goes on nevertheless, what it says from now on is not noted.
+    """
+    said = "" if held.output is None else held.output.end()
+    if not said:
+        return ""
+    text = _guarded(lambda: _storable(said, call), "")
+    return text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
+
+
+def _storable(text: str, call: ScheduleRow | Call) -> str:
+    return clean(redact_text(text, secret_texts(call.args, call.kwargs, parameters_of(call.task))))
+
+
+def clean(text: str) -> str:
+    """Return text that every database stores: no NUL, no half of a surrogate pair."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _guarded(make: Callable[[], str], otherwise: str) -> str:
+    try:
+        return make()
+    except BaseException:
+        return otherwise
+
 
 #: The reason of a run whose task did not react to its timeout.
 REASON_HUNG = "timeout"
@@ -58,7 +307,7 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
         outcome.trace = tracing.ids(held.span)
     result = None
     if outcome.schedule is not None:
-        send(run_started, "run_started", run, outcome.schedule)
+        send_signal(run_started, "run_started", run, outcome.schedule)
         ping(run, outcome.schedule, "/start")
         run.attempt += 1
     else:

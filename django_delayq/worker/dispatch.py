@@ -1,19 +1,106 @@
-"""From claimed entries to slots, recorder or back to Redis: carries out what the trip has found."""
+"""From claimed entries to slots, recorder or back to Redis: carries out what the trip has found.
 
+Note [Held back]
+The truth is a row (`models/control.py`), so a flush of Redis forgets nothing. A worker reads the rows before it claims,
+where what it knows is older than FRESH_SECONDS, and while something waits for its start; one that is idle asks with
+each of its looks. A paused queue is not claimed from: its members stay where they are, but for those of a claim whose
+reply was lost, which is repeated. What was claimed already and has not started is handed back. Tasks are known after
+the claim only, so entries of a paused one are handed back for TASK_MS, again and again: for many of them, better pause
+their queue. A limit goes with each claim, and the script holds to it. While the database does not answer, what was
+known last holds.
+"""
+
+import logging
+import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
-from django.db import DatabaseError
+from django.db import DatabaseError, Error, connections
 
-from ..exceptions import BrokerError
+from .. import failpoints, ledger, mirror
+from ..broker import Shard
+from ..conf import Config
+from ..exceptions import BrokerError, ForeignLayout
+from ..fields import utcnow
 from ..grouping import grouped
-from .controls import TASK_MS, Controls
+from ..ledger import HeldBack
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation
 from .recorder import Recorder
 from .slots import Slots
-from .trouble import Delays
+from .trouble import Backoff, Delays
+from .upkeep import Upkeep
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: What is known may be so old.
+FRESH_SECONDS = 0.5
+#: What is due in a paused queue is looked at so often; so is one whose limit is reached, unless one of ours ends.
+PAUSED_SECONDS, LIMITED_SECONDS = 1.0, 0.5
+#: What was claimed and must not start comes due again after so long.
+TASK_MS = 5_000
+
+
+class Controls:
+    """See Note [Held back]."""
+
+    def __init__(self, config: Config, *, read: Callable[[], HeldBack] = ledger.read_held_back) -> None:
+        self._config, self._read = config, read
+        self._known = HeldBack()
+        #: The instant at which a queue or a task was last known as paused, by its name.
+        self.paused_at: dict[str, datetime] = {}
+        self._read_at = -math.inf
+        self._backoff = Backoff()
+
+    def refresh(self) -> bool:
+        """Read what holds now, where that is due; say whether something is paused that was not before."""
+        now = time.monotonic()
+        if now < max(self._read_at + FRESH_SECONDS, self._backoff.until):
+            return False
+        self._read_at = now
+        try:
+            found = self._read()
+        except Error as error:
+            if self._backoff.failed(now):
+                text = "What people have paused or limited cannot be read. What was known last holds: %s"
+                logger.warning(text, str(error).strip())
+            connections.close_all()
+            return False
+        self._backoff.worked()
+        before, self._known = self._known, found
+        self.paused_at |= dict.fromkeys((name for _, name in (*before.paused, *found.paused)), utcnow())
+        for kind, name in sorted(set(found.paused) ^ set(before.paused)):
+            held = found.queues if kind == "queue" else found.tasks
+            if name in held:
+                logger.warning("Paused: nothing of %s %s starts (%s).", kind, name, held[name] or "no reason given")
+            else:
+                logger.info("Resumed: %s %s.", kind, name)
+        for name in sorted(found.most.keys() | before.most.keys()):
+            if found.most.get(name) != before.most.get(name):
+                logger.info("Of queue %s at most %s run at a time.", name, found.most.get(name, "as many as can"))
+        return not set(found.paused) <= set(before.paused)
+
+    def is_paused(self, queue: str) -> bool:
+        """Say whether nothing is to be claimed from this queue."""
+        return queue in self._known.queues
+
+    @property
+    def hold_any(self) -> bool:
+        """Say whether anything is paused."""
+        return bool(self._known.queues or self._known.tasks)
+
+    def holds(self, held: Held) -> bool:
+        """Say whether this entry must not start: what was claimed before its queue was paused, or of a paused task."""
+        task = held.task.module_path if held.task is not None else None
+        return self.is_paused(held.shard.queue) or task in self._known.tasks
+
+    def most(self, shard: Shard) -> int | None:
+        """Return how many leases may stand in a shard, None for any number."""
+        most = self._known.most.get(shard.queue)
+        return most and max(1, most // self._config.shard_count(shard.queue))
+
 
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
 #: What was offered to the other workers so short a time ago, none of them knows.
@@ -201,3 +288,106 @@ class Dispatcher:
         """Hand back at once whatever has not started, also what waits to run alone."""
         self.release_waiting()
         self.release(self.isolation.take_waiting(), 0)
+
+
+#: After an error that nobody foresaw, its entries come back after so long.
+UNFORESEEN_MS = 30_000
+
+
+class Claims:
+    """From Redis to the dispatcher. Used by the loop's thread only.
+
+    Note [Lost reply]
+    A claim whose reply was lost may have been executed: its members are leased, and nobody knows it. So the next claim
+    from that shard carries the same request number, and Redis repeats the reply from the journal of this process, as
+    far as the leases still stand. Every other claim carries a new number. Without the repetition those members would
+    wait for the end of their leases, and count as taken over.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, upkeep: Upkeep) -> None:
+        self.dispatcher, self.upkeep = dispatcher, upkeep
+        self.timers, self.trouble, self.controls = dispatcher.timers, dispatcher.trouble, dispatcher.controls
+        self._limited: set[Shard] = set()  # where a limit was reached
+        self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
+        self._request: dict[Shard, int] = {}
+        self._unanswered: set[Shard] = set()
+
+    @property
+    def answered(self) -> bool:
+        """False while the reply to a claim is missing. See Note [Lost reply]."""
+        return not self._unanswered
+
+    def one_has_ended(self) -> None:
+        """Something was settled: where a limit was reached, there may be room again."""
+        while self._limited:
+            self.timers.put_off(self._limited.pop(), 0.0)
+
+    def claim(self, shard: Shard, limit: int) -> bool:
+        """Claim and dispatch what is due, up to `limit` entries.
+
+        False where the loop must not go on to the next shard: a server failed, or it ends.
+        """
+        if self.controls.is_paused(shard.queue) and shard not in self._unanswered:
+            self.timers.put_off(shard, PAUSED_SECONDS)
+            return True
+        if shard not in self._unanswered:
+            self._request[shard] = self._request.get(shard, 0) + 1
+        failpoints.reach("before_claim")
+        deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `leases.py`
+        try:
+            most = self.controls.most(shard)
+            claimed = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)
+        except BrokerError as error:
+            self._unanswered.add(shard)
+            self.timers.unanswered(shard)
+            self.trouble.redis_failed(error, shard)
+            return False
+        failpoints.reach("after_claim")
+        self._unanswered.discard(shard)
+        if self.trouble.until and self.trouble.redis_worked():
+            self.upkeep.redis_is_back()
+        self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
+        if most is not None and len(claimed.entries) < limit:
+            self._note_limited(shard, claimed.now_ms, claimed.head_ms)
+        if claimed.damaged:
+            self.upkeep.mend_soon(shard)
+        entries = claimed.entries
+        self.dispatcher.keeper.add(entries)
+        if entries:
+            self.dispatcher.recorder.refusals.claimed()
+        if not self._is_ours(shard, claimed.epoch):
+            self.dispatcher.release(entries, 0)
+            return False
+        try:
+            return self.dispatcher.dispatch(entries) if entries else True
+        except Exception:
+            self.dispatcher.release(entries, UNFORESEEN_MS)
+            raise
+
+    def _note_limited(self, shard: Shard, now_ms: int, head_ms: int | None) -> None:
+        """Something is due and was not given: not before one has ended, or another worker's may have."""
+        if head_ms is not None and head_ms <= now_ms:
+            self._limited.add(shard)
+            self.timers.put_off(shard, LIMITED_SECONDS)
+
+    def _is_ours(self, shard: Shard, told: str | None) -> bool:
+        """Say whether the shard is ours. At first, or after a flush, it may be another database's: then stop."""
+        epoch = (told or "").removeprefix("building:")
+        if not epoch:
+            self.upkeep.rebuild_soon()
+            self.timers.flushed(shard)
+        if not epoch or told != epoch or epoch == self._known.get(shard):
+            return True
+        try:
+            mirror.check_layout(self.upkeep.broker)
+        except ForeignLayout as error:
+            self.upkeep.fail(error)
+            return False
+        except BrokerError as error:
+            self.trouble.redis_failed(error, shard)
+            return False
+        except DatabaseError as error:
+            self.trouble.database_failed(error)
+            return False
+        self._known[shard] = epoch
+        return True

@@ -21,9 +21,9 @@ from ..compat import AnyTask
 from ..context import EXECUTING
 from ..exceptions import TaskCancelled, TaskTimeout
 from ..ledger import sqlite
+from .calling import call_cancellable, take
 from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
-from .execution import call_cancellable, take
 from .held import Held
 from .isolated import CANCEL, LOST, TIMEOUT
 

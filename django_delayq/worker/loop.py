@@ -24,19 +24,13 @@ from ..exceptions import BrokerError
 from ..fields import utcnow
 from . import spans
 from .calling import execute, give_up
-from .claims import Claims
-from .controls import Controls
-from .counting import Counting
-from .dispatch import Dispatcher
-from .exit_codes import OK, RECYCLE, UNFINISHED
-from .held import Held
-from .leases import LeaseKeeper
-from .options import LEAVING, WORKING, WorkerOptions
-from .recorder import Recorder
+from .dispatch import Claims, Controls, Dispatcher
+from .held import Held, LeaseKeeper
+from .options import LEAVING, OK, RECYCLE, UNFINISHED, WORKING, WorkerOptions
+from .recorder import Counting, Recorder
 from .recycling import Recycling, resident_mb
-from .showing import Showing
+from .showing import Showing, Stops
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
-from .stops import Stops
 from .timeouts import Timeouts
 from .timers import Timers
 from .trip import Trip

@@ -30,8 +30,7 @@ from ..rows import RunRow
 from ..timing import from_ms, to_ms
 from .announcing import announce
 from .held import AGAIN_MS, Claimed, Due, Held, Verdicts
-from .judge import judge
-from .starting import show, take_over, write_running
+from .judge import judge, show, take_over, write_running
 
 logger = logging.getLogger("django_delayq.worker")
 

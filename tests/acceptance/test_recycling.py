@@ -15,9 +15,8 @@ from django.core.management import call_command
 
 from django_delayq.models import Run, Schedule
 from django_delayq.supervisor.signals import WorkerSignals
-from django_delayq.worker.exit_codes import RECYCLE
 from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import WorkerOptions
+from django_delayq.worker.options import RECYCLE, WorkerOptions
 from django_delayq.worker.recycling import _asked_of_ps, resident_mb
 from tests.acceptance.processes import (
     alive,

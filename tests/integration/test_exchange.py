@@ -14,9 +14,8 @@ from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_delayq.broker import exchange, scripts
-from django_delayq.broker.exchange import MOST_KEPT, ROOMY, Exchange, is_plain, pack
-from django_delayq.broker.scripts import Call, Scripts
+from django_delayq.broker import scripts
+from django_delayq.broker.scripts import MOST_KEPT, ROOMY, Call, Exchange, Scripts, is_plain, pack
 from django_delayq.exceptions import BrokerError
 from tests.faults.harness.servers import Server
 from tests.faults.harness.shapes import free_ports
@@ -48,7 +47,7 @@ def make(url):
 @pytest.fixture
 def stale(monkeypatch):
     """Every kept connection is looked at, as if it had not been used just now."""
-    monkeypatch.setattr(exchange, "FRESH_SECONDS", -1.0)
+    monkeypatch.setattr(scripts, "FRESH_SECONDS", -1.0)
 
 
 def identity(sent):

@@ -15,11 +15,11 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Cancellation, Run, Schedule
 from django_delayq.models.cancellation import KEPT
 from django_delayq.worker import loop, showing
-from django_delayq.worker.execution import perform_task
+from django_delayq.worker.calling import perform_task
 from django_delayq.worker.held import Held
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from django_delayq.worker.stops import Stops
+from django_delayq.worker.showing import Stops
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import wait_until
 from tests.app import tasks

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from django_delayq import alerts, ledger, minutes, mirror, pruning
-from django_delayq.broker.prefix import UPKEEP_MS
+from django_delayq.broker.broker import UPKEEP_MS
 from django_delayq.ledger import pruning as batches
 from django_delayq.mirror import pages, swept
 from django_delayq.models import Run

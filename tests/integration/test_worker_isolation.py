@@ -9,9 +9,8 @@ import pytest
 from django_delayq.broker import Broker
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.worker import isolation
-from django_delayq.worker.exit_codes import OK
 from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import WorkerOptions
+from django_delayq.worker.options import OK, WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until
 from tests.integration.mirroring import set_due
 from tests.support import DAILY_CRON, make_due, run_burst

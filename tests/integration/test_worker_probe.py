@@ -10,7 +10,7 @@ from django.test import override_settings
 
 from django_delayq.broker import Broker, keys, probe, scripts
 from django_delayq.broker.engine import Look, keeps_nothing, look
-from django_delayq.broker.types import Trial
+from django_delayq.broker.keys import Trial
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until

@@ -17,10 +17,9 @@ from django_delayq.exceptions import TaskTimeout
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
 from django_delayq.worker import loop, timeouts
-from django_delayq.worker.exit_codes import OK, RECYCLE, UNFINISHED
 from django_delayq.worker.held import Held
 from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import LEAVING, WORKING, WorkerOptions
+from django_delayq.worker.options import LEAVING, OK, RECYCLE, UNFINISHED, WORKING, WorkerOptions
 from django_delayq.worker.slots import forget_connections
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker

@@ -1,4 +1,4 @@
-"""What a recorder does with what the database refuses: `worker/refusals.py`, Note [Whose fault]."""
+"""What a recorder does with what the database refuses: `worker/recorder.py`, Note [Whose fault]."""
 
 import logging
 import math
@@ -27,8 +27,7 @@ from django_delayq.worker import recorder
 from django_delayq.worker.held import Held, Verdicts
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from django_delayq.worker.recorder import Recorder
-from django_delayq.worker.refusals import is_passing
+from django_delayq.worker.recorder import Recorder, is_passing
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.integration.mirroring import schedule

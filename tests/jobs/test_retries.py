@@ -10,7 +10,7 @@ from django_delayq.exceptions import JobHeld, TaskCancelled, TaskTimeout
 from django_delayq.jobs import Retries
 from django_delayq.jobs.task import retries_of
 from django_delayq.worker import loop
-from django_delayq.worker.exit_codes import RECYCLE
+from django_delayq.worker.options import RECYCLE
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 import pytest
 
 from django_delayq.capture import MARGIN, Output, current, listening, new_output
-from django_delayq.worker.log_queue import LogQueue
+from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from django_delayq.worker import log_queue
-from django_delayq.worker.log_queue import LogQueue
+from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 
 REQUEST = ContextVar("REQUEST", default="-")

@@ -34,11 +34,9 @@ from django_delayq.supervisor.process import (
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
 from django_delayq.worker import isolated
-from django_delayq.worker.exit_codes import OK, OUTDATED, RECYCLE, UNFINISHED
-from django_delayq.worker.log_queue import LogQueue
-from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter
+from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import WorkerOptions
+from django_delayq.worker.options import OK, OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
 from django_delayq.worker.recycling import resident_mb
 
 #: The options that are numbers from 1, with the largest where there is one.

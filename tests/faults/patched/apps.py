@@ -86,10 +86,10 @@ def _small_pages(size: str) -> None:
 
 def _upkeep_ms(ms: str) -> None:
     """The upkeep lease lasts for so long, and is renewed in time."""
-    from django_delayq.broker import prefix
+    from django_delayq.broker import broker
     from django_delayq.worker import upkeep
 
-    prefix.UPKEEP_MS, upkeep.RENEW_SECONDS = int(ms), int(ms) / 3000
+    broker.UPKEEP_MS, upkeep.RENEW_SECONDS = int(ms), int(ms) / 3000
 
 
 PATCHES = {

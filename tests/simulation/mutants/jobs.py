@@ -84,17 +84,17 @@ JOBS = (
         hj.started_with_a_key, "J started before its unique key was free",
     ),
     mutant(
-        "keykept", "a key is free once a job runs", "worker.starting:take_over",
+        "keykept", "a key is free once a job runs", "worker.judge:take_over",
         "run.unique_key = None", "pass",
         hj.started_with_a_key, KEY,
     ),
     mutant(
-        "keylost", "a key is kept until the end where that was said", "worker.starting:take_over",
+        "keylost", "a key is kept until the end where that was said", "worker.judge:take_over",
         "if not holds_until_end(run):", "if True:",
         hj.tried_again_with_a_key, KEY,
     ),
     mutant(
-        "keyatend", "a key is free with the outcome", "worker.jobs:close_job",
+        "keyatend", "a key is free with the outcome", "worker.announcing:close_job",
         "run.unique_key, run.expires_at = None,", "run.expires_at =",
         hj.ended_with_a_key, KEY,
     ),
@@ -121,7 +121,7 @@ JOBS = (
     ),
     # how long it is kept
     mutant(
-        "failedgone", "what failed is kept for longer than what succeeded", "worker.jobs:close_job",
+        "failedgone", "what failed is kept for longer than what succeeded", "worker.announcing:close_job",
         "settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl", "settings.result_ttl",
         hj.kept_for_a_while, "J a job is gone",
     ),

@@ -56,7 +56,7 @@ RULES = (
         h.stopped_before_judging_a_paused_one, "I4 a stale holder recorded",
     ),
     mutant(
-        "notakeover", "R2b a running row is written before a suspect runs", "worker.starting:write_running",
+        "notakeover", "R2b a running row is written before a suspect runs", "worker.judge:write_running",
         "won = ledger.start([*(outcome for _, outcome in starting), *skipped])",
         "won = [Won.YES for _ in (*starting, *skipped)]",
         h.overtaken_in_the_task, "I",
@@ -211,7 +211,7 @@ RULES = (
         h.slow_reply, "I4 started after its lease", time=time,
     ),
     mutant(
-        "noreplay", "the loop repeats a claim without a reply", "worker.claims:Claims.claim",
+        "noreplay", "the loop repeats a claim without a reply", "worker.dispatch:Claims.claim",
         "self._unanswered.add(shard)", "pass",
         h.claim_without_a_reply, "R: leases of a lost reply",
     ),
