@@ -30,7 +30,7 @@ from .options import LEAVING, OK, RECYCLE, UNFINISHED, WORKING, WorkerOptions
 from .recorder import Counting, Recorder
 from .recycling import Recycling, resident_mb
 from .showing import Showing, Stops
-from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
+from .slots import Contexts, Slots, forget_connections
 from .timeouts import Timeouts
 from .timers import Timers
 from .trip import Trip
@@ -190,12 +190,9 @@ class Worker:
     def _wait(self, seconds: float) -> None:
         """Take all that is reported and told by now; wait for the first of it."""
         self.moved_at = time.monotonic()
-        if seconds > 0 and self.slots.holding_back:
-            seconds = min(seconds, PATIENCE_SECONDS)
         try:
             item = self.inbox.get(timeout=seconds) if seconds > 0 else self.inbox.get_nowait()
         except queue.Empty:
-            self.slots.nothing_ended(waited=seconds > 0)
             return
         ended = []
         with suppress(queue.Empty):

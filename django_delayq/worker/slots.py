@@ -26,7 +26,6 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -47,14 +46,8 @@ logger = logging.getLogger("django_delayq.worker")
 AHEAD_SECONDS = 0.25
 #: The weight of the newest duration in the running mean.
 NEWEST = 0.2
-#: A task that takes longer may have waited for something; a shorter one has only computed.
-SHORT_SECONDS = 0.001
-#: Tasks count as short while fewer than this share of the latest ones were not; so much does one task change the share.
-FEW, ONE_OF = 0.02, 1 / 128
 #: For so long a thread waits for the record of what it has executed, to call receivers.
 RECORD_SECONDS = 1.0
-#: Where one thread has all the short tasks, and ends none for this long, it waits for something: the next one goes on.
-PATIENCE_SECONDS, BUSY_PATIENCE_SECONDS = 0.002, 0.02
 
 
 class Slots:
@@ -65,13 +58,6 @@ class Slots:
     more than the free slots may be claimed, as much as the measured mean says will start within AHEAD_SECONDS. Once no
     task has ended for that long, the mean is no longer to be trusted: nothing is claimed ahead, and what waits
     unstarted is handed back for other workers.
-
-    Note [One at a time]
-    Python executes one thread at a time, so more threads help only where tasks wait. Tasks of microseconds do not, and
-    eight threads that all want the interpreter spend up to half of the processor's time on taking it from each other.
-    So while nearly all tasks are short, one thread has them all. A task that does wait costs its neighbours no more
-    than PATIENCE_SECONDS: then the loop, which sees that nothing ends, wakes another thread (`nothing_ended`), and the
-    first one, once back, leaves the work to that one.
     """
 
     def __init__(
@@ -91,15 +77,11 @@ class Slots:
         self._after = after
         #: How many threads are in `after`.
         self.telling = 0
-        self._inbox: deque[Held] = deque()
-        self._alarms: queue.SimpleQueue[bool] = queue.SimpleQueue()  # each wakes one thread; False ends it
+        self._inbox: queue.SimpleQueue[Held | None] = queue.SimpleQueue()  # None ends a thread
         self._lock = threading.Lock()
-        self._awake = 0  # threads that were woken and look for work
         self._busy = 0  # submitted, and neither ended nor taken back
         self._mean: float | None = None
-        self._long = 1.0  # the share of tasks that were not short: none is known to be yet
         self._last_end = 0.0
-        self._ended = [0.0] * threads  # when each thread has ended an entry and gone on with another; 0: it sleeps
         self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
@@ -113,7 +95,7 @@ class Slots:
     def stop(self, timeout_seconds: float) -> bool:
         """Let the threads end after what they run; say whether all did in time."""
         for _ in self._pool:
-            self._alarms.put(False)
+            self._inbox.put(None)
         end = time.monotonic() + timeout_seconds
         for thread in self._pool:
             if thread.is_alive():
@@ -123,17 +105,14 @@ class Slots:
     def submit(self, items: Sequence[Held]) -> None:
         """Queue entries for the next free slots, in this order."""
         with self._lock:
-            self._inbox.extend(items)
             self._busy += len(items)
-            if self._long >= FEW:
-                self._wake(len(self._inbox))
-            elif not self._awake or time.monotonic() - self._last_end >= PATIENCE_SECONDS:
-                self._wake(1)
+        for held in items:
+            self._inbox.put(held)
 
     @property
     def waiting(self) -> int:
         """Entries that did not start yet."""
-        return len(self._inbox)
+        return self._inbox.qsize()
 
     @property
     def running(self) -> int:
@@ -162,54 +141,36 @@ class Slots:
 
     def take_back(self) -> list[Held]:
         """Take everything that did not start out of the inbox again."""
+        taken = list[Held]()
+        with suppress(queue.Empty):
+            while (held := self._inbox.get_nowait()) is not None:
+                taken.append(held)
         with self._lock:
-            taken = list(self._inbox)
-            self._inbox.clear()
             self._busy -= len(taken)
         return taken
-
-    # -- how many threads: see Note [One at a time]
-
-    @property
-    def holding_back(self) -> bool:
-        """Say whether threads sleep while entries wait."""
-        return self._awake < self.threads and bool(self._inbox)
-
-    def nothing_ended(self, *, waited: bool) -> None:
-        """Wake another thread, if entries wait. To be called where nothing was reported; `waited`: for a while.
-
-        Whoever did not wait has perhaps computed itself, and kept the others from it.
-        """
-        with self._lock:
-            patience = PATIENCE_SECONDS if waited else BUSY_PATIENCE_SECONDS
-            if self._inbox and time.monotonic() - self._last_end >= patience:
-                self._wake(1)
-
-    def _wake(self, number: int) -> None:
-        """Wake so many threads, as far as they sleep. The lock is held."""
-        number = min(number, self.threads - self._awake)
-        for _ in range(number):
-            self._awake += 1
-            self._alarms.put(True)
 
     # -- in a slot's thread
 
     def _run(self, number: int) -> None:
         prepare_thread()
-        while self._alarms.get():
-            held = self._next(number)
-            while held is not None:
-                self._begun[number] = held, time.monotonic()
-                ended, to_be_told = held, self._execute(held)
-                self._begun[number] = None
-                tells = to_be_told and (ended.expects_record() or ended.span is not None)
-                held = self._next(number, ended, tells=tells)
-                if to_be_told:  # the loop, which this wakes, is to find the slot free
-                    self._report(ended)
-                if tells:
-                    self._after(ended)
-                    with self._lock:
-                        self.telling -= 1
+        while (held := self._inbox.get()) is not None:
+            self._begun[number] = held, time.monotonic()
+            to_be_told = self._execute(held)
+            self._begun[number] = None
+            tells = to_be_told and (held.expects_record() or held.span is not None)
+            with self._lock:
+                self._busy -= 1
+                self.telling += tells
+                if held.executed and not held.hung:
+                    self._last_end = time.monotonic()
+                    mean = held.seconds if self._mean is None else self._mean
+                    self._mean = mean + NEWEST * (held.seconds - mean)
+            if to_be_told:  # the loop, which this wakes, is to find the slot free
+                self._report(held)
+            if tells:
+                self._after(held)
+                with self._lock:
+                    self.telling -= 1
         forget_connections()
 
     def _execute(self, held: Held) -> bool:
@@ -222,35 +183,6 @@ class Slots:
             logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
             held.executed = False
             return True
-
-    def _next(self, number: int, ended: Held | None = None, *, tells: bool = False) -> Held | None:
-        """Count what has ended; return the next entry, None where this thread is to sleep.
-
-        With `tells` this thread first calls receivers, and takes no entry before.
-        """
-        with self._lock:
-            self.telling += tells
-            now = time.monotonic()
-            others_go_on = False
-            if ended is not None:
-                self._busy -= 1
-                if ended.executed and not ended.hung:
-                    self._last_end = now
-                    mean = ended.seconds if self._mean is None else self._mean
-                    self._mean = mean + NEWEST * (ended.seconds - mean)
-                    self._long += ONE_OF * ((ended.seconds > SHORT_SECONDS) - self._long)
-                if self._long < FEW and self._awake > 1:  # one that has just ended another entry takes the next one too
-                    others = (at for other, at in enumerate(self._ended) if other != number)
-                    others_go_on = max(others) > now - PATIENCE_SECONDS
-            if others_go_on or tells or not self._inbox:
-                self._awake -= 1
-                self._ended[number] = 0.0
-                if tells and self._inbox:
-                    self._wake(1)
-                return None
-            if ended is not None:
-                self._ended[number] = now
-            return self._inbox.popleft()
 
 
 def prepare_thread() -> None:
