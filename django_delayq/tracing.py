@@ -1,6 +1,6 @@
 """OpenTelemetry's traces: from an enqueueing, an edit or an order to what is executed. Imports it where TRACES is True.
 
-Note [Parent or link]
+Note [Parent]
 By OpenTelemetry's conventions for messaging an execution is a span of the kind CONSUMER. What somebody has asked for
 once, a job or a run now, is a child of the span in which that was done, so that a trace that begins with a request
 shows what the request has caused. Its row carries the span. The due points of a schedule are no part of the request

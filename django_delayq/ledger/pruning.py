@@ -1,4 +1,4 @@
-"""Finds and deletes rows of the ledger that are to go, in small batches. What goes says `retention.py`.
+"""Finds and deletes rows of the ledger that are to go, in small batches. What goes says `pruning.py`.
 
 Note [The walk]
 Schedule by schedule, by primary key, and through the rows of each by the unique index, oldest first. A page of
@@ -9,7 +9,7 @@ the others: each is asked for the next key that any row has.
 
 Note [What is never pruned]
 A row without an outcome; of each schedule the newest outcome of its own chain; and what nobody could note the pruning
-of. `ScheduleState.pruned_until` is where that is noted, see `horizon.py`. It must not pass a point that has still to
+of. `ScheduleState.pruned_until` is where that is noted, see `recording.py`. It must not pass a point that has still to
 get its row: so of due points and backfills only rows up to `last_due_at` go, as everything up to there is decided or
 has an open row. Where a schedule has no state, none of them goes. A run now has an instant of its own that no second
 one gets, so it needs no note; and rows of a deleted schedule need none, as nothing can be recorded without it.
@@ -234,7 +234,7 @@ def _chosen(part: _Part) -> Iterator[list[OldRun]]:
 def prune(rows: Sequence[OldRun]) -> Pruned:
     """Delete rows that were found, and note it in the states of their schedules, in one transaction.
 
-    What others have locked stays, as does what cannot be noted: see `retention.py`, Note [What is never pruned].
+    What others have locked stays, as does what cannot be noted: see `pruning.py`, Note [What is never pruned].
 
     Raises:
         DatabaseError: Nothing was deleted.

@@ -228,7 +228,7 @@ def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, St
 def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using: str, refused: Won | None) -> list[Won]:
     """Insert and update rows; what is to be inserted behind a row that is updated, only where that was won.
 
-    `states` are those that are locked. What was pruned is lost: see `horizon.py`, Note [What was pruned is decided].
+    `states` are those that are locked. What was pruned is lost: see `recording.py`, Note [What was pruned is decided].
     """
     won = [Won.LOST] * len(outcomes)
     new, begun, behind = _sorted(outcomes, states)

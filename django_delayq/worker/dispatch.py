@@ -333,7 +333,7 @@ class Claims:
         if shard not in self._unanswered:
             self._request[shard] = self._request.get(shard, 0) + 1
         failpoints.reach("before_claim")
-        deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `leases.py`
+        deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `held.py`
         try:
             most = self.controls.most(shard)
             claimed = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)

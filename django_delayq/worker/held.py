@@ -188,13 +188,10 @@ class Held:
         run = self.outcome.run
         return run.due_at, None if run.lag is None or run.attempt > 1 else run.lag.total_seconds()
 
-    def carried(self) -> tuple[dict[str, str], bool]:
-        """Return in which trace it was asked for, and whether it is a part of that trace: `tracing.py`.
-
-        An order and a job are.
-        """
+    def carried(self) -> dict[str, str]:
+        """Return in which trace it was asked for, empty for none: see `tracing.py`, Note [Parent]."""
         carried = (self.outcome.run.options or {}).get("trace")
-        return (carried, True) if isinstance(carried, dict) else ({}, False)
+        return carried if isinstance(carried, dict) else {}
 
     @property
     def in_chain(self) -> bool:

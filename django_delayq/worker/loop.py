@@ -51,7 +51,7 @@ WAKE = "wake"
 
 
 class Worker:
-    """One process' worth of work on some queues. `run()` returns one of `exit_codes.py`.
+    """One process' worth of work on some queues. `run()` returns one of `options.py`.
 
     It raises `ForeignLayout` where the prefix is, or becomes, another database's, and `OutdatedRelease` where the
     database is, or becomes, that of a later release.

@@ -1,7 +1,5 @@
 """Outcomes into the database, then out of Redis. Keeps what a failing server did not take.
 
-What the database refuses, `refusals.py` keeps: see Note [Whose fault] there.
-
 Note [Kept while locked]
 What the ledger leaves out (`ledger/locks.py`, Note [Nobody's row is waited for]) stays here under its renewed lease,
 and is tried again after as long as it has waited already, a second at most. Each is named once in the log, when it has
@@ -44,8 +42,16 @@ from .trouble import Trouble
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Seconds between two tries.
-FIRST_SECONDS, MOST_SECONDS = 0.1, 5.0
+#: Seconds between two tries of refused rows, the first and the longest.
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+#: Seconds between two tries of locked rows, the first and the longest.
+FIRST_SECONDS, MOST_SECONDS = 0.05, 1.0
+#: Who locks a row for less is not worth a line.
+TELL_SECONDS = 1.0
+#: So many are named in a line.
+NAMED = 5
+#: Seconds between two writes of counts, and after a failure: counts are worth no trouble.
+EVERY_SECONDS, AGAIN_SECONDS = 1.0, 10.0
 #: PostgreSQL's codes of errors.
 UNIQUE_VIOLATION, CHECK_VIOLATION = "23505", "23514"
 
@@ -77,7 +83,7 @@ class Refusals:
         self._on_trial: set[Held] = set()  # taken out of these to be written once more
         self._taken: Counter[Hashable] = Counter()  # rows of each sort, while others waited here
         self._closed = self._probe = self._told = False
-        self._tries, self._pause, self._again = 0, FIRST_SECONDS, 0.0
+        self._tries, self._pause, self._again = 0, PAUSE_SECONDS, 0.0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -106,7 +112,7 @@ class Refusals:
             found = [next(iter(self._rows))]
             self._tries += 1
             self._probe = self._probe or not self._tries & (self._tries - 1)
-            self._pause = min(2 * self._pause, MOST_SECONDS)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             self._again = now + self._pause
         for held in found:
             del self._rows[held]
@@ -127,7 +133,7 @@ class Refusals:
             held.refused = math.inf
         if not self._told:
             self._told = True
-            self._tries, self._pause, self._again = 0, FIRST_SECONDS, now + FIRST_SECONDS
+            self._tries, self._pause, self._again = 0, PAUSE_SECONDS, now + PAUSE_SECONDS
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
                 "are refused, look for a constraint, a trigger, a missing column or partition, or a sequence behind "
@@ -154,15 +160,6 @@ class Refusals:
 
     def _has_evidence(self, held: Held) -> bool:
         return held.refused is not None and held.refused < self._taken[held.sort]
-
-
-logger = logging.getLogger("django_delayq.worker")
-
-FIRST_SECONDS, MOST_SECONDS = 0.05, 1.0
-#: Who locks a row for less is not worth a line.
-TELL_SECONDS = 1.0
-#: So many are named in a line.
-NAMED = 5
 
 
 class Recorder:
@@ -325,13 +322,6 @@ def _whose() -> str:
         return f"The oldest transaction that writes there: {ledger.owner_of_locks(TABLES)}."
     except DatabaseError as error:
         return f"Whose it is cannot be asked: {error}"
-
-
-logger = logging.getLogger("django_delayq.worker")
-
-EVERY_SECONDS = 1.0
-#: After a failure: counts are worth no trouble.
-AGAIN_SECONDS = 10.0
 
 
 class Counting:

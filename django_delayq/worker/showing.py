@@ -1,6 +1,6 @@
 """Has written what has run for a while, and stopped what people want stopped. Short tasks cost no write for that.
 
-See `starting.py`.
+See `judge.py`.
 """
 
 import logging

@@ -239,7 +239,7 @@ class Contexts:
         self._traces = traces
 
     def execute(self, held: Held) -> bool:
-        """Execute an entry in a context of its own. See Note [A context of its own] and `execution.py`."""
+        """Execute an entry in a context of its own. See Note [A context of its own] and `calling.py`."""
         close_old_connections()
         try:
             return copy_context().run(self._begin, held)

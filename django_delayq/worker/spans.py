@@ -25,12 +25,11 @@ def _begin(held: Held) -> Any:
     from opentelemetry import trace
 
     with tracing.quiet():
-        carried, belongs = held.carried()
-    context: Any = tracing.context_of(carried)
+        context = tracing.context_of(held.carried())
     asked = trace.get_current_span(context).get_span_context()
     return tracing.tracer().start_span(
         f"{PROCESS} {held.shard.queue}",
-        context=context if belongs else tracing.context_of({}),  # see `tracing.py`, Note [Parent or link]
+        context=context,
         kind=trace.SpanKind.CONSUMER,
         attributes=_attributes(held),
         links=[trace.Link(asked)] if asked.is_valid else [],

@@ -117,7 +117,7 @@ class Trip:
     def begin(self, batch: Sequence[Held]) -> Verdicts:
         """Write that executions begin which may be repetitions, and count them; what is poison is decided (rule R6).
 
-        See `starting.py`, Note [Take-over].
+        See `judge.py`, Note [Take-over].
 
         Raises:
             DatabaseError: None of them may start.

@@ -11,7 +11,7 @@ from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
 from django_delayq.timing import to_ms
-from django_delayq.worker import counting
+from django_delayq.worker import recorder
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
@@ -104,7 +104,7 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
     written = []
     monkeypatch.setattr(MinuteCounts, "add", lambda self, *args: written.append(args))
     now = [100.0]
-    monkeypatch.setattr(counting.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: now[0])
     worker.counting.write()
     assert (written, worker.counting.again) == ([], float("inf"))
     for seconds, expected in ((0, 1), (0.5, 1), (1.0, 2)):
@@ -119,11 +119,11 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
 def test_the_loop_wakes_for_what_is_still_to_be_brought(worker, monkeypatch):
     worker.tick()
     monkeypatch.setattr(worker.timers, "until", lambda now: 60.0)
-    assert worker._until_next(counting.time.monotonic()) == 60.0
+    assert worker._until_next(recorder.time.monotonic()) == 60.0
     for _ in range(2):  # the second time it is too early to write
         worker.trip.counted.add(KEY, "succeeded")
         worker.counting.write()
-    assert 0 < worker._until_next(counting.time.monotonic()) <= counting.EVERY_SECONDS
+    assert 0 < worker._until_next(recorder.time.monotonic()) <= recorder.EVERY_SECONDS
 
 
 def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
@@ -134,7 +134,7 @@ def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
         patch.setattr(MinuteCounts, "add", lambda *args: (_ for _ in ()).throw(BrokerUnavailable("away")))
         worker.counting.write()
         assert counts == {KEY: {"succeeded": 1}, OTHER: {"failed": 1}}
-        assert counting.time.monotonic() < worker.counting.again < counting.time.monotonic() + 60
+        assert recorder.time.monotonic() < worker.counting.again < recorder.time.monotonic() + 60
     counts.add(KEY, "succeeded")
     worker.counting.flush()
     assert counted(broker) == {KEY: {"succeeded": 2}, OTHER: {"failed": 1}}

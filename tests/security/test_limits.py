@@ -14,7 +14,7 @@ from django_delayq.compat import task as make_task
 from django_delayq.exceptions import InvalidArguments, InvalidBackfill, ResultTooLarge
 from django_delayq.management.commands import delayq_explain
 from django_delayq.models import Origin, Run, Schedule
-from django_delayq.worker import execution, held
+from django_delayq.worker import calling, held
 from tests.integration.admin_pages import LIST
 from tests.integration.mirroring import schedule
 from tests.security.acl import SECURITY
@@ -33,7 +33,7 @@ NUMBERS = [
     ("arguments", [validators.MAX_ARGUMENT_BYTES // 1024, validators.MAX_DEPTH]),
     ("what is typed", [formfields.MAX_TYPED_BYTES // 1024**2]),
     ("result", [conf.Config().max_result_bytes // 1024]),
-    ("error", [execution.MAX_ERROR_CHARS, execution.MAX_TITLE_CHARS]),
+    ("error", [calling.MAX_ERROR_CHARS, calling.MAX_TITLE_CHARS]),
     ("retries", [held.MAX_BACKOFF // timedelta(hours=1)]),
     ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, actions.POINTS_SHOWN]),
     ("preview", [upcoming.SHOWN, delayq_explain.MOST_SHOWN]),
@@ -103,8 +103,8 @@ def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, 
     run_burst()
     run = Run.objects.get()
     assert len(json.dumps(run.result)) < 1000
-    assert len(run.error) <= execution.MAX_ERROR_CHARS
-    assert len(run.reason) <= execution.MAX_TITLE_CHARS
+    assert len(run.error) <= calling.MAX_ERROR_CHARS
+    assert len(run.reason) <= calling.MAX_TITLE_CHARS
     assert run.status == ("succeeded" if made is enormous else "failed")
 
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from django_delayq.worker import log_queue
+from django_delayq.worker import logs
 from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 
@@ -93,8 +93,8 @@ def test_what_a_handler_raises_is_shown_and_the_next_record_is_written(log, caps
 def test_a_log_that_stands_still_is_waited_for_by_nobody_for_long_and_what_is_dropped_is_counted(
     log, gate, monkeypatch, caplog
 ):
-    monkeypatch.setattr(log_queue, "MOST_RECORDS", 10)
-    monkeypatch.setattr(log_queue, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(logs, "MOST_RECORDS", 10)
+    monkeypatch.setattr(logs, "PATIENCE_SECONDS", 0.1)
     with LogQueue():
         log.info("held up")
         for number in range(100):
@@ -107,9 +107,9 @@ def test_a_log_that_stands_still_is_waited_for_by_nobody_for_long_and_what_is_dr
 
 
 def test_whoever_logs_much_waits_while_the_log_moves_on_and_loses_nothing(log, monkeypatch):
-    monkeypatch.setattr(log_queue, "MOST_RECORDS", 10)
+    monkeypatch.setattr(logs, "MOST_RECORDS", 10)
     for name in ("PATIENCE_SECONDS", "END_SECONDS"):  # the log always moves on, however slow the machine is
-        monkeypatch.setattr(log_queue, name, 300.0)
+        monkeypatch.setattr(logs, name, 300.0)
     with LogQueue():
         for number in range(5000):
             log.info("line %d", number)
@@ -117,7 +117,7 @@ def test_whoever_logs_much_waits_while_the_log_moves_on_and_loses_nothing(log, m
 
 
 def test_the_end_waits_for_a_log_that_stands_still_no_longer_than_a_moment(log, gate, monkeypatch):
-    monkeypatch.setattr(log_queue, "END_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "END_SECONDS", 0.01)
     queue = LogQueue()
     with queue:
         log.info("held up")
