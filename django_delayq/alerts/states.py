@@ -68,7 +68,7 @@ def follow(
             elif row.gone_at is None:
                 own.filter(gone_at=None).update(gone_at=now)
             elif row.gone_at <= held and not quiet:
-                _tell(row, Alert.RECOVERED, {"recovered_at": now}, alerts)
+                _tell(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
 
 
 def _begun(matter: Matter, now: datetime) -> Alert:

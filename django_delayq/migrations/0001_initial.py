@@ -441,6 +441,7 @@ class Migration(migrations.Migration):
                 ("gone_at", django_delayq.fields.UTCDateTimeField(null=True)),
                 ("recovered_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="recovered")),
                 ("sent", models.JSONField(default=dict, verbose_name="sent")),
+                ("is_open", models.BooleanField(default=True, editable=False, null=True)),
             ],
             options={
                 "verbose_name": "alert",
@@ -450,11 +451,7 @@ class Migration(migrations.Migration):
                 "base_manager_name": "objects",
                 "indexes": [models.Index(fields=["recovered_at"], name="delayq_alert_recovered")],
                 "constraints": [
-                    models.UniqueConstraint(
-                        condition=models.Q(("recovered_at__isnull", True)),
-                        fields=("kind", "subject"),
-                        name="delayq_alert_once",
-                    )
+                    models.UniqueConstraint(fields=("kind", "subject", "is_open"), name="delayq_alert_once")
                 ],
             },
         ),

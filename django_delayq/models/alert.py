@@ -4,7 +4,6 @@ import uuid
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..fields import UTCDateTimeField, utcnow
@@ -43,6 +42,8 @@ class Alert(PrimaryModel):
     gone_at = UTCDateTimeField(null=True)
     recovered_at = UTCDateTimeField(_("recovered"), null=True)
     sent = models.JSONField(_("sent"), default=dict)
+    #: True until it has recovered, then None, of which the constraint below allows any number.
+    is_open = models.BooleanField(null=True, default=True, editable=False)
 
     objects = AlertQuerySet.as_manager()
 
@@ -52,11 +53,7 @@ class Alert(PrimaryModel):
         ordering = ("-since",)
         base_manager_name = "objects"
         default_permissions = ("view",)
-        constraints = (
-            models.UniqueConstraint(
-                fields=("kind", "subject"), name="delayq_alert_once", condition=Q(recovered_at__isnull=True)
-            ),
-        )
+        constraints = (models.UniqueConstraint(fields=("kind", "subject", "is_open"), name="delayq_alert_once"),)
         indexes = (models.Index(fields=("recovered_at",), name="delayq_alert_recovered"),)
 
     def __str__(self) -> str:
