@@ -57,23 +57,20 @@ class Broker:
         Raises:
             BrokerUnavailable: No node of the cluster answers.
         """
-        return self._both()[0]
+        return (self._connected or self._connect_now())[0]
 
     @property
     def scripts(self) -> Scripts:
         """What runs scripts on that client's servers; raises what `client` does."""
-        return self._both()[1]
+        return (self._connected or self._connect_now())[1]
 
-    def _both(self) -> tuple[Any, Scripts]:
-        both = self._connected
-        if both is None:
-            with self._connecting:
-                both = self._connected
-                if both is None:
-                    with translated():
-                        client = self._connect()
-                    self._connected = both = client, Scripts(client)
-        return both
+    def _connect_now(self) -> tuple[Any, Scripts]:
+        with self._connecting:
+            if self._connected is None:
+                with translated():
+                    client = self._connect()
+                self._connected = client, Scripts(client)
+            return self._connected
 
     def close(self) -> None:
         """Close the connections. Whoever uses this broker again opens others."""
@@ -280,11 +277,11 @@ class Broker:
 
     def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
         names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
-        return self.scripts.run(name, Call(names, args))
+        return self.scripts.run(name, [Call(names, args)])[0]
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
         made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
-        return self.scripts.run_each(name, made)
+        return self.scripts.run(name, made)
 
     def _run_in_parts(self, name: str, shard: Shard, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
         """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes.

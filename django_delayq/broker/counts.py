@@ -28,7 +28,7 @@ class MinuteCounts:
         for key, tally in tallies:
             args += (counters.field_of(key), counters.field_of((*key[:2], "")), counters.encode(tally))
         names = self._name(queue, minute), self._name(queue, "minutes")
-        self.broker.scripts.run_each("count", [Call(names, args)])
+        self.broker.scripts.run("count", [Call(names, args)])
 
     def minutes(self, queue: str, first: int, last: int) -> list[int]:
         """Return the minutes from `first` to `last` that something was counted in, the oldest first."""

@@ -150,11 +150,7 @@ class Scripts:
         self._client = client
         self._exchange = Exchange(client.connection_pool) if is_plain(client) else None
 
-    def run(self, name: str, call: Call) -> Any:
-        """Run a script. Where the server does not know it (restart, SCRIPT FLUSH), its text is sent: it did not run."""
-        return self.run_each(name, [call])[0]
-
-    def run_each(self, name: str, calls: Sequence[Call]) -> list[Any]:
+    def run(self, name: str, calls: Sequence[Call]) -> list[Any]:
         """Run a script for each call, in one round trip; two where the server does not know it.
 
         In a cluster each takes a round trip of its own. Others may have run where one fails: the first error is raised,

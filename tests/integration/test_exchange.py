@@ -281,24 +281,24 @@ def test_a_script_that_the_server_has_forgotten_runs_once_for_each_call(make, ec
     calls = [Call(("k{t}",), (f"{n}",), more=("l{t}",) if n % 2 else ()) for n in range(5)]
     for _ in range(2):
         client.config_resetstat()
-        assert run.run_each("echo", calls) == [b"0", b"1", b"2", b"3", b"4"]
-        assert run.run("echo", calls[3]) == b"3"
+        assert run.run("echo", calls) == [b"0", b"1", b"2", b"3", b"4"]
+        assert run.run("echo", [calls[3]]) == [b"3"]
         client.script_flush()
-    assert run.run_each("echo", []) == []
+    assert run.run("echo", []) == []
 
 
 def test_the_first_error_of_several_scripts_is_raised(make, monkeypatch):
     load_text(monkeypatch, "if ARGV[1] == 'bad' then return redis.error_reply('ODD ' .. ARGV[2]) end return 1")
     client = make()
     with pytest.raises(BrokerError, match="ODD b"):
-        Scripts(client).run_each("odd", [Call(("k",), (kind, name)) for kind, name in (("good", "a"), ("bad", "b"))])
+        Scripts(client).run("odd", [Call(("k",), (kind, name)) for kind, name in (("good", "a"), ("bad", "b"))])
 
 
 def test_a_client_whose_commands_are_somebodys_is_asked_as_it_wants(make, echo):
     client = make(Tracing)
     assert not is_plain(client)
     assert is_plain(make())
-    assert Scripts(client).run("echo", Call((), ("a",))) == b"a"
+    assert Scripts(client).run("echo", [Call((), ("a",))]) == [b"a"]
     assert client.seen == ["EVALSHA", "EVAL"]
 
 
@@ -337,8 +337,8 @@ def test_such_a_client_sends_several_scripts_in_one_round_trip(make, echo, monke
     kind, sent = client.connection_pool.connection_class, []
     real = kind.send_packed_command
     monkeypatch.setattr(kind, "send_packed_command", lambda *args, **kwargs: sent.append(1) or real(*args, **kwargs))
-    assert Scripts(client).run_each("echo", calls) == [b"0", b"1", b"2", b"3", b"4"]
+    assert Scripts(client).run("echo", calls) == [b"0", b"1", b"2", b"3", b"4"]
     client.ping()
     sent.clear()
-    assert Scripts(client).run_each("echo", calls) == [b"0", b"1", b"2", b"3", b"4"]
+    assert Scripts(client).run("echo", calls) == [b"0", b"1", b"2", b"3", b"4"]
     assert len(sent) == 1
