@@ -3,9 +3,9 @@
 See `changing.py`, Note [Compare and set].
 """
 
+from ..rows import Outcome, Won, version_of
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
-from .changing import Outcome, Won, version_of
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
 from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks

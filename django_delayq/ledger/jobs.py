@@ -28,10 +28,9 @@ from ..jobs import new_tokens
 from ..jobs.aliases import first_alias
 from ..models import Cancellation, Origin, Output, Run, Status
 from ..models.locks import locked
-from ..rows import RunRow
+from ..rows import Outcome, RunRow, Won
 from .attempts import keep_former
 from .bulk import database, writer
-from .changing import Outcome, Won
 from .reading import count_values, with_status
 
 #: What `enqueue()` writes of a row; all other columns have their defaults.

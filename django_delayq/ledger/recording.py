@@ -40,11 +40,11 @@ from ..fields import utcnow
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
 from ..models.locks import locked
 from ..models.run import OPEN
-from ..rows import AnySchedule, RunRow, ScheduleRow, StateRow
+from ..rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, version_of
 from ..side_channels import note_failure
 from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing
-from .changing import VERSION, Change, Outcome, Won, change, version_of
+from .changing import Change, change
 from .jobs import call_back
 from .locks import leave_locked, lock_free, locked_by_others
 from .reading import OF_JOBS, RUN, STATE, load_schedules, stored_state

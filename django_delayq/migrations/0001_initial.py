@@ -10,7 +10,7 @@ import django_delayq.fields
 import django_delayq.indexes
 import django_delayq.models.schedule
 import django_delayq.models.versions
-import django_delayq.recurring
+import django_delayq.timing.policy
 
 
 class Migration(migrations.Migration):
@@ -258,7 +258,7 @@ class Migration(migrations.Migration):
                     ("pause_schedule", "Can pause and resume schedules"),
                 ),
             },
-            bases=(django_delayq.recurring.Recurring, models.Model),
+            bases=(django_delayq.timing.policy.Recurring, models.Model),
         ),
         migrations.CreateModel(
             name="Definition",

@@ -12,7 +12,7 @@ from ..fields import UTCDateTimeField, utcnow
 from ..indexes import PrefixIndex
 from ..outgoing import LONGEST
 from ..preview import PreviewPoint, preview
-from ..recurring import Recurring
+from ..timing.policy import Recurring
 from .definition import clean_definition, find_doubt
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
