@@ -282,7 +282,7 @@ def delete_with_outputs(pks: Collection[int], using: str) -> None:
 def prune_outputs(limit: int) -> int:
     """Delete those of the oldest so many rows whose runs are gone past Django's deletions; return how many.
 
-    Whoever drops a partition, or deletes by SQL, begins with the oldest too.
+    A user who deletes by SQL begins with the oldest too.
     """
     outputs = Output._base_manager.using(database())
     oldest = list(outputs.order_by("pk").values_list("pk", flat=True)[:limit])

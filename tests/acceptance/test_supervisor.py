@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from django_delayq.broker import Definition
 from django_delayq.models import Run
 from django_delayq.supervisor.channel import VARIABLE, Channel
 from django_delayq.supervisor.pool import YOUNG_SECONDS
@@ -135,7 +136,7 @@ def test_a_prefix_that_becomes_foreign_while_they_run_ends_them_all(broker):
         settled(broker)  # the sweeps at their start
         taken_over(broker)
         for place in broker.shards():
-            broker.enqueue(place, [("s424242", 1, 1)])
+            broker.upsert(place, [Definition("s424242", 1, 1, 1)], mode="new")
         assert parent.wait(PATIENCE_SECONDS) == 1
         assert "before it could work, and no other works" in output_of(parent)
 

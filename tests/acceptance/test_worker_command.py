@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import orders
-from django_delayq.broker import keys
+from django_delayq.broker import Definition, keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import from_ms
@@ -118,7 +118,7 @@ def test_a_prefix_taken_over_by_another_database_after_a_flush_stops_the_worker(
         wait_until(lambda: broker.workers())
         settled(broker)  # the sweeps at its start
         taken_over(broker)
-        broker.enqueue(place, [("s424242", 1, 1)])
+        broker.upsert(place, [Definition("s424242", 1, 1, 1)], mode="new")
         assert process.wait(PATIENCE_SECONDS) == 1
         assert "belongs to another database" in output_of(process)
     assert broker.views([("s424242", "default")])[0].score_ms is not None

@@ -189,7 +189,7 @@ def test_a_button_copies_a_traceback_and_is_not_there_without_javascript(chromiu
             button.click()
             wait_until(lambda button=button: button.inner_text() == "Copied", 5, "the button to say so")
             assert page.evaluate("navigator.clipboard.readText()") == text
-        assert page.locator(".field-shown_key .delayq-copy").count() == 1 and not said
+        assert page.locator(".field-shown_key .delayq-copy, .field-shown_id .delayq-copy").count() == 1 and not said
     assert 'class="delayq-copy"' not in client_for(superuser=True).get(site["run"]).content.decode()
 
 

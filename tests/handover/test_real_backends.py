@@ -118,7 +118,7 @@ def test_a_backend_that_is_away_fails_each_attempt_with_its_error(broker, others
     burst(environment())  # nobody listens there
     found = Run.objects.get()
     assert (found.status, found.attempt, found.result) == ("failed", 2, None)
-    assert found.reason.startswith("ConnectionError")
+    assert found.reason.startswith("redis.exceptions.ConnectionError")
 
 
 def test_a_worker_killed_between_enqueue_and_ledger_hands_over_again_and_records_once(broker, others, tmp_path):
