@@ -198,7 +198,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             "why": self.why_view,
         }
         own = [self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
-        return [*own, *self.bulk_urls(), *super().get_urls()]
+        return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Return the next due points of a form that is being filled in; `pk` is 0 for a new one. Saves nothing."""
