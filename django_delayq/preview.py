@@ -16,7 +16,7 @@ from .timing.point import from_seconds, seconds
 from .timing.zone import LONGEST_SHIFT, get_zone, stretch
 
 if TYPE_CHECKING:
-    from .models import Schedule
+    from .rows import AnySchedule
 
 #: The zone's stretches that are looked at between two points: decades, and an end to the search.
 MOST_STRETCHES = 200
@@ -33,7 +33,7 @@ class PreviewPoint:
     runs: bool = True
 
 
-def preview(schedule: "Schedule", n: int, start: datetime) -> list[PreviewPoint]:
+def preview(schedule: "AnySchedule", n: int, start: datetime) -> list[PreviewPoint]:
     """Return the first `n` undecided points after `start`; the last may be one that the end cuts off, and says so.
 
     Raises:
@@ -60,7 +60,7 @@ def preview(schedule: "Schedule", n: int, start: datetime) -> list[PreviewPoint]
     return found + [replace(point, annotations=(note,), runs=False) for point in cut_off]
 
 
-def _points(schedule: "Schedule", rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
+def _points(schedule: "AnySchedule", rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
     zone = get_zone(schedule.timezone)
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     begin = rule.start if isinstance(rule, Windowed) else None

@@ -1,30 +1,38 @@
-"""What a person can do to schedules: run now, pause, resume, backfill, reset to the code. Each is a POST with a
-permission, one call per schedule and one message; what it means is for `orders`, the models and the mirror to say.
+"""What a person can do to schedules: run now, pause, resume, delete, backfill, reset to the code. Each is a POST with a
+permission and one message; what it means is for `orders`, the models and the mirror to say.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import Error, transaction
+from django.db.models import F, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import chain, declared, orders
+from .. import chain, declared, ledger, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
-from ..models import Origin, Run, Schedule
+from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
+from ..models.kept import MOST_AT_ONCE
 from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
-from .base import View
-from .bulk import ACTIONS, BulkActions, logged
+from ..plain import plain
+from ..validators import read_key
+from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
 from .forms import PauseForm
+from .paging import is_long
 
 #: So many names are shown on the page that asks for a reason.
 NAMES_SHOWN = 20
@@ -32,7 +40,8 @@ NAMES_SHOWN = 20
 POINTS_SHOWN = 10
 #: What the inputs of the form of a backfill are called.
 INPUTS = ("start_0", "start_1", "end_0", "end_1")
-Change = Callable[[Schedule], None]
+#: No further slice is begun after so many seconds.
+SECONDS = 10
 
 
 def _instants() -> forms.SplitDateTimeWidget:
@@ -47,39 +56,78 @@ class BackfillForm(forms.Form):
     end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
 
 
+def _switch(schedules: ScheduleQuerySet, by: str, **values: Any) -> None:
+    """Update these, and say by whom in what was kept of each."""
+    schedules.update(**values)
+    kept = Definition.objects.using(schedules.db).filter(schedule__in=schedules.values("pk"), by="")
+    kept.filter(followed_by=F("schedule__generation")).update(by=by)
+
+
 class Asked(NamedTuple):
-    """What is asked before something is done to one schedule, or to several."""
+    """What is asked before something is done to one schedule, or to several, how it is done, and what is said then."""
 
     label: Any
     one: Any
     several: Any
     note: Any
+    do: Callable[[Any, str, str], Any] = lambda schedules, by, reason: None
+    done: Any = ""
 
 
 ASKED = {
     "run_now": Asked(
         gettext_lazy("Run now"), gettext_lazy("Run “%(name)s” now"), gettext_lazy("Run %(count)d schedules now"),
-        ACTIONS["run_now"][1],
+        gettext_lazy("A run is ordered, also of what is paused. It ignores overlap and moves no due point."),
+        lambda schedules, by, reason: orders.run_each_now(schedules),
+        ngettext_lazy("%(count)d run is ordered.", "%(count)d runs are ordered.", "count"),
     ),
     "pause": Asked(
         gettext_lazy("Pause"), gettext_lazy("Pause “%(name)s”"), gettext_lazy("Pause %(count)d schedules"),
-        ACTIONS["pause"][1],
+        gettext_lazy(
+            "No further run starts until somebody resumes. A run that is going on finishes and is recorded; due points "
+            "that pass meanwhile are not made up for."
+        ),
+        lambda schedules, by, reason: _switch(schedules, by, enabled=False, pause_reason=reason),
+        ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count"),
     ),
     "resume": Asked(
         gettext_lazy("Resume"), gettext_lazy("Resume “%(name)s”"), gettext_lazy("Resume %(count)d schedules"),
-        ACTIONS["resume"][1],
+        gettext_lazy("It goes on with the first due point from now on. What passed meanwhile is not made up for."),
+        lambda schedules, by, reason: _switch(schedules, by, enabled=True, pause_reason=""),
+        ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count"),
+    ),
+    "delete_selected": Asked(
+        gettext_lazy("Delete"), gettext_lazy("Delete “%(name)s”"), gettext_lazy("Delete %(count)d schedules"),
+        gettext_lazy(
+            "They are gone; their runs stay in the history. What the code declares comes back with the next sync."
+        ),
+        lambda schedules, by, reason: schedules.delete(),
+        ngettext_lazy("“%(name)s” is deleted.", "%(count)d schedules are deleted.", "count"),
     ),
     "reset": Asked(
         gettext_lazy("Reset to the code"), gettext_lazy("Reset “%(name)s” to the code"), "",
         gettext_lazy("Every field becomes what the code declares; what people have changed in it is lost."),
     ),
 }  # fmt: skip
+#: What permits it beside `change_schedule`, which permits everything but deletion.
+PERMISSIONS = {
+    "run_now": "run_schedule", "backfill": "run_schedule", "pause": "pause_schedule", "resume": "pause_schedule",
+}  # fmt: skip
 
 
-class ScheduleActions(BulkActions):
+class ScheduleActions(BaseAdmin):
     """The actions of the list, and the same as buttons of the form."""
 
-    actions = ("run_now", "pause", "resume")
+    actions = ("run_now", "pause", "resume", "delete_selected")
+
+    def may(self, request: HttpRequest, name: str, schedule: Schedule | None = None) -> bool:
+        """Say whether somebody may do this to schedules: change them, or see them and do this."""
+        own = PERMISSIONS.get(name)
+        if self.has_change_permission(request, schedule):
+            return True
+        return (
+            bool(own) and self.has_view_permission(request, schedule) and request.user.has_perm(f"django_delayq.{own}")
+        )
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "run_now")
@@ -88,98 +136,129 @@ class ScheduleActions(BulkActions):
         return self.may(request, "pause")
 
     @admin.action(permissions=["run"], description=gettext_lazy("Run selected schedules now…"))
-    def run_now(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
+    def run_now(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> HttpResponse | None:
         return self._confirmed(request, schedules, "run_now")
 
     @admin.action(permissions=["pause"], description=gettext_lazy("Pause selected schedules…"))
-    def pause(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
+    def pause(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> HttpResponse | None:
         return self._confirmed(request, schedules, "pause")
 
     @admin.action(permissions=["pause"], description=gettext_lazy("Resume selected schedules…"))
-    def resume(self, request: HttpRequest, schedules: Sequence[Schedule]) -> HttpResponse | None:
+    def resume(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> HttpResponse | None:
         return self._confirmed(request, schedules, "resume")
 
-    def _confirmed(self, request: HttpRequest, schedules: Sequence[Schedule], name: str) -> HttpResponse | None:
-        """Ask, then do it to each: an action of the list, where Django knows a POST only."""
-        if "apply" in request.POST:
-            return self._do(request, schedules, name)
-        return self._ask(request, schedules, name)
+    @admin.action(permissions=["delete"], description=delete_selected.short_description)  # type: ignore[attr-defined]
+    def delete_selected(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> HttpResponse | None:
+        """Delete few as Django does, which lists what goes with them."""
+        if "apply" in request.POST or is_long(schedules, MOST_AT_ONCE):
+            return self._confirmed(request, schedules, "delete_selected")
+        response: HttpResponse | None = delete_selected(self, request, schedules)
+        return response
+
+    def _confirmed(self, request: HttpRequest, schedules: QuerySet[Schedule], name: str) -> HttpResponse | None:
+        """Ask, then do it: an action of the list, where Django knows a POST only."""
+        after = read_key(request.POST.get("after", ""))
+        schedules = schedules if after is None else schedules.filter(pk__gt=after)
+        return self.act(request, schedules, name) if "apply" in request.POST else self._ask(request, schedules, name)
 
     def button(self, name: str) -> View:
         """Return the view that asks (GET), and does it to one schedule and leads back to it (POST)."""
 
         def view(request: HttpRequest, pk: int) -> HttpResponse:
-            schedules = [self.one(request, pk, name)]
+            schedule = self.one(request, pk, name)
+            schedules = self.get_queryset(request).filter(pk=pk)
             if request.method != "POST":
                 return self._ask(request, schedules, name)
-            return self._do(request, schedules, name) or HttpResponseRedirect(self.address("change", pk))
+            if name == "reset":
+                self._reset(request, schedule)
+            elif (response := self.act(request, schedules, name)) is not None:
+                return response
+            return HttpResponseRedirect(self.address("change", pk))
 
         return view
 
     def _ask(
-        self, request: HttpRequest, schedules: Sequence[Schedule], name: str, form: PauseForm | None = None
+        self,
+        request: HttpRequest,
+        schedules: QuerySet[Schedule],
+        name: str,
+        form: PauseForm | None = None,
+        after: int | None = None,
     ) -> HttpResponse:
         action, chosen = ASKED[name], request.POST.getlist(ACTION_CHECKBOX_NAME)
         across, back = request.POST.get("select_across", "0"), request.get_full_path()
         if across == "1":  # Django wants to see one of them; a form with thousands is refused
             chosen = chosen[:1]
         hidden = [("action", name), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
-        names, count = [schedule.name for schedule in schedules], len(schedules)
+        hidden += [] if after is None else [("after", str(after))]
+        names, count = [schedule.name for schedule in schedules[:NAMES_SHOWN]], schedules.order_by().count()
         if not chosen:  # one schedule's own page
             hidden, back = [], self.address("change", schedules[0].pk)
         title = action.one % {"name": names[0]} if count == 1 else action.several % {"count": count}
         return self.page(
             request, "confirm.html", title,
             note=action.note, form=form or (PauseForm() if name == "pause" else None),
-            names=names[:NAMES_SHOWN] if count > 1 else [], more=count - NAMES_SHOWN, hidden=hidden, back=back,
-            button=action.label,
+            names=names if count > 1 else [], more=count - NAMES_SHOWN, hidden=hidden, back=back,
+            button=action.label, grave=name == "delete_selected",
         )  # fmt: skip
 
-    def _do(self, request: HttpRequest, schedules: Sequence[Schedule], name: str) -> HttpResponse | None:
-        by = request.user.get_username()
-        if name == "run_now":
-            self.order_runs(request, schedules)
-        elif name == "pause":
-            form = PauseForm(request.POST)
-            if not form.is_valid():
-                return self._ask(request, schedules, name, form)
-            reason = form.cleaned_data["reason"]
-            text = ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count")
-            self._each(
-                request, schedules, lambda schedule: schedule.pause(reason, by=by), logged("pause", reason), text
-            )
-        elif name == "resume":
-            text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
-            self._each(request, schedules, lambda schedule: schedule.resume(by=by), logged("resume"), text)
-        else:
-            self._reset(request, schedules)
-        return None
-
-    def order_runs(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
-        """Order one run of each, note it in their histories, and say so."""
-        runs = orders.run_each_now(schedules)
-        for schedule in schedules:
-            self.log_change(request, schedule, logged("run_now"))
-        text: Any = ngettext("%(count)d run is ordered.", "%(count)d runs are ordered.", len(runs))
-        text %= {"count": len(runs)}
-        if len(runs) == 1:
-            link = format_html('<a href="{}">{}</a>', self.address("change", runs[0].pk, model="run"), _("see the run"))
-            text = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
-        self.message_user(request, text, messages.SUCCESS)
-
-    def _reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
-        """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
-        for schedule in schedules:
+    def act(self, request: HttpRequest, schedules: QuerySet[Schedule], name: str) -> HttpResponse | None:
+        """Do it to a slice after the other, each a transaction; ask again about what SECONDS or an error leave."""
+        form = PauseForm(request.POST) if name == "pause" else None
+        if form is not None and not form.is_valid():
+            return self._ask(request, schedules, name, form)
+        reason, end = form.cleaned_data["reason"] if form else "", time.monotonic() + SECONDS
+        pks, at, done, why = list(schedules.order_by("pk").values_list("pk", flat=True)), 0, 0, ""
+        while at < len(pks) and not why:
             try:
-                if declared.reset(schedule, by=request.user.get_username()):
-                    self.log_change(request, schedule, _("Reset to the code."))
-                    message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
-                    self.message_user(request, message, messages.SUCCESS)
-                else:
-                    self.message_user(request, _("There is nothing to reset."), messages.INFO)
-            except ValidationError as error:
-                message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
-                self.message_user(request, message, messages.ERROR)
+                rows, result = self._act_on_slice(request, pks[at : at + MOST_AT_ONCE], name, reason)
+            except Error as error:
+                why = plain(str(error))
+                break
+            at, done = at + MOST_AT_ONCE, done + len(rows)
+            if time.monotonic() >= end:
+                why = _("it takes longer than %(seconds)d seconds") % {"seconds": SECONDS}
+        if done:
+            text = ASKED[name].done % {"count": done, "name": rows[0].name if rows else ""}
+            if done == 1 and name == "run_now":
+                link = self.address("change", result[0].pk, model="run")
+                link = format_html('<a href="{}">{}</a>', link, _("see the run"))
+                text = format_html(_("A run of “{}” is ordered: {}"), rows[0].name, link)
+            self.message_user(request, text, messages.SUCCESS)
+        if at >= len(pks):
+            return None
+        text = _("%(left)d of %(total)d schedules are left as they were: %(why)s. Repeat it for the rest.")
+        text %= {"left": len(pks) - at, "total": len(pks), "why": why}
+        self.message_user(request, text, messages.WARNING)
+        last = pks[at - 1] if at else None
+        return self._ask(request, schedules if last is None else schedules.filter(pk__gt=last), name, form, last)
+
+    def _act_on_slice(
+        self, request: HttpRequest, pks: Sequence[int], name: str, reason: str
+    ) -> tuple[list[Schedule], Any]:
+        """Do it to these, and note it in their histories; return those that were there, and what it returned."""
+        with transaction.atomic(using=ledger.database()):
+            schedules = self.get_queryset(request).filter(pk__in=pks)
+            rows, user = list(schedules), cast(int, request.user.pk)
+            if name == "delete_selected":
+                self.log_deletions(request, schedules)
+            result = ASKED[name].do(schedules, request.user.get_username(), reason)
+            if name != "delete_selected":
+                LogEntry.objects.log_actions(user, rows, CHANGE, change_message=_logged(name, reason))
+            return rows, result
+
+    def _reset(self, request: HttpRequest, schedule: Schedule) -> None:
+        """Set every field to what the code says. Whoever may change a schedule may reset it."""
+        try:
+            if declared.reset(schedule, by=request.user.get_username()):
+                self.log_change(request, schedule, _("Reset to the code."))
+                message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
+                self.message_user(request, message, messages.SUCCESS)
+            else:
+                self.message_user(request, _("There is nothing to reset."), messages.INFO)
+        except ValidationError as error:
+            message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
+            self.message_user(request, message, messages.ERROR)
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""
@@ -217,13 +296,6 @@ class ScheduleActions(BulkActions):
             raise Http404(_("There is no such schedule; it may have been deleted."))
         return schedule
 
-    def _each(self, request: HttpRequest, schedules: Sequence[Schedule], do: Change, logged: str, text: Any) -> None:
-        for schedule in schedules:
-            do(schedule)
-            self.log_change(request, schedule, logged)
-        names = [schedule.name for schedule in schedules]
-        self.message_user(request, text % {"count": len(names), "name": "".join(names[:1])}, messages.SUCCESS)
-
     def _tell_backfilled(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
         if not runs:
             self.message_user(request, _("There is nothing left to run in this time."), messages.WARNING)
@@ -234,6 +306,13 @@ class ScheduleActions(BulkActions):
         query = f"?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
         link = format_html('<a href="{}{}">{}</a>', self.address("changelist", model="run"), query, _("see the runs"))
         self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
+
+
+def _logged(name: str, reason: str) -> str:
+    """Return what the history of a schedule says of this."""
+    if name == "pause":
+        return _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
+    return _("Run now.") if name == "run_now" else _("Resumed.")
 
 
 def _points(schedule: Schedule, points: list[Candidate]) -> dict[str, Any]:

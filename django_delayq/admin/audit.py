@@ -27,7 +27,7 @@ from django.utils.translation import gettext as _
 
 from .. import ledger
 from ..declared.values import SWITCH, Values, differing, from_json, values_of
-from ..models import BulkAction, Control, Definition, Dismissal, Run, Schedule
+from ..models import Control, Definition, Dismissal, Run, Schedule
 from ..models.primary import heirs
 from ..plain import plain
 from ..validators import read_key
@@ -51,7 +51,6 @@ KINDS = {
     "schedule": Kind(Schedule, "view_schedule", ("history", "schedule")),
     "run": Kind(Run, "view_run", ("change", "run")),
     "control": Kind(Control, "view_control", ("history", "control")),
-    "bulkaction": Kind(BulkAction, "view_schedule", ("bulk", "schedule")),
     "dismissal": Kind(Dismissal, "view_run", None),
 }
 

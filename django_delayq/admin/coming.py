@@ -1,24 +1,21 @@
-"""Coming up: the next hours as a heat map, the minutes of one, and where the most heaps up. Counts nothing itself."""
+"""Coming up: the next hours as a heat map, where the most heaps up, and the next runs. Counts nothing itself."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.formats import number_format
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import coming, ledger
-from ..coming import HOUR, Hour, look_into, minute_of
-from ..coming.groups import MINUTE
+from ..coming import HOUR
 from ..fields import utcnow
-from . import charts, facts
+from . import display, facts
 from .base import BaseAdmin
 
 SPANS = {"24h": (gettext_lazy("24 hours"), 24), "7d": (gettext_lazy("7 days"), 168)}
@@ -26,37 +23,29 @@ SPANS = {"24h": (gettext_lazy("24 hours"), 24), "7d": (gettext_lazy("7 days"), 1
 SHADES = 6
 #: So many queues have a row of their own; the others have one together.
 MOST_QUEUES = 20
-#: So many schedules of a minute are named.
+#: So many of the next runs are named.
 MOST_NAMED = 20
-#: An hour that is looked into begins at most so long from now.
-FARTHEST = timedelta(days=9)
 
 
 class Cell(NamedTuple):
-    """A cell of the map: its shade, the number in it, the number in full and when it is, and where it leads to."""
+    """A cell of the map: its shade, the number in it, the number in full and when it is."""
 
     shade: int
     text: str
     title: str
-    address: str
 
 
 class ComingPage(BaseAdmin):
     """A page for whoever may view schedules."""
 
     def coming_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the map of the hours to come, or the minutes of one that the address names."""
+        """Show the map of the hours to come, and the next runs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        now = utcnow()
-        first = read_hour(request.GET.get("hour", ""), now)
-        return self._map(request, now) if first is None else self.hour_page(request, look_into(first, now))
-
-    def _map(self, request: HttpRequest, now: datetime) -> HttpResponse:
-        week = request.GET.get("span") == "7d"
+        now, week = utcnow(), request.GET.get("span") == "7d"
         chosen = "7d" if week else "24h"
         sample, hours = coming.read(now), SPANS[chosen][1]
-        outlook = coming.Outlook(sample.rows, hour_of(now), hours, minute_of(now))
+        outlook = coming.Outlook(sample.rows, _hour_of(now), hours, now.replace(second=0, microsecond=0))
         times = [timezone.localtime(outlook.steps.first + number * HOUR) for number in range(hours)]
         numbers = {queue: [scaled(each, sample) for each in column] for queue, column in outlook.by_queue().items()}
         return self.page(
@@ -68,75 +57,22 @@ class ComingPage(BaseAdmin):
             corner=_("day") if week else _("queue"), zone=timezone.get_current_timezone_name(),
             rows=_cells(by_day(numbers, times) if week else by_queues(numbers, times)),
             peaks=[_peak(peak, sample, "%a %H:%M" if week else "%H:%M") for peak in outlook.peaks()],
-        )  # fmt: skip
-
-    def hour_page(self, request: HttpRequest, hour: Hour, **context: Any) -> HttpResponse:
-        """Show the minutes of an hour, and who starts in the one that the address names, else in the busiest."""
-        asked = request.GET.get("minute", "")
-        minute = int(asked) if asked in [str(number) for number in range(60)] else hour.busiest
-        due = hour.due(minute, MOST_NAMED + 1) if hour.minutes[minute] or hour.sample.is_estimate else []
-        time = timezone.localtime(hour.first)
-        queues = Counter[str]() if hour.sample.is_estimate else Counter(row.queue for row in due)
-        return self.page(
-            request, "overview/coming_hour.html", _("Coming up: %(hour)s") % {"hour": f"{time:%a %Y-%m-%d %H:%M}"},
-            note=estimate_note(hour.sample), back=self.address("coming"), zone=timezone.get_current_timezone_name(),
-            bars=minute_bars(hour, [{"start": scaled(each, hour.sample)} for each in hour.minutes]),
-            table=[
-                (f"{address_of(hour.first)}&minute={number}", clock(hour, number), scaled(count, hour.sample))
-                for number, count in enumerate(hour.minutes) if count
+            runs=[
+                (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
+                for due_at, row in coming.next_runs(now, MOST_NAMED)
             ],
-            named=[(row.pk, row.name, row.queue, self.address("change", row.pk, model="schedule"))
-                   for row in due[:MOST_NAMED]],
-            count=number(scaled(hour.minutes[minute], hour.sample)), minute=minute, at=clock(hour, minute),
-            more=max(0, len(due) - MOST_NAMED), hour=hour.first.isoformat(),
-            spread=self.address("spread") if self.may_spread(request) else "", places=self.places(request, "coming"),
-            held=self._held_back(request), shares=queues.most_common(MOST_QUEUES), exact=not hour.sample.is_estimate,
-            **context,
         )  # fmt: skip
 
     def _held_back(self, request: HttpRequest) -> list[SafeString]:
         """Return what people hold back now: it may be held back then."""
         return [facts.held_back(self, request, row) for row in ledger.held_back()]
 
-    def may_spread(self, request: HttpRequest) -> bool:
-        """Say whether the schedules of a minute may be changed from here."""
-        return request.user.has_perm("django_delayq.change_schedule")
 
-
-def read_hour(text: str, now: datetime) -> datetime | None:
-    """Return the beginning of the hour that an address names; None where it names none to come."""
-    try:
-        found = datetime.fromisoformat(text).astimezone(UTC) if text else None
-    except (ValueError, OverflowError):
-        return None
-    if found is None or not now - HOUR < found < now + FARTHEST:
-        return None
-    return hour_of(found)
-
-
-def hour_of(instant: datetime) -> datetime:
+def _hour_of(instant: datetime) -> datetime:
     """Return when the hour of the clock began, in UTC."""
     local = timezone.localtime(instant)
     past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
     return local.astimezone(UTC) - past
-
-
-def address_of(hour: datetime) -> str:
-    """Return the query that shows this hour."""
-    return "?" + urlencode({"hour": f"{hour.astimezone(UTC):%Y-%m-%dT%H:%MZ}"})
-
-
-def clock(hour: Hour, minute: int) -> str:
-    """Return "09:05"."""
-    return f"{timezone.localtime(hour.first + minute * MINUTE):%H:%M}"
-
-
-def minute_bars(hour: Hour, columns: Sequence[Mapping[str, int]]) -> SafeString:
-    """Return a picture of an hour: a column for each minute, of what starts, or of the chosen ones and the others."""
-    tones = {"others": "quiet", "chosen": "busy", "start": "busy"}
-    names = {"others": _("others"), "chosen": _("chosen"), "start": _("starts")}
-    times = [clock(hour, minute) for minute in range(60)]
-    return charts.bars(columns, tones, names, times, lambda each: short(round(each)))
 
 
 def scaled(count: int, sample: coming.Sample) -> int:
@@ -194,11 +130,10 @@ def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> l
     return list(days.items())
 
 
-def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> tuple[str, str]:
-    """Return "1,240 at 00:00" and where its hour is shown."""
+def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> str:
+    """Return "1,240 at 00:00"."""
     at = timezone.localtime(peak.at)
-    text = _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
-    return text, f"{address_of(hour_of(peak.at))}&minute={at.minute}"
+    return _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[Cell]]]:
@@ -209,17 +144,17 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, list[Cell]]]:
 
 def _cell(time: datetime, count: int | None, highest: int) -> Cell:
     if count is None:
-        return Cell(0, "", "", "")
+        return Cell(0, "", "")
     shade = 0 if count == 0 else 1 + (SHADES - 1) * count // max(1, highest)
     title = _("%(count)s from %(time)s on") % {"count": number(count), "time": f"{time:%a %H:%M}"}
-    return Cell(shade, short(count) if count else "", title, address_of(time))
+    return Cell(shade, short(count) if count else "", title)
 
 
-def _table(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[tuple[str, str, list[str], str]]:
-    """Return a line for each hour that has something: when, where it leads to, each queue's number, and their sum."""
+def _table(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[tuple[str, list[str], str]]:
+    """Return a line for each hour that has something: when, each queue's number, and their sum."""
     lines = []
     for at, time in enumerate(times):
         each = [numbers[queue][at] for queue in sorted(numbers)]
         if any(each):
-            lines.append((f"{time:%a %Y-%m-%d %H:%M}", address_of(time), [*map(number, each)], number(sum(each))))
+            lines.append((f"{time:%a %Y-%m-%d %H:%M}", [*map(number, each)], number(sum(each))))
     return lines

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 
 from .. import ledger
 from ..fields import utcnow
-from ..models import BulkAction, Condition, Control, Run, Schedule, ScheduleState, Status, explain_wait
+from ..models import Condition, Control, Run, Schedule, ScheduleState, Status, explain_wait
 from ..status.snapshot import WAITING_SECONDS, RedisView
 from . import display
 from .base import BaseAdmin
@@ -40,9 +40,9 @@ def told(
     `failed` is the number of jobs that have failed and are kept.
     """
     states = ScheduleState.objects.filter(schedule__enabled=True)
-    failing, parked, paused, orders, often = ledger.count_up_to(
+    failing, parked, paused, often = ledger.count_up_to(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
-        Schedule.objects.paused(), BulkAction.objects.open(), restarted(),
+        Schedule.objects.paused(), restarted(),
     )  # fmt: skip
     schedules, runs = page.address("changelist", model="schedule"), page.address("changelist", model="run")
     found = (
@@ -54,7 +54,6 @@ def told(
         (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), f"{schedules}?state=parked"),
         (failed, "bad", ngettext("%(count)s failed job", "%(count)s failed jobs", failed),
          f"{runs}?origin__exact=job&status__exact=failed"),
-        (orders, "busy", ngettext("%(count)s bulk action", "%(count)s bulk actions", orders), schedules),
     )  # fmt: skip
     for number, tone, words, address in found:
         if number:

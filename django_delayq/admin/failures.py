@@ -24,11 +24,11 @@ from .. import failures
 from ..failures import Failures, RunGroup
 from ..fields import utcnow
 from ..models import Dismissal, Run, Schedule
+from ..models.kept import MOST_AT_ONCE
 from . import failure_rows as shown
 from . import paging
-from .actions import NAMES_SHOWN, ScheduleActions
+from .actions import ASKED, NAMES_SHOWN, ScheduleActions
 from .base import View
-from .bulk import ACTIONS, MOST_AT_ONCE
 from .failure_rows import title_of
 from .run_actions import ORDERS, Order, RunActions, posted
 
@@ -204,11 +204,11 @@ class FailuresPage(RunActions):
         elif not rows:
             self.message_user(request, _("None of its schedules is there any more."), messages.WARNING)
         elif request.method == "POST":
-            schedules.order_runs(request, rows)
+            return schedules.act(request, schedules.get_queryset(request).filter(pk__in=wanted), "run_now") or back
         else:
             names = [row.name for row in rows]
             return self.page(
-                request, "confirm.html", _("Run again"), note=ACTIONS["run_now"][1], names=names[:NAMES_SHOWN],
+                request, "confirm.html", _("Run again"), note=ASKED["run_now"].note, names=names[:NAMES_SHOWN],
                 more=len(names) - NAMES_SHOWN, hidden=[(ACTION_CHECKBOX_NAME, row.pk) for row in rows], back=back.url,
             )  # fmt: skip
         return back

@@ -3,7 +3,7 @@
 Redis is asked once a page, for a list and for a form.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from .. import chain, conf, declared, handover, ledger, mirror, registry, status
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..grouping import grouped
-from ..models import BulkAction, Condition, Control, Schedule, ScheduleState, Tag, explain_wait
+from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
 from ..timing.point import known_ms
 from ..words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
@@ -77,19 +77,18 @@ def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Prob
 
 
 class Notes(NamedTuple):
-    """What the database knows of the whole: how many schedules fail, pauses and limits, bulk actions under way."""
+    """What the database knows of the whole: how many schedules fail, pauses and limits."""
 
     failing: int
     held: Sequence[Control]
-    bulk: Sequence[BulkAction]
 
 
 def read_notes() -> Notes:
-    """Read them in one query, and in one more for each kind of which there are rows."""
-    states, bulk = ScheduleState.objects.filter(schedule__enabled=True), BulkAction.objects.open()
-    counts = ledger.count_up_to(MOST_FAILING, states.filter(failing_streak__gt=0), Control.objects.in_force(), bulk)
-    failing, held, open_bulk = counts
-    return Notes(failing, ledger.held_back() if held else (), list(bulk.defer("chosen")[:5]) if open_bulk else ())
+    """Read them in one query, and in one more where something is held back."""
+    states = ScheduleState.objects.filter(schedule__enabled=True)
+    counts = ledger.count_up_to(MOST_FAILING, states.filter(failing_streak__gt=0), Control.objects.in_force())
+    failing, held = counts
+    return Notes(failing, ledger.held_back() if held else ())
 
 
 def ask_health(
@@ -123,13 +122,12 @@ def ask_health(
 class ScheduleChangeList(PagedChangeList):
     """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
 
-    `details`: whether it is shown why Redis does not answer, and where it is. `bulk`: what workers are to do.
+    `details`: whether it is shown why Redis does not answer, and where it is.
     """
 
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None
-    bulk: Iterable[BulkAction] = ()
 
     def without(self, relation: str, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
         found: QuerySet[Schedule] = stateless(rows) if self.is_capped else super().without(relation, rows)
@@ -152,7 +150,6 @@ class ScheduleChangeList(PagedChangeList):
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
                 row.waits = explain_wait(notes.held, (row.queue, row.task))
-            self.bulk = notes.bulk if self.details else ()
 
 
 def is_task_missing(path: str) -> bool:

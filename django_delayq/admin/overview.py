@@ -15,7 +15,6 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from django.views.decorators.http import require_POST
 
 from .. import conf, ledger, minutes, status
 from ..counters import LAG, Tally, by_queue, outcomes, percentile
@@ -27,8 +26,8 @@ from . import charts, display, facts, glance
 from .asking import AskPage
 from .audit import AuditPage
 from .base import ReadOnlyAdmin
+from .coming import ComingPage
 from .now import NowPage
-from .spreading import SpreadPage
 
 #: Rates are those of so many minutes.
 RATE_MINUTES = 5
@@ -61,7 +60,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
+class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AuditPage, AskPage):
     """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
@@ -74,7 +73,6 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
             self.route("audit/", self.audit_view, "audit"),
             self.route("ask/", self.ask_view, "ask"),
             self.route("coming/", self.coming_view, "coming"),
-            self.route("coming/spread/", require_POST(self.spread_view), "spread"),
         ]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

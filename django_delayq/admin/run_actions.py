@@ -25,11 +25,11 @@ from ..fields import utcnow
 from ..jobs import Options
 from ..jobs.aliases import backend_of
 from ..models import Origin, Run, Status
+from ..models.kept import MOST_AT_ONCE
 from ..plain import plain
 from ..validators import read_key
 from .actions import NAMES_SHOWN
 from .base import BaseAdmin
-from .bulk import MOST_AT_ONCE
 
 WAITING, FAILED = (Status.QUEUED, Status.RETRYING), (Status.FAILED, Status.LOST)
 

@@ -26,7 +26,6 @@ from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFi
 from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
 from .history import HistoryPage
-from .month import MonthPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
@@ -44,7 +43,7 @@ def _in_zone(name: str, label: Any) -> Column:
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
+class ScheduleAdmin(HistoryPage, WhyPage):
     # Named here for the admins of models that inherit: Django looks for templates of their app.
     change_form_template = "admin/django_delayq/schedule/change_form.html"
     change_list_template = "admin/django_delayq/schedule/change_list.html"
@@ -197,10 +196,9 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
             "why": self.why_view,
-            "month": self.month_view,
         }
         own = [self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
-        return [*own, *self.bulk_urls(), *super().get_urls()]
+        return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Return the next due points of a form that is being filled in; `pk` is 0 for a new one. Saves nothing."""

@@ -15,8 +15,8 @@ from ..fields import utcnow
 from ..models import Control, Run, Schedule
 from ..plain import plain
 from ..timing.zone import get_zone
+from .actions import ScheduleActions
 from .audit import KINDS, Asked, Event, read
-from .bulk import BulkActions
 from .display import Html, instant, status_badge, zone_of
 
 RUNS_SHOWN = 10
@@ -24,7 +24,7 @@ RUNS_SHOWN = 10
 ACTS_SHOWN = 3
 
 
-class WhyPage(BulkActions):
+class WhyPage(ScheduleActions):
     """A page about one schedule, for whoever may view it."""
 
     def why_view(self, request: HttpRequest, pk: int) -> HttpResponse:

@@ -72,10 +72,3 @@ def minutes_of(groups: Iterable[Group], hour: datetime, since: datetime) -> list
         for number, count, schedules in starts(group, Steps(hour, MINUTE, 60, since)):
             found[number] += count * len(schedules)
     return found
-
-
-def starting_at(groups: Iterable[Group], minute: datetime, since: datetime) -> list[AnySchedule]:
-    """Return the schedules of which a run starts in that minute, by name."""
-    steps = Steps(minute, MINUTE, 1, since)
-    found = {each.pk: each for group in groups for _, _, schedules in starts(group, steps) for each in schedules}
-    return sorted(found.values(), key=lambda each: each.name)

@@ -8,6 +8,7 @@ The lot is the same within an hour, so that two looks at a page show the same nu
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from random import Random
 from typing import NamedTuple
@@ -16,7 +17,9 @@ from django.db.models import Max, Min
 
 from .. import ledger
 from ..chain import state_of
+from ..exceptions import InvalidRecurrence
 from ..models import Condition, Schedule, ScheduleState
+from ..preview import preview
 from ..rows import AnySchedule, ScheduleRow
 
 #: So many enabled schedules are looked at, all of them; of more, about so many are drawn.
@@ -59,10 +62,14 @@ def read(now: datetime) -> Sample:
     return Sample(rows, 1, len(rows))
 
 
-def read_due(first: datetime, end: datetime, most: int) -> list[ScheduleRow]:
-    """Return up to so many schedules that go on whose next due point is in `first <= point < end`, by an index."""
-    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=first, next_due_at__lt=end)
-    return _load(states.order_by("next_due_at").values_list("pk", flat=True)[:most])
+def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
+    """Return the next due points, the earliest first, each with its schedule."""
+    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now)
+    found = []
+    for row in _load(states.order_by("next_due_at").values_list("pk", flat=True)[:most]):
+        with suppress(InvalidRecurrence, ValueError):  # it will be parked
+            found += [(point.due_at, row) for point in preview(row, most, now) if point.runs]
+    return sorted(found, key=lambda each: (each[0], each[1].name))[:most]
 
 
 def _draw(now: datetime) -> Sample:

@@ -33,42 +33,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="BulkAction",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "name",
-                    models.CharField(
-                        choices=[
-                            ("run_now", "Run now"),
-                            ("pause", "Pause"),
-                            ("resume", "Resume"),
-                            ("delete", "Delete"),
-                        ],
-                        max_length=16,
-                    ),
-                ),
-                ("reason", models.CharField(blank=True, max_length=200)),
-                ("logged", models.CharField(max_length=300)),
-                ("user_key", models.CharField(blank=True, max_length=64)),
-                ("user_name", models.CharField(blank=True, max_length=200)),
-                ("chosen", models.BinaryField()),
-                ("total", models.PositiveIntegerField()),
-                ("done", models.PositiveIntegerField(default=0)),
-                ("changed", models.PositiveIntegerField(default=0)),
-                ("created_at", django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow)),
-                ("started_at", django_delayq.fields.UTCDateTimeField(null=True)),
-                ("finished_at", django_delayq.fields.UTCDateTimeField(null=True)),
-                ("cancelled", models.BooleanField(default=False)),
-                ("error", models.TextField(blank=True)),
-            ],
-            options={
-                "verbose_name": "bulk action",
-                "verbose_name_plural": "bulk actions",
-                "default_permissions": (),
-            },
-        ),
-        migrations.CreateModel(
             name="Cancellation",
             fields=[
                 ("run", models.BigIntegerField(primary_key=True, serialize=False)),

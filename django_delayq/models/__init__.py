@@ -1,13 +1,12 @@
 """The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
 (`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still
-to be mirrored (`Tombstone`), what was counted (`Rollup`), what was ordered for many schedules (`BulkAction`), what is
-held back (`Control`), what is to be stopped (`Cancellation`), what is wrong and told (`Alert`), which failures were
-dismissed (`Dismissal`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but
-the database's: Redis follows by `receivers` and `mirror`.
+to be mirrored (`Tombstone`), what was counted (`Rollup`), what is held back (`Control`), what is to be stopped
+(`Cancellation`), what is wrong and told (`Alert`), which failures were dismissed (`Dismissal`), what executions have
+said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers`
+and `mirror`.
 """
 
 from .alert import Alert
-from .bulk_action import BulkAction
 from .cancellation import Cancellation
 from .control import Control, explain_wait
 from .declaration import Declaration
@@ -24,7 +23,7 @@ from .tag import Tag, read_tags
 from .tombstone import Tombstone
 
 __all__ = [
-    "Alert", "BulkAction", "Cancellation", "Condition", "Control", "Declaration", "Definition",
+    "Alert", "Cancellation", "Condition", "Control", "Declaration", "Definition",
     "Dismissal", "Origin", "Output", "Overview", "Rollup", "Run", "RunQuerySet",
     "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "explain_wait", "read_tags",
 ]  # fmt: skip

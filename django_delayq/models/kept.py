@@ -2,10 +2,10 @@
 
 Note [What is kept]
 `Schedule.save()` keeps what it replaces, and so do `pause()`, `resume()`, the admin, syncs of declared schedules,
-imports, and `update()` of up to MOST_AT_ONCE rows, each in the transaction of the edit. `update()` of more rows
-(actions on all that match are such), `bulk_create` over rows that are there, `loaddata` and SQL keep nothing: an
-`update()` of 10,000 rows would take six times as long on PostgreSQL, thirty times on SQLite. So one definition need not
-end where the next one begins; `is_followed_by` tells.
+imports, and `update()` of up to MOST_AT_ONCE rows, each in the transaction of the edit. `update()` of more rows,
+`bulk_create` over rows that are there, `loaddata` and SQL keep nothing: an `update()` of 10,000 rows would take six
+times as long on PostgreSQL, thirty times on SQLite. So one definition need not end where the next one begins;
+`is_followed_by` tells.
 
 Versions that follow each other and are the same, such as those of a program that saves what is there, become one row.
 """

@@ -17,14 +17,9 @@ from django.db.models import Model, QuerySet
 Row = TypeVar("Row", bound=Model)
 
 
-def locked(rows: QuerySet[Row], *, skip: bool = False) -> QuerySet[Row]:
-    """Lock rows, to write them: by primary key, as far as the database can; `skip` those that others have locked."""
-    how: dict[str, Any] = {}
-    if skip and connections[rows.db].features.has_select_for_update_skip_locked:
-        how["skip_locked"] = True
-    if connections[rows.db].vendor == "postgresql":
-        how["no_key"] = True
-    return rows.order_by("pk").select_for_update(**how)
+def locked(rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Lock rows, to write them: by primary key, as far as the database can."""
+    return rows.order_by("pk").select_for_update(no_key=connections[rows.db].vendor == "postgresql")
 
 
 def lock_to_delete(schedules: QuerySet[Any]) -> None:

@@ -8,7 +8,7 @@ is replaced within these seconds; a holder that has lost the lease stops after t
 A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One
 worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
 The lease only saves work: what is done twice does no harm. What must not wait for the end of a dead holder's lease each
-worker does for itself: delta sweeps, bulk actions, mending of scores that its claims find damaged.
+worker does for itself: delta sweeps, mending of scores that its claims find damaged.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import alerts, bulk_actions, conf, ledger, minutes, mirror, pruning, tracing
+from .. import alerts, conf, ledger, minutes, mirror, pruning, tracing
 from ..broker import Broker, Shard, probe
 from ..exceptions import (
     BrokerError,
@@ -41,8 +41,6 @@ from .trouble import Backoff, forget_frames, repair
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
-#: So often each worker looks for bulk actions that people have ordered.
-BULK_SECONDS = 2.0
 #: A full sweep is due so long after the last one; see `mirror/swept.py`, Note [When a full sweep is due].
 FULL_SECONDS = mirror.FULL_SECONDS
 #: Each worker says so often that it lives, and the holder of the lease looks whether a full sweep or a pass of pruning
@@ -76,7 +74,7 @@ class Upkeep:
         self._rebuild, self._check_layout = threading.Event(), threading.Event()
         self._damaged: dict[Shard, None] = {}
         self._threads: list[threading.Thread] = []
-        self._due = dict.fromkeys(("delta", "bulk", "beat", "lease"), 0.0)  # monotonic seconds
+        self._due = dict.fromkeys(("delta", "beat", "lease"), 0.0)  # monotonic seconds
         self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # two of them for the holder of the lease
         #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
         self.holds = False
@@ -152,8 +150,6 @@ class Upkeep:
                 self._prune(seconds=BURST_PRUNE_SECONDS)
                 self._look()
                 self._let_go()
-            while self._carry_out():
-                pass
         self.broker.heartbeat(self.broker.now_ms(), self._details())
         mirror.check_layout(self.broker)  # once more: see `mirror/switch.py`, Note [Said before it is looked]
 
@@ -358,9 +354,6 @@ class Upkeep:
         if done is not None and not done.finished:  # there is more: after the other chores, at once
             self._due["beat"] = 0.0
 
-    def _carry_out(self) -> bool:
-        return bool(self._beside("A bulk action could not go on", bulk_actions.carry_out))
-
     def _look(self) -> None:
         wanted = conf.get_config().alerts
         if wanted is None:
@@ -382,9 +375,6 @@ class Upkeep:
             more = (self.holds and ledger.prune_expired(mirror.PAGE) >= mirror.PAGE) or more
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
-        if now >= self._due["bulk"]:
-            more = self._carry_out()
-            self._due["bulk"] = 0.0 if more else time.monotonic() + BULK_SECONDS
         if now >= self._due["lease"]:
             self._hold()
         if now >= self._due["look"]:

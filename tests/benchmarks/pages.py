@@ -48,8 +48,6 @@ def schedule_pages(client: Any) -> dict[str, str]:
         "ask, a name": f"{OVERVIEW}ask/?name=report",
     }
     pages |= {"schedule, why": f"{SCHEDULES}{pk}/why/?at=10:00"}
-    pages |= {"coming, an hour": f"{COMING}?hour={datetime.now(UTC) + timedelta(hours=3):%Y-%m-%dT%H:00Z}"}
-    pages |= {"schedule, month": f"{SCHEDULES}{pk}/month/"}
     return pages | {"schedule, change": f"{SCHEDULES}{pk}/change/", "schedule, add": f"{SCHEDULES}add/"}
 
 

@@ -68,7 +68,6 @@ def site(broker, live_server):
     held = controls.pause("mail", reason="the provider is down", by="ann")
     schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first()
     digest = failures.digest_of("run", failed.task, failures.fingerprint(failed.reason))
-    tomorrow = now + timedelta(days=1)
     rows[0].cron, rows[0].task, rows[0].args, rows[0].changed_by = "30 9 * * 1-5", "tests.app.tasks.add", [17], "ann"
     rows[0].save()
     rows[0].pause("holidays", by="bob")
@@ -90,8 +89,6 @@ def site(broker, live_server):
         "controls": address("control_changelist"), "control": address("control_change", held.pk),
         "failures": address("run_failures"), "run again": address("run_run_again", digest) + "?span=7d",
         "coming": address("overview_coming"), "coming 7d": address("overview_coming") + "?span=7d",
-        "an hour": address("overview_coming") + f"?hour={tomorrow:%Y-%m-%dT09:00Z}",
-        "month": address("schedule_month", schedule),
         "ask": address("overview_ask"), "ask, a time": address("overview_ask") + f"?at={quote(str(now)[:16])}",
         "audit": address("overview_audit"), "run before an edit": address("run_change", ran.pk),
         "restore": address("schedule_restore", schedule) + f"?definition={rows[0].definitions.order_by('pk')[0].pk}",

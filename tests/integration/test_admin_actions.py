@@ -1,14 +1,16 @@
-"""Run now, pause, resume and delete in the admin, and that hostile texts stay texts on every page."""
+"""Run now, pause, resume and delete in the admin, also of many, and that hostile texts stay texts on every page."""
 
 import re
 from datetime import UTC, datetime
 
 import pytest
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import DELETION, LogEntry
+from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
 
-from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
+from django_delayq.admin import actions
+from django_delayq.models import Condition, Definition, Origin, Run, Schedule, ScheduleState, Status
 from tests.integration.admin_pages import (
     ADD,
     HOSTILE,
@@ -18,6 +20,7 @@ from tests.integration.admin_pages import (
     make,
     texts,
 )
+from tests.integration.mirroring import absent, mirrored
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -181,3 +184,75 @@ def test_running_and_pausing_have_permissions_of_their_own(broker, permission, a
         client_for(permission).get(reverse(f"admin:django_delayq_schedule_{allowed[0]}", args=[row.pk])).status_code
         == 403
     )
+
+
+# -- more than a slice
+
+
+@pytest.fixture
+def five(monkeypatch):
+    """Five schedules, of which two are done in one transaction."""
+    monkeypatch.setattr(actions, "MOST_AT_ONCE", 2)
+    return [make(f"s{number}") for number in range(5)]
+
+
+def act_on_all(client, action, **values):
+    first = Schedule.objects.order_by("pk").first()
+    return client.post(
+        LIST, {"action": action, "select_across": "1", "_selected_action": first.pk, **values}, follow=True
+    )
+
+
+def test_each_of_all_that_match_has_its_history_its_entry_and_its_place_in_redis(boss, five, broker):
+    assert "Pause 5 schedules" in act_on_all(boss, "pause").content.decode() and not Schedule.objects.paused().exists()
+    before = {row.pk: row.generation for row in five}
+    assert texts(act_on_all(boss, "pause", apply="1", reason="storm")) == ["5 schedules are paused."]
+    assert {row.pause_reason for row in Schedule.objects.paused()} == {"storm"}
+    assert all(row.generation > before[row.pk] for row in Schedule.objects.all())
+    assert sorted(Definition.objects.values_list("schedule", "by")) == [(row.pk, "u0") for row in five]
+    assert [entry.get_change_message() for entry in LogEntry.objects.all()] == ["Paused: storm"] * 5
+    assert all(absent(broker, row) for row in five)
+    assert texts(act_on_all(boss, "resume", apply="1")) == ["5 schedules go on."]
+    assert all(mirrored(broker, row) for row in Schedule.objects.all())
+    assert texts(act_on_all(boss, "run_now", apply="1")) == ["5 runs are ordered."]
+    assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in five]
+    assert "Delete 5 schedules" in act_on_all(boss, "delete_selected").content.decode()
+    assert texts(act_on_all(boss, "delete_selected", apply="1")) == ["5 schedules are deleted."]
+    assert not Schedule.objects.exists() and all(absent(broker, row) for row in five)
+    assert LogEntry.objects.filter(action_flag=DELETION).count() == 5
+
+
+def test_after_ten_seconds_it_asks_again_about_the_rest(boss, five, monkeypatch):
+    monkeypatch.setattr(actions, "SECONDS", 0)
+    response = act_on_all(boss, "run_now", apply="1")
+    assert texts(response) == [
+        "2 runs are ordered.",
+        "3 of 5 schedules are left as they were: it takes longer than 0 seconds. Repeat it for the rest.",
+    ]
+    assert "Run 3 schedules now" in response.content.decode()
+    response = boss.post(LIST, {**dict(response.context["hidden"]), "apply": "1"})
+    response = boss.post(LIST, {**dict(response.context["hidden"]), "apply": "1"}, follow=True)
+    assert texts(response)[-1].startswith("A run of “s4” is ordered")
+    assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in five]
+
+
+def test_a_slice_that_fails_leaves_whole_ones(boss, five, monkeypatch):
+    do = actions.ASKED["pause"].do
+
+    def refuse(schedules, by, reason):
+        do(schedules, by, reason)
+        if five[2] in schedules:
+            raise IntegrityError("somebody needs them")
+
+    monkeypatch.setitem(actions.ASKED, "pause", actions.ASKED["pause"]._replace(do=refuse))
+    response = act_on_all(boss, "pause", apply="1", reason="")
+    assert texts(response)[1].startswith("3 of 5 schedules are left as they were: somebody needs them.")
+    assert list(Schedule.objects.paused()) == five[:2] and LogEntry.objects.count() == 2
+    assert "Pause 3 schedules" in response.content.decode()
+
+
+def test_who_may_not_change_or_delete_does_it_to_none(five):
+    act_on_all(client_for("view_schedule"), "pause", apply="1", reason="")
+    act_on_all(client_for("view_schedule", "change_schedule"), "delete_selected", apply="1")
+    act_on_all(client_for("view_schedule", "delete_schedule"), "pause", apply="1", reason="")
+    assert Schedule.objects.filter(enabled=True).count() == 5

@@ -4,16 +4,15 @@ import re
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import bulk_actions, declared, failures
+from django_delayq import declared, failures
 from django_delayq.admin import audit
 from django_delayq.fields import utcnow
-from django_delayq.models import BulkAction, Cancellation, Control, Definition, Dismissal, Run, Schedule, kept
+from django_delayq.models import Cancellation, Control, Definition, Dismissal, Run, Schedule, kept
 from tests.integration.admin_pages import (
     HOSTILE,
     LIST,
@@ -420,23 +419,6 @@ def test_everybody_sees_what_they_may_see(boss):
     assert [e.label for e in client_for("view_schedule").get(AUDIT).context["events"]] == ["schedule"]
     assert len(client_for("view_schedule", "view_run").get(AUDIT).context["events"]) == 2
     assert "Stop asked for" not in text_of(client_for("view_schedule").get(AUDIT, {"kind": "run"}))
-
-
-def test_orders_for_many_and_their_end_are_in_the_list(boss, monkeypatch):
-    monkeypatch.setattr("django_delayq.admin.bulk.MOST_AT_ONCE", 1)
-    rows = [make(f"s{number}") for number in range(3)]
-    order = {"action": "pause", "_selected_action": [rows[0].pk], "select_across": "1", "apply": "1", "reason": "why"}
-    boss.post(LIST, order)
-    boss.post(f"{LIST}bulk/{BulkAction.objects.get().pk}/cancel/")
-    assert [text for _who, text, _changes in events(boss.get(AUDIT))] == [
-        "The rest was cancelled.", "Ordered for 3 schedules: Paused: why",
-    ]  # fmt: skip
-    boss.post(LIST, order)
-    while bulk_actions.carry_out():
-        pass
-    boss.post(f"{LIST}bulk/{BulkAction.objects.last().pk}/cancel/")
-    assert LogEntry.objects.filter(change_message="Paused: why").count() == 3
-    assert events(boss.get(AUDIT))[0][1] != "The rest was cancelled.", "it had ended"
 
 
 # -- dismissals

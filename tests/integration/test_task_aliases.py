@@ -7,17 +7,13 @@ import pytest
 from django.core import checks
 from django.core.management import call_command
 from django.db import connection
-from django.db.migrations import Migration
 from django.db.migrations.loader import MigrationLoader
-from django.db.migrations.state import ProjectState
-from django.db.migrations.writer import OperationWriter
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import controls, declared, ledger, mirror, registry
 from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
-from django_delayq.models import Control, Declaration, Origin, Run, Schedule
-from django_delayq.operations import RenameTask
+from django_delayq.models import Control, Declaration, Run, Schedule
 from django_delayq.status import database_side, snapshot
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, errors, fields, make
@@ -156,100 +152,17 @@ def test_the_check_says_nothing_of_good_ones(alias):
     assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E007"]
 
 
-# -- the operation
+# -- who renames it
 
 
-def migrate(operation, *, back=False):
-    """Carry an operation out as a migration does that depends on our first one, and on nothing newer."""
-    state = MigrationLoader(connection).project_state(("django_delayq", "0001_initial"))
-    migration = Migration("0001_rename", "shop")
-    migration.operations, migration.atomic = [operation], False
-    with connection.schema_editor(atomic=False) as editor:
-        (migration.unapply if back else migration.apply)(state, editor)
-
-
-def test_it_renames_there_and_back_and_the_sweep_mirrors_it(alias, broker, monkeypatch):
-    monkeypatch.setattr("django_delayq.operations.BATCH", 2)
-    rows = [make(f"s{number}", task=OLD, args=[number]) for number in range(5)]
-    other = make("other", task="tests.app.tasks.noop", args=[])
-    Declaration.objects.create(schedule=rows[0], key=OLD, values={})
-    controls.pause(task=OLD)
-    like = {"task": OLD, "on_success": OLD}  # arguments that look like a name
-    for number in range(3):
-        former.enqueue(number, b=like)
-    former.enqueue(4, b=like)
-    states = dict(zip(jobs().values_list("pk", flat=True), ("queued", "retrying", "failed", "succeeded"), strict=True))
-    for pk, status in states.items():
-        jobs().filter(pk=pk).update(status=status)
-    before = dict(Schedule.objects.values_list("pk", "generation"))
-
-    migrate(RenameTask(OLD, NEW))
-    assert set(Schedule.objects.exclude(pk=other.pk).values_list("task", flat=True)) == {NEW}
-    for one in Schedule.objects.exclude(pk=other.pk):
-        assert one.generation > before[one.pk] and one.generation != one.synced_generation
-    other.refresh_from_db()
-    assert other.generation == before[other.pk]
-    assert (Declaration.objects.get().key, Control.objects.get().name) == (NEW, NEW)
-    assert list(jobs().values_list("task", flat=True)) == [NEW, NEW, NEW, OLD], "what has succeeded is history"
-    assert [call["kwargs"] for call in jobs().values_list("call", flat=True)] == [{"b": like}] * 4
-    mirror.delta_sweep(broker)
-    assert all(mirrored(broker, one) for one in Schedule.objects.all())
-
-    migrate(RenameTask(OLD, NEW), back=True)
-    assert set(Schedule.objects.exclude(pk=other.pk).values_list("task", flat=True)) == {OLD}
-    assert (Declaration.objects.get().key, Control.objects.get().name) == (OLD, OLD)
-    assert list(jobs().values_list("task", flat=True)) == [OLD] * 4
-
-
-def jobs():
-    """Return the rows of jobs, in the order in which they were enqueued."""
-    return Run.objects.filter(origin=Origin.JOB).order_by("pk")
-
-
-def test_it_renames_what_is_called_after_an_outcome_too(alias):
-    row = make("s", task=NEW, on_success=OLD, args=[1])
-    tasks.add.using(on_failure=OLD, max_attempts=3).enqueue(1, b={"on_failure": OLD})
-    tasks.add.enqueue(2)
-    migrate(RenameTask(OLD, NEW))
-    row.refresh_from_db()
-    job = jobs().first()
-    assert (row.on_success, row.on_failure, job.options) == (NEW, "", {"max_attempts": 3, "on_failure": NEW})
-    assert job.call["kwargs"] == {"b": {"on_failure": OLD}}
-    migrate(RenameTask(OLD, NEW), back=True)
-    assert (Schedule.objects.get().on_success, jobs().first().options["on_failure"]) == (OLD, OLD)
-
-
-def test_jobs_that_wait_run_after_it_without_the_alias(alias, broker):
-    waits = former.enqueue(1, b=2)
-    migrate(RenameTask(OLD, NEW))
+def test_a_data_migration_renames_it_and_workers_follow(alias, broker):
+    row = make("s", task=OLD, args=[1])
+    make_due(broker, row)
+    apps = MigrationLoader(connection).project_state(("django_delayq", "0001_initial")).apps
+    apps.get_model("django_delayq", "Schedule").objects.filter(task=OLD).update(task=NEW)
     alias({})
     run_burst()
-    waits.refresh()
-    assert (waits.return_value, tasks.CALLS) == (3, [(1, 2)])
-
-
-def test_it_refuses_a_state_without_our_tables():
-    nothing = ProjectState()
-    with (
-        connection.schema_editor() as editor,
-        pytest.raises(ValueError, match=r'add \("django_delayq", "0001_initial"\)'),
-    ):
-        RenameTask(OLD, NEW).database_forwards("shop", editor, nothing, nothing)
-
-
-def test_what_has_the_new_key_or_pause_already_stays(alias):
-    for name in (OLD, NEW):
-        controls.pause(task=name)
-        Declaration.objects.create(schedule=make(name, args=[1], task=NEW), key=name, values={})
-    migrate(RenameTask(OLD, NEW))
-    assert set(Control.objects.values_list("name", flat=True)) == {OLD, NEW}
-    assert set(Declaration.objects.values_list("key", flat=True)) == {OLD, NEW}
-
-
-def test_it_can_be_written_into_a_migration():
-    written, imports = OperationWriter(RenameTask("a.b", "c.d"), indentation=0).serialize()
-    assert "RenameTask" in written and "'a.b'" in written and imports == {"import django_delayq.operations"}
-    assert "a.b to c.d" in RenameTask("a.b", "c.d").describe()
+    assert tasks.CALLS == [(1, 1)]
 
 
 # -- who is told

@@ -16,12 +16,11 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
-from django_delayq import bulk_actions, mirror
+from django_delayq import mirror
 from django_delayq.broker.web import forget_broker
 from django_delayq.declared.values import to_json, values_of
 from django_delayq.models import (
     Alert,
-    BulkAction,
     Cancellation,
     Condition,
     Control,
@@ -76,7 +75,6 @@ def addresses(row, run, *jobs):
             pks = {"schedule": [row.pk], "run": [run.pk, *(job.pk for job in jobs)], "control": controls}
             pks["alert"] = Alert.objects.values_list("pk", flat=True)
             pks = pks[model_of(name)]
-            pks = [BulkAction.objects.get().pk] if "_bulk" in name else pks
         found += [(name, reverse(f"admin:{name}", args=[pk])) for pk in pks]
     return found
 
@@ -90,9 +88,8 @@ def test_the_walk_knows_every_address():
         "django_delayq_schedule_changelist", "django_delayq_schedule_add", "django_delayq_schedule_change",
         "django_delayq_schedule_delete", "django_delayq_schedule_history", "django_delayq_schedule_run_now",
         "django_delayq_schedule_pause", "django_delayq_schedule_resume", "django_delayq_schedule_backfill",
-        "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_schedule_bulk",
-        "django_delayq_schedule_bulk_cancel", "django_delayq_run_changelist", "django_delayq_run_change",
-        "django_delayq_run_run_now", "django_delayq_run_stop", "django_delayq_overview_now",
+        "django_delayq_schedule_preview", "django_delayq_schedule_reset", "django_delayq_run_changelist",
+        "django_delayq_run_change", "django_delayq_run_run_now", "django_delayq_run_stop", "django_delayq_overview_now",
         "django_delayq_control_add", "django_delayq_control_change", "django_delayq_control_delete",
         "django_delayq_run_cancel", "django_delayq_run_retry", "django_delayq_run_delete",
         "django_delayq_run_failures", "django_delayq_run_run_again", "django_delayq_run_dismiss",
@@ -115,7 +112,6 @@ def row(broker):
     Declaration.objects.create(schedule=made, key="s", values=to_json({**values_of(made), "max_attempts": 3}))
     made.pause()
     made.resume()
-    bulk_actions.order("pause", [made.pk], logged="Paused.")
     Control.objects.create(name="mail", most=3)
     Alert.objects.create(
         kind="failing", subject=str(made.pk), name=made.name, text=made.task, told_at=datetime.now(UTC)
@@ -143,7 +139,7 @@ def jobs(broker, row):
 
 
 ROWS = (
-    Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry, BulkAction, Control, Cancellation, Dismissal,
+    Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry, Control, Cancellation, Dismissal,
     Definition, Alert,
 )  # fmt: skip
 
@@ -166,7 +162,7 @@ def test_a_get_changes_nothing(boss, broker, row, run, jobs, query):
     for name, address in addresses(row, run, *jobs):
         page = boss.get(address + query.format(pk=row.pk))
         assert page.status_code in (200, 302, 403, 405), (name, page.status_code)
-        if name.rpartition("_schedule_")[2] in ("preview", "bulk_cancel"):
+        if name.endswith("_schedule_preview"):
             assert page.status_code == 405
         assert everything(broker) == before, name
 
@@ -308,8 +304,6 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     row.save()
     row.pause(short, by=text)
     row.resume()
-    bulk_actions.order("pause", [row.pk], reason=short, logged=short, user=text)
-    BulkAction.objects.update(error=text)
     Control.objects.create(name=short, paused=True, reason=text, changed_by=short)
     stored = text.replace("\0", "")
     for number, status in enumerate(("failed", "skipped", "lost", "running")):

@@ -1,20 +1,16 @@
 """What is to come, counted without a server: known recurrences, changes of the clock, bounds, jitter, peaks."""
 
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from zoneinfo import ZoneInfo
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_delayq import coming
-from django_delayq.coming import HOUR, Outlook, month, with_hash
-from django_delayq.coming import plan as plan_on
-from django_delayq.coming.days import Day, Row
+from django_delayq.coming import HOUR, Outlook
 from django_delayq.coming.groups import MINUTE, Steps, grouped, per_step
-from django_delayq.coming.outlook import minutes_of, starting_at
+from django_delayq.coming.outlook import minutes_of
 from django_delayq.rows import ScheduleRow, StateRow
 from django_delayq.timing import Cron, Every, Once, Windowed, wake_at
 
@@ -156,13 +152,6 @@ def test_minutes_have_each_start_where_its_jitter_puts_it() -> None:
     assert sum(waiting) == sum(start >= late for start in wanted), "also those whose point has passed"
 
 
-def test_who_starts_in_a_minute() -> None:
-    plans = [plan("b", cron="0 13 * * *"), plan("a", every=MINUTE), plan("c", cron="1 13 * * *")]
-    groups = grouped(plans, NOON, NOON + DAY)
-    assert [each.name for each in starting_at(groups, NOON + HOUR, NOON)] == ["a", "b"]
-    assert [each.name for each in starting_at(groups, NOON + HOUR + MINUTE, NOON)] == ["a", "c"]
-
-
 def test_the_busiest_minutes_are_found_although_other_hours_have_more_points() -> None:
     midnight = [plan(cron="0 0 * * *") for _ in range(40)]
     morning = [plan(cron="30 6 * * *", queue="mail") for _ in range(30)]
@@ -172,49 +161,3 @@ def test_the_busiest_minutes_are_found_although_other_hours_have_more_points() -
     assert peaks[:2] == [(NOON + 12 * HOUR, 45), (NOON + 18 * HOUR + 30 * MINUTE, 35)]
     assert peaks[2].runs == 6
     assert Outlook([], NOON, 24, NOON).peaks() == []
-
-
-@pytest.mark.parametrize(
-    ("cron", "wanted"),
-    [
-        ("0 9 * * *", "H 9 * * *"), ("@daily", "H 0 * * *"), ("@Hourly", "H * * * *"), ("30 5 9 * * 1", "30 H 9 * * 1"),
-        ("*/5 * * * *", None), ("0,30 * * * *", None), ("H 9 * * *", None), ("@reboot", None), ("", None),
-        ("0 9", None), ("٣ 9 * * *", None),
-    ],
-)  # fmt: skip
-def test_a_fixed_minute_becomes_one_by_the_name(cron: str, wanted: str | None) -> None:
-    assert with_hash(cron) == wanted
-
-
-def planned(schedule: ScheduleRow, rows: list[Row], zone: tzinfo, now: datetime) -> list[Day]:
-    days = month(rows, zone, now)
-    plan_on(days, schedule, now)
-    return days
-
-
-def test_a_month_has_what_was_recorded_and_what_is_planned_by_the_days_of_its_zone() -> None:
-    tokyo = ZoneInfo("Asia/Tokyo")  # it is nine in the evening
-    rows = [
-        (NOON - timedelta(hours=12), "succeeded", 1), (NOON - timedelta(hours=21, minutes=1), "failed", 1),
-        (NOON - 2 * DAY, "skipped", 40), (NOON - 2 * DAY, "skipped", 0), (NOON - 90 * DAY, "succeeded", 1),
-    ]  # fmt: skip
-    days = planned(plan(cron="0 */6 * * *", timezone="Asia/Tokyo", max_runs=10), rows, tokyo, NOON)
-    assert len(days) == 2 * coming.days.DAYS + 1 and days[15].date.isoformat() == "2026-05-04"
-    assert (days[15].outcomes, days[14].outcomes) == ({"succeeded": 1}, {"failed": 1})
-    assert days[13].outcomes == {"skipped": 41}
-    assert [day.planned for day in days[14:19]] == [0, 0, 4, 4, 2], "today has none left; then ten in all"
-    assert sum(day.planned for day in planned(plan(cron="0 9 * * *", enabled=False), rows, tokyo, NOON)) == 0
-
-
-def test_a_day_of_a_month_is_as_long_as_the_clock_says() -> None:
-    riga = ZoneInfo("Europe/Riga")
-    days = planned(plan(cron="0 * * * *", timezone="Europe/Riga"), [], riga, datetime(2026, 10, 20, 9, 0, tzinfo=UTC))
-    assert {day.date.day: day.planned for day in days[15:22]} == {
-        20: 11,
-        21: 24,
-        22: 24,
-        23: 24,
-        24: 24,
-        25: 25,
-        26: 24,
-    }
