@@ -6,7 +6,6 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
 from django.utils import translation
@@ -62,10 +61,11 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
     list_per_page = 50  # as in the other lists; each row costs a millisecond, and its newest runs
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
-    search_help_text = gettext_lazy("Name, task or description; in a long list, the beginning of name or task")
+    search_help_text = gettext_lazy("Name, task or description")
+    paginator = paging.CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     hidden_columns = ("args", "kwargs")
-    ordering = ("state__next_due_at",)
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
@@ -109,20 +109,6 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
         return glance.ScheduleChangeList
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: Any, search_term: str
-    ) -> tuple[QuerySet[Schedule], bool]:
-        """Look anywhere in the texts; in a long list where an index leads to, and sort no more than are counted."""
-        text = search_term.strip()
-        if not text or not paging.is_long(self.get_queryset(request)):
-            return super().get_search_results(request, queryset, search_term)
-        found = queryset.found_by(text)
-        if not paging.is_long(found):
-            return found, False
-        said = _("More than %(count)d schedules or their tasks match “%(text)s”. Some are listed. Type more of it.")
-        self.message_user(request, said % {"count": paging.MOST_COUNTED, "text": text}, messages.WARNING)
-        return queryset.filter(pk__in=found.order_by().values("pk")[: paging.MOST_FOUND]), False
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:

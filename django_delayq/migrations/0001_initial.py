@@ -7,7 +7,6 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import django_delayq.fields
-import django_delayq.indexes
 import django_delayq.models.schedule
 import django_delayq.models.versions
 import django_delayq.recurring
@@ -619,14 +618,6 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("expected_within__isnull", False)), fields=["id"], name="delayq_schedule_expected"
             ),
-        ),
-        migrations.AddIndex(
-            model_name="schedule",
-            index=django_delayq.indexes.PrefixIndex(fields=["name"], name="delayq_schedule_name_prefix"),
-        ),
-        migrations.AddIndex(
-            model_name="schedule",
-            index=django_delayq.indexes.PrefixIndex(fields=["task"], name="delayq_schedule_task_prefix"),
         ),
         migrations.AddConstraint(
             model_name="schedule",
