@@ -25,7 +25,6 @@ from ..plain import plain
 from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
-from .audit import AuditPage
 from .base import ReadOnlyAdmin
 from .now import NowPage
 from .spreading import SpreadPage
@@ -61,7 +60,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
+class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AskPage):
     """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
@@ -71,7 +70,6 @@ class OverviewAdmin(ReadOnlyAdmin, SpreadPage, NowPage, AuditPage, AskPage):
         return [
             self.route("", self.changelist_view, "changelist"),
             self.route("now/", self.now_view, "now"),
-            self.route("audit/", self.audit_view, "audit"),
             self.route("ask/", self.ask_view, "ask"),
             self.route("coming/", self.coming_view, "coming"),
             self.route("coming/spread/", require_POST(self.spread_view), "spread"),

@@ -4,6 +4,7 @@ import datetime
 import uuid
 
 import django.db.models.deletion
+from django.apps import apps
 from django.db import migrations, models
 
 import django_delayq.fields
@@ -802,3 +803,25 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=("schedule", "name"), name="delayq_tag_unique"),
         ),
     ]
+
+
+if apps.is_installed("django.contrib.admin"):
+    from django.contrib.admin.models import LogEntryManager
+
+    Migration.dependencies.append(("admin", "0003_logentry_add_action_flag_choices"))
+    Migration.operations.append(
+        migrations.CreateModel(
+            name="AuditEntry",
+            fields=[],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit entries",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("admin.logentry",),
+            managers=[("objects", LogEntryManager())],
+        )
+    )

@@ -43,7 +43,7 @@ def schedule_pages(client: Any) -> dict[str, str]:
     pages |= {f"coming, {span}": f"{COMING}?span={span}" for span in ("24h", "7d")}
     pages |= {"at a glance": f"{OVERVIEW}", "at a glance, 7d": f"{OVERVIEW}?span=7d", "now": f"{OVERVIEW}now/"}
     pages |= {
-        "audit": f"{OVERVIEW}audit/",
+        "audit": "/admin/django_delayq/auditentry/",
         "ask, a time": f"{OVERVIEW}ask/?at=10:00",
         "ask, a name": f"{OVERVIEW}ask/?name=report",
     }

@@ -93,7 +93,7 @@ def site(broker, live_server):
         "an hour": address("overview_coming") + f"?hour={tomorrow:%Y-%m-%dT09:00Z}",
         "month": address("schedule_month", schedule),
         "ask": address("overview_ask"), "ask, a time": address("overview_ask") + f"?at={quote(str(now)[:16])}",
-        "audit": address("overview_audit"), "run before an edit": address("run_change", ran.pk),
+        "audit": address("auditentry_changelist"), "run before an edit": address("run_change", ran.pk),
         "restore": address("schedule_restore", schedule) + f"?definition={rows[0].definitions.order_by('pk')[0].pk}",
         "dismiss": address("run_dismiss", digest) + "?span=7d",
     }  # fmt: skip
