@@ -30,7 +30,7 @@ from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
 RUNS_SHOWN = 5
-SHOWN_OTHERWISE = ("tags", "args", "kwargs", "at", "start_at", "end_at")
+SHOWN_OTHERWISE = ("tags", "at", "start_at", "end_at")
 #: The preview is silent about the other fields: nobody has asked to save yet.
 RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
@@ -71,7 +71,7 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
     fieldsets = (
         (
             gettext_lazy("What"),
-            {"fields": ("name", "description", "tags", "task", "about_task", "call", "args", "kwargs")},
+            {"fields": ("name", "description", "tags", "task", "about_task", "call")},
         ),
         (
             gettext_lazy("When"),
@@ -146,10 +146,7 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
-        return [
-            (title, {**options, "fields": [_as_shown(name) for name in options["fields"] if name != "call"]})
-            for title, options in fieldsets
-        ]
+        return [(title, {**options, "fields": [*map(_as_shown, options["fields"])]}) for title, options in fieldsets]
 
     shown_args = column(
         gettext_lazy("positional arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[0]
@@ -194,12 +191,13 @@ class ScheduleAdmin(HistoryPage, WhyPage, MonthPage):
         if not pk and not self.has_add_permission(request):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
+        call = str(form["call"])
         problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
         shown = render_upcoming(
             form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
         )
         task = render_task(request.POST.get("task", ""))
-        return JsonResponse({"upcoming": shown, "task": task, "call": str(form["call"])})
+        return JsonResponse({"upcoming": shown, "task": task, "call": call})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -274,6 +272,8 @@ def _as_shown(field: Any) -> Any:
     """Return what shows a field, or a line of fields, to whoever may not change it."""
     if isinstance(field, tuple):
         return tuple(map(_as_shown, field))
+    if field == "call":
+        return "shown_args", "shown_kwargs"
     return f"shown_{field}" if field in SHOWN_OTHERWISE else field
 
 
