@@ -24,7 +24,7 @@ from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..plain import plain
 from ..redaction import redact
 from ..worker.announcing import idempotency_key
-from . import charts, display, paging
+from . import display, paging
 from .base import ReadOnlyAdmin, column
 from .definitions import definition_of_run
 from .display import Html, instant
@@ -152,7 +152,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             return []
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)
         state = ("task", "queue"), ("shown_status", "shown_reason")
-        times: list[Any] = ["timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
+        times: list[Any] = [("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
         execution: list[Any] = [("worker", "attempt", "reclaims")]
         if job:
             about = [*state, ("shown_origin", "shown_id"), *["shown_run"] * bool(obj.handed_over)]
@@ -212,22 +212,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     @admin.display(description=gettext_lazy("that it ran with"))
     def definition(self, run: Run) -> Html:
         return definition_of_run(run, self.address("history", run.schedule_id, model="schedule"))
-
-    @admin.display(description=gettext_lazy("course"))
-    def timeline(self, run: Run) -> Html:
-        """Return a picture of how long it waited, was held and ran; the instants stand below it."""
-        ended = {Status.SUCCEEDED: "good", Status.FAILED: "bad", Status.LOST: "bad"}.get(Status(run.status), "busy")
-        steps = [
-            ("warn", _("waited"), run.due_at, run.claimed_at),
-            ("quiet", _("held by its worker"), run.claimed_at, run.started_at),
-            (ended, _("ran"), run.started_at, run.finished_at),
-        ]
-        parts = [
-            (tone, (end - begin).total_seconds(), f"{words} {(end - begin).total_seconds():.3f} s")
-            for tone, words, begin, end in steps
-            if begin is not None and end is not None and end >= begin
-        ]
-        return charts.stretches(parts) if parts else "–"
 
     @admin.display(description=gettext_lazy("handed over as"))
     def shown_job(self, run: Run) -> Html:

@@ -196,14 +196,11 @@ def test_nobody_can_write_the_ledger(viewer):
     assert Run.objects.get().status == "succeeded"
 
 
-def test_the_course_of_a_run_is_a_picture_and_a_failed_one_can_be_run_again(boss, viewer):
-    row, due = make("again"), utcnow()
-    times = {"claimed_at": due + timedelta(seconds=1), "started_at": due + timedelta(seconds=2)}
-    run = Run.of(row, due, status="failed", finished_at=due + timedelta(seconds=9), **times)
+def test_a_failed_run_can_be_run_again(boss, viewer):
+    row = make("again")
+    run = Run.of(row, utcnow(), status="failed")
     run.save()
     page = boss.get(f"{LIST}{run.pk}/change/").content.decode()
-    for words in ("waited 1.000 s", "held by its worker 1.000 s", "ran 7.000 s"):
-        assert f"<title>{words}</title>" in page
     again = reverse("admin:django_delayq_schedule_run_now", args=[row.pk])
     assert again in page
     assert again not in viewer.get(f"{LIST}{run.pk}/change/").content.decode()
