@@ -3,9 +3,10 @@ logic: each action is one call.
 """
 
 from .alerts import AlertAdmin
+from .audit import AuditAdmin
 from .controls import ControlAdmin
 from .overview import OverviewAdmin
 from .runs import RunAdmin
 from .schedules import ScheduleAdmin
 
-__all__ = ["AlertAdmin", "ControlAdmin", "OverviewAdmin", "RunAdmin", "ScheduleAdmin"]
+__all__ = ["AlertAdmin", "AuditAdmin", "ControlAdmin", "OverviewAdmin", "RunAdmin", "ScheduleAdmin"]

@@ -16,7 +16,7 @@ from ..fields import utcnow
 from ..jobs import parse_id
 from ..models import Run, Schedule, Status
 from ..plain import plain
-from . import display, paging
+from . import display
 from .base import BaseAdmin
 
 #: So many schedules, or runs, are named; and so many rows of each outcome are looked through for these.
@@ -67,15 +67,9 @@ class AskPage(BaseAdmin):
 
 
 def _named(text: str) -> list[Schedule]:
-    """Return the schedule of this name, else those whose name has it in it; in a long list, at its beginning."""
+    """Return the schedule of this name, else those whose name has it in it."""
     rows = Schedule.objects.order_by("name")
-    found = list(rows.filter(name=text))
-    if not found:
-        long = paging.is_long(Schedule.objects.all())
-        # Of many no order is asked for: PostgreSQL would walk all names for it.
-        some = Schedule.objects.order_by().found_by(text) if long else rows.filter(name__icontains=text)
-        found = sorted(some[:MOST_NAMED], key=lambda row: row.name)
-    return found
+    return list(rows.filter(name=text)) or list(rows.filter(name__icontains=text)[:MOST_NAMED])
 
 
 def _not_done(moment: explain.Moment) -> list[Run]:

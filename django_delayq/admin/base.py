@@ -93,9 +93,13 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             ("run", "failures", _("Failures"), may("django_delayq.view_run")),
             ("overview", "coming", _("Coming up"), sees),
             ("overview", "ask", _("Why not?"), may("django_delayq.view_schedule")),
-            ("overview", "audit", _("Audit"), sees),
+            ("auditentry", "changelist", _("Audit"), sees),
         ]
-        return [(self.address(view, model=model), label, view == here) for model, view, label, sees in found if sees]
+        return [
+            (self.address(view, model=model), label, view == here and model != "auditentry")
+            for model, view, label, sees in found
+            if sees
+        ]
 
     def page(
         self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any

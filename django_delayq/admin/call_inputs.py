@@ -1,20 +1,19 @@
-"""Inputs for a task's arguments, made from its signature and annotations: texts to JSON and back. Saves nothing.
+"""Inputs for a task's arguments, made from its signature and annotations, or JSON. Saves nothing.
 
-Note [Inputs and JSON]
+Note [Inputs or JSON]
 What is stored is JSON, and JSON can say more than inputs can: further positional arguments, null in place of a default.
-So there are inputs only where they say exactly what the JSON says, and the form has both. Beside the inputs stands what
-they were made from: of inputs and JSON that one counts which was changed since, and where both were, and differ, the
-form is refused. So it works with JavaScript and without; the script only hides one of the two.
+So a form has inputs where the task has one for each argument and they say exactly what is stored, else JSON. Whoever
+ticks "As JSON" gets JSON. What a form was sent with counts: JSON where it has some.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from inspect import Parameter
 from math import isfinite
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, Self, cast
 
 from django import forms
@@ -22,16 +21,17 @@ from django.core.exceptions import ValidationError
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from .. import registry
 from ..annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
 from ..compat import AnyTask
 from ..redaction import HIDDEN, looks_secret
 from .display import pretty_json
-from .formfields import parse_json
+from .formfields import ArgumentsField, parse_json
 
-#: The hidden input that says what the other ones were made from.
-MADE_FROM = "call_made_from"
+#: The box to tick for JSON.
+AS_JSON = "call_as_json"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SHAPES = {int: "number", float: "number", str: "text", datetime: "text", date: "date"}
 
@@ -124,46 +124,37 @@ class ValueField(forms.Field):
 
 
 class CallInputs(forms.Form):
-    """An input for each named parameter of a task; see Note [Inputs and JSON]."""
+    """An input for each parameter of a task; see Note [Inputs or JSON]. So many stay positional as were."""
 
-    #: Whether both inputs and JSON were changed, and say different things.
-    differs = False
-
-    def __init__(self, task: AnyTask, made_from: Call, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, task: AnyTask, positional: int, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data, prefix="call")
-        self.task, self.made_from = task, made_from
         self.parameters = list(registry.signature(task).parameters.values())
-        self.has_more = any(each.kind in _VARIABLE for each in self.parameters)
+        self.positional = positional
         hints = hints_of(task.func)
         for each in self.parameters:
-            if each.kind not in _VARIABLE:
-                self.fields[each.name] = ValueField(each, hints.get(each.name, Any))
+            self.fields[each.name] = ValueField(each, hints.get(each.name, Any))
+
+    @staticmethod
+    def fit(task: AnyTask | None) -> bool:
+        """Say whether a task has an input for each argument."""
+        return task is not None and all(
+            each.kind not in _VARIABLE for each in registry.signature(task).parameters.values()
+        )
 
     @classmethod
-    def showing(cls, task: AnyTask | None, call: Call | None) -> Self | None:
+    def showing(cls, task: AnyTask, call: Call) -> Self | None:
         """Return inputs that say exactly what a call says, None where they cannot."""
-        if task is None or call is None:
-            return None
-        empty = cls(task, call)
+        empty = cls(task, len(call.args))
         positional = [each.name for each in empty.parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         values = dict(zip(positional, call.args, strict=False)) | call.kwargs
         if not values.keys() <= empty.fields.keys():
             return None
         texts = {name: cast(ValueField, empty.fields[name]).text_of(value) for name, value in values.items()}
-        found = cls(task, call, {empty.add_prefix(name): text for name, text in texts.items()})
+        found = cls(task, len(call.args), {empty.add_prefix(name): text for name, text in texts.items()})
         return found if None not in texts.values() and call.same(found.call()) else None
 
-    @classmethod
-    def typed(cls, task: AnyTask | None, data: Mapping[str, Any]) -> Self | None:
-        """Return the inputs of a form that was sent, None where it had none for this task."""
-        with suppress(ValueError, TypeError, RecursionError):
-            path, args, kwargs = json.loads(data.get(MADE_FROM, ""))
-            if task is not None and path == task.module_path and isinstance(args, list) and isinstance(kwargs, dict):
-                return cls(task, Call(args, kwargs), data)
-        return None
-
     def call(self) -> Call | None:
-        """Return what is typed, None where an input is refused. As many stay positional as were."""
+        """Return what is typed, None where an input is refused."""
         if not self.is_valid():
             return None
         call = Call([], {})
@@ -171,7 +162,7 @@ class CallInputs(forms.Form):
             value = self.cleaned_data.get(each.name, Parameter.empty)
             if value is Parameter.empty:
                 continue
-            by_place = each.kind is Parameter.POSITIONAL_ONLY or index < len(self.made_from.args)
+            by_place = each.kind is Parameter.POSITIONAL_ONLY or index < self.positional
             if by_place and index == len(call.args):
                 call.args.append(value)
             else:
@@ -185,44 +176,96 @@ class CallInputs(forms.Form):
                 self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
         return [str(text) for name in self.fields for text in self.errors.get(name, ())]
 
-    def made_from_text(self) -> str:
-        return json.dumps([self.task.module_path, self.made_from.args, self.made_from.kwargs])
 
+class CallJSON(forms.Form):
+    """The arguments of any task."""
 
-def settle(
-    task: AnyTask | None, data: Mapping[str, Any], written: Call | None
-) -> tuple[CallInputs | None, list[str], Call | None]:
-    """Return the inputs to show, what is wrong with them, and what they say where they count, not the JSON.
+    args = ArgumentsField(
+        container=list,
+        label=gettext_lazy("Positional arguments"),
+        help_text=gettext_lazy('A JSON list, such as [42, "text"].'),
+    )
+    kwargs = ArgumentsField(
+        container=dict,
+        label=gettext_lazy("Keyword arguments"),
+        help_text=gettext_lazy('A JSON object, such as {"days": 2}.'),
+    )
 
-    `written` is what the JSON says, None where it is none. See Note [Inputs and JSON].
-    """
-    typed = CallInputs.typed(task, data)
-    if typed is None:
-        return CallInputs.showing(task, written), [], None
-    call = typed.call()
-    if not typed.made_from.same(written) and (call is None or not call.same(written)):
-        if call is not None and call.same(typed.made_from):
-            return CallInputs.showing(task, written) if written else typed, [], None
-        typed.differs = True
-        both = _("Both these inputs and the JSON below were changed, and differ. Change one of them only.")
-        return typed, [both], None
-    inputs = CallInputs.showing(task, call) or typed
-    return inputs, inputs.problems(), call
+    @classmethod
+    def showing(cls, call: Call) -> Self:
+        return cls({name: pretty_json(value) for name, value in vars(call).items()})
+
+    def call(self) -> Call | None:
+        """Return what is written, None where that is no JSON."""
+        return Call(**self.cleaned_data) if self.is_valid() else None
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the JSON, or that there is none."""
+        if self.fields.keys().isdisjoint(self.data):
+            return [_("The arguments of this task are written as JSON. Write them below.")]
+        return [f"{self.fields[name].label}: {text}" for name, texts in self.errors.items() for text in texts]
 
 
 class CallWidget(forms.Widget):
-    """Shows the inputs of a task, or says why there are none. `written` is the JSON, for the script to take over."""
+    """Shows inputs or JSON; see Note [Inputs or JSON]. `sent` is what a form was sent with."""
 
-    inputs: CallInputs | None = None
-    task = ""
-    written: Mapping[str, str] = MappingProxyType({})
+    shown: CallInputs | CallJSON
+    sent: CallInputs | CallJSON
+    path = ""
+    can_switch = False
+    #: What is wrong with the form beside what is with `sent`.
+    problems: Sequence[str] = ()
+
+    def settle(self, path: str, stored: Call, data: Mapping[str, Any] | None) -> None:
+        """Find what to show: what is stored, or what a form was sent with."""
+        self.path, task = path, registry.find_task(path)
+        fits = CallInputs.fit(task) and isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
+        self.can_switch = fits and bool(registry.signature(cast(AnyTask, task)).parameters)
+        call: Call | None = stored
+        if data is not None:
+            written = not fits or "args" in data or "kwargs" in data
+            self.sent = CallJSON(data) if written else CallInputs(cast(AnyTask, task), len(stored.args), data)
+            call = self.sent.call()
+        if call is None:
+            self.shown = self.sent
+        elif data is not None and self.can_switch and AS_JSON in data:
+            self.shown = CallJSON.showing(call)
+            if isinstance(self.sent, CallInputs):  # and an argument may be missing yet
+                self.problems = [_("Nothing is saved yet: look at the JSON, then save again.")]
+        else:
+            inputs = CallInputs.showing(cast(AnyTask, task), call) if fits else None
+            self.shown = inputs or CallJSON.showing(call)
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> Call | None:
+        return self.sent.call()
 
     def id_for_label(self, id_: Any) -> str:
         return ""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        context = {"inputs": self.inputs, "task": self.task, "written": self.written, "made_from": MADE_FROM}
+        context = {
+            "shown": self.shown, "task": self.path, "can_switch": self.can_switch,
+            "as_json": AS_JSON, "is_json": isinstance(self.shown, CallJSON),
+        }  # fmt: skip
         return render_to_string("admin/django_delayq/schedule/call.html", context)
+
+
+class CallField(forms.Field):
+    """The arguments of a task, as a `Call`."""
+
+    widget = CallWidget
+
+    def clean(self, value: Any) -> Call:
+        widget = cast(CallWidget, self.widget)
+        problems = widget.problems or widget.sent.problems()
+        if not widget.problems and widget.sent.errors:
+            widget.shown = widget.sent
+        if problems:
+            raise ValidationError([*problems])
+        return cast(Call, value)
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return not cast(Call, initial).same(data)
 
 
 def _finite(text: str) -> float:

@@ -85,29 +85,6 @@ def lines(
     return _frame(_joined(shapes), times, marks[:: max(1, len(marks) // 4)])
 
 
-#: Below this share of the whole a stretch would not be seen.
-_LEAST_SHARE = 0.02
-STRETCH = 22
-
-
-def stretches(parts: Sequence[tuple[str, float, str]]) -> SafeString:
-    """Return what came after what, side by side: (tone, seconds, words) each, as wide as it lasted, but to be seen."""
-    total = sum(seconds for _, seconds, _ in parts) or 1.0
-    shares = [max(seconds / total, _LEAST_SHARE) for _, seconds, _ in parts]
-    scale, at, shapes = WIDTH / sum(shares), 0.0, []
-    for (tone, _, words), share in zip(parts, shares, strict=True):
-        rect = format_html(
-            '<rect class="delayq-fill-{}" x="{}" y="0" width="{}" height="{}">',
-            tone, f"{at:.1f}", f"{share * scale:.1f}", STRETCH,
-        )  # fmt: skip
-        shapes.append(format_html("{}<title>{}</title></rect>", rect, words))
-        at += share * scale
-    return format_html(
-        '<svg class="delayq-chart" viewBox="0 0 {} {}" aria-hidden="true" focusable="false">{}</svg>',
-        WIDTH, STRETCH, _joined(shapes),
-    )  # fmt: skip
-
-
 def spark(numbers: Sequence[int], tone: str, title: str) -> SafeString:
     """Return a small column for each number, as high as its share of the highest; the title says what it shows."""
     top = max([1, *numbers])

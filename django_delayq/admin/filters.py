@@ -11,42 +11,16 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf, ledger
-from ..models import Origin, Run, Schedule, ScheduleState, Status
+from ..models import Origin, Run, Schedule, Status
 from ..status.snapshot import MOST_UNKNOWN
 from ..validators import read_key
-from . import paging
 
-#: So many schedules that never ran are looked up one by one; of more, the list has one on every page.
-MOST_BLANK = 100_000
 #: More queues, tasks or tags than these are not offered.
 MOST_OFFERED = 50
 
 
 def _ended(status: Status) -> Callable[[Any], Any]:
     return lambda rows: rows.filter(state__last_status=status)
-
-
-def unmirrored(rows: Any) -> Any:
-    """Return those of these schedules whose last edit Redis has not seen yet."""
-    # By this order they are found by their index; PostgreSQL takes nearly all rows for such, and would read the table.
-    found = Schedule.objects.unmirrored().order_by("generation").values_list("pk", flat=True)
-    keys = list(found[: paging.MOST_COUNTED + 1])
-    return rows.unmirrored() if len(keys) > paging.MOST_COUNTED else rows.filter(pk__in=keys)
-
-
-def stateless(rows: Any) -> Any:
-    """Return those of many schedules that have no state: they are not mirrored yet, as mirroring writes one.
-
-    What has lost its state gets another one by the next full sweep, and is missing here until then.
-    """
-    return unmirrored(rows).filter(state=None)
-
-
-def _without_outcome(rows: Any) -> Any:
-    blank = ScheduleState.objects.filter(last_status="").values("pk")
-    if not paging.is_long(Schedule.objects.all()) or paging.is_long(blank, MOST_BLANK):
-        return rows.exclude(state__last_status__gt="")
-    return rows.filter(pk__in=blank.union(stateless(Schedule.objects.order_by()).values("pk"), all=True))
 
 
 class ChoiceFilter(admin.SimpleListFilter):
@@ -71,7 +45,7 @@ class StateFilter(ChoiceFilter):
         "failing": (_("failing"), lambda rows: rows.failing()),
         "exhausted": (_("exhausted"), lambda rows: rows.exhausted()),
         "parked": (_("parked"), lambda rows: rows.parked()),
-        "unmirrored": (_("not yet mirrored"), unmirrored),
+        "unmirrored": (_("not yet mirrored"), lambda rows: rows.unmirrored()),
     }
 
 
@@ -80,7 +54,7 @@ class OutcomeFilter(ChoiceFilter):
     parameter_name = "outcome"
     answers = {
         **{end.value: (end.label, _ended(end)) for end in Status if not end.is_open},
-        "none": (_("none yet"), _without_outcome),
+        "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
     }
 
 

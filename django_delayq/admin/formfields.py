@@ -95,14 +95,6 @@ class ArgumentsField(forms.Field):
             raise ValidationError(str(error), code="invalid") from None
         return found
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        """Compare values, not the way they are written."""
-        try:
-            found = self.to_python(data)
-        except ValidationError:
-            return True
-        return json.dumps(found, sort_keys=True) != json.dumps(initial or self.container(), sort_keys=True)
-
 
 def parse_json(text: str) -> Any:
     """Return what a JSON text says.

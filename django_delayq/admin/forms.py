@@ -13,15 +13,13 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import registry
 from ..exceptions import InvalidRecurrence
 from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..timing import parse_every
 from ..timing.zone import get_zone
-from .call_inputs import Call, CallWidget, settle
-from .display import pretty_json
-from .formfields import ArgumentsField, TagsField, backend_choices, queue_choices
+from .call_inputs import Call, CallField
+from .formfields import TagsField, backend_choices, queue_choices
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"queue": queue_choices, "backend": backend_choices}
@@ -32,7 +30,7 @@ LIMITS = {
     "max_attempts": (MinValueValidator(1),),
 }
 #: What is wrong with one of these may be only a consequence of what is wrong with another.
-CALL_FIELDS = frozenset(("task", "call", "args", "kwargs"))
+CALL_FIELDS = frozenset(("task", "call"))
 
 
 class PauseForm(forms.Form):
@@ -48,17 +46,7 @@ class PauseForm(forms.Form):
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     """A schedule as people edit it."""
 
-    call = forms.Field(label=gettext_lazy("Arguments"), required=False, widget=CallWidget)
-    args = ArgumentsField(
-        container=list,
-        label=gettext_lazy("Positional arguments"),
-        help_text=gettext_lazy('A JSON list, such as [42, "text"].'),
-    )
-    kwargs = ArgumentsField(
-        container=dict,
-        label=gettext_lazy("Keyword arguments"),
-        help_text=gettext_lazy('A JSON object, such as {"days": 2}.'),
-    )
+    call = CallField(label=gettext_lazy("Arguments"), required=False)
     tags = TagsField(
         required=False,
         label=gettext_lazy("Tags"),
@@ -171,32 +159,14 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                 zone = get_zone(str(self["timezone"].value()))
                 for name in fields.keys() & INSTANTS:  # typed and shown in the zone that is typed, or shown
                     fields[name].zone = zone
-        self._call_problems: list[str] = []
         if "task" in fields:  # else it is shown to somebody who may not change it
-            self._settle_call()
-
-    def _settle_call(self) -> None:
-        """Let inputs and JSON say the same: see `call_inputs`, Note [Inputs and JSON]."""
-        path, fields = str(self["task"].value() or ""), self.fields
-        written = None
-        with suppress(ValidationError):
-            args, kwargs = (fields[name].clean(self[name].value()) for name in ("args", "kwargs"))
-            written = Call(args, kwargs)
-        task = registry.find_task(path)
-        inputs, self._call_problems, call = settle(task, self.data, written)
-        if call is not None:
-            data = cast(QueryDict, self.data).copy()
-            for name, value in vars(call).items():
-                data[self.add_prefix(name)] = pretty_json(value)
-            self.data = data
-        widget = cast(CallWidget, fields["call"].widget)
-        widget.inputs, widget.task = inputs, path
-        widget.written = {name: self[name].value() for name in ("args", "kwargs")} if self.is_bound else {}
+            self.initial["call"] = stored = Call(schedule.args, schedule.kwargs)
+            path = str(self["task"].value() or "")
+            fields["call"].widget.settle(path, stored, self.data if self.is_bound else None)
 
     def clean_call(self) -> None:
-        """Tell what is wrong with the inputs, where they count."""
-        if self._call_problems:
-            raise ValidationError(self._call_problems)
+        """Take the arguments into the row: they are two of its fields."""
+        self.instance.args, self.instance.kwargs = vars(self.cleaned_data["call"]).values()
 
     def clean_timezone(self) -> str:
         """Check the zone, whatever the kind: instants are read in it."""
@@ -238,6 +208,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             placed: dict[str, list[ValidationError]] = {}
             known = {*self.errors, *(CALL_FIELDS if CALL_FIELDS & self.errors.keys() else ())}
             for name, found in error.error_dict.items():
+                name = "call" if name in ("args", "kwargs") else name
                 if name not in known:
                     placed.setdefault(name if name in self.fields else NON_FIELD_ERRORS, []).extend(found)
             if not placed:

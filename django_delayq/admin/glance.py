@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db.models import QuerySet
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import F, OrderBy, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -24,8 +25,7 @@ from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_w
 from ..timing.point import known_ms
 from ..words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
-from .filters import stateless, used_by
-from .paging import PagedChangeList
+from .filters import used_by
 from .recent import dots, recent
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def ask_health(
     }
 
 
-class ScheduleChangeList(PagedChangeList):
+class ScheduleChangeList(ChangeList):
     """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
 
     `details`: whether it is shown why Redis does not answer, and where it is.
@@ -129,16 +129,17 @@ class ScheduleChangeList(PagedChangeList):
     details = False
     health: dict[str, Any] | None = None
 
-    def without(self, relation: str, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
-        found: QuerySet[Schedule] = stateless(rows) if self.is_capped else super().without(relation, rows)
-        return found
-
-    def lacks_values(self, request: HttpRequest) -> bool:
-        return request.GET.get("state") == "paused"  # no next due point
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> list[Any]:
+        """Put what has no value last, in both directions and on every database."""
+        return [
+            OrderBy(F(name.lstrip("-")), descending=name.startswith("-"), nulls_last=True) if "__" in name else name
+            for name in map(str, super().get_ordering(request, queryset))
+        ]
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
         super().get_results(request)
+        self.result_list = list(self.result_list)
         if request.method != "POST":
             self.redis = ask_redis(self.result_list)
             newest = recent([row.pk for row in self.result_list])

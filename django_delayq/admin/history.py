@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -14,8 +15,10 @@ from ..models import Definition, Schedule
 from ..validators import read_key
 from . import definitions
 from .actions import ScheduleActions
-from .audit import Asked, read
+from .events import read
 
+#: So many events are on a page.
+PAGE = 50
 NOTE = gettext_lazy(
     "The schedule becomes what it was before that edit. Its tags, its runs and whether it is paused stay as they are. "
     "What it is now is kept in turn."
@@ -33,15 +36,14 @@ class HistoryPage(ScheduleActions):
             return self._get_obj_does_not_exist_redirect(request, self.opts, pk)  # type: ignore[attr-defined,no-any-return]
         if not self.has_view_or_change_permission(request, schedule):
             raise PermissionDenied
-        asked = Asked.of(request)._replace(kind="schedule", key=str(schedule.pk))
-        events, before = read(asked, ["schedule"])
+        events = Paginator(read(schedule), PAGE).get_page(request.GET.get("page"))
         may = self.has_change_permission(request, schedule)
         for event in events:
             if may and event.restorable and event.definition is not None:
                 event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
         return self.page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
-            of_one=True, back=self.address("change", schedule.pk), **asked.links(before),
+            of_one=True, back=self.address("change", schedule.pk),
         )  # fmt: skip
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:

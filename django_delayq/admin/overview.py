@@ -24,7 +24,6 @@ from ..plain import plain
 from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
-from .audit import AuditPage
 from .base import ReadOnlyAdmin
 from .coming import ComingPage
 from .now import NowPage
@@ -60,7 +59,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AuditPage, AskPage):
+class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
     """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
 
     class Media:
@@ -70,7 +69,6 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AuditPage, AskPage):
         return [
             self.route("", self.changelist_view, "changelist"),
             self.route("now/", self.now_view, "now"),
-            self.route("audit/", self.audit_view, "audit"),
             self.route("ask/", self.ask_view, "ask"),
             self.route("coming/", self.coming_view, "coming"),
         ]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern
@@ -23,7 +24,7 @@ from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..plain import plain
 from ..redaction import redact
 from ..worker.announcing import idempotency_key
-from . import charts, display, paging
+from . import display, paging
 from .base import ReadOnlyAdmin, column
 from .definitions import definition_of_run
 from .display import Html, instant
@@ -37,12 +38,13 @@ SLACK = timedelta(seconds=5)
 LINE_SHOWN = 150
 
 
-class RunChangeList(paging.PagedChangeList):
+class RunChangeList(ChangeList):
     """A page of runs; those that wait for a worker know what holds them back."""
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, and what people hold back where that can concern one of its rows."""
         super().get_results(request)
+        self.result_list = list(self.result_list)
         waiting = [run for run in self.result_list if run.status == Status.QUEUED]
         held = ledger.held_back() if waiting else ()
         for run in waiting:
@@ -54,12 +56,11 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     list_display_links = None
     list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
-    search_help_text = gettext_lazy(
-        "Schedule, task, or id of a job; in a long ledger, schedules by the beginning of name or task, and newest jobs"
-    )
+    search_help_text = gettext_lazy("Schedule, task, or id of a job; in a long ledger, schedules and the newest jobs")
     hidden_columns = ("result", "attempts", "outputs", "call", "options", "unique_key")
     sortable_by = ()
     list_per_page = 50
+    paginator = paging.CappedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
 
@@ -95,15 +96,14 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     ) -> tuple[QuerySet[Run], bool]:
         """Find a job by its id, else look anywhere in the texts.
 
-        In a long ledger schedules are found by an index and their runs by another one, and the newest rows are looked
-        through for jobs.
+        In a long ledger schedules are looked through instead, whose runs an index finds, and the newest rows for jobs.
         """
         text = search_term.strip()
         if (wanted := parse_id(text)) is not None:
             return queryset.filter(pk=wanted[0], token=wanted[1]), False
         if not text or not paging.is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
-        schedules = Schedule.objects.order_by().found_by(text)
+        schedules = Schedule.objects.order_by().filter(Q(name__icontains=text) | Q(task__icontains=text))
         pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
         if len(pks) > paging.MOST_FOUND:
             said = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
@@ -152,7 +152,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             return []
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)
         state = ("task", "queue"), ("shown_status", "shown_reason")
-        times: list[Any] = ["timeline", ("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
+        times: list[Any] = [("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
         execution: list[Any] = [("worker", "attempt", "reclaims")]
         if job:
             about = [*state, ("shown_origin", "shown_id"), *["shown_run"] * bool(obj.handed_over)]
@@ -212,22 +212,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     @admin.display(description=gettext_lazy("that it ran with"))
     def definition(self, run: Run) -> Html:
         return definition_of_run(run, self.address("history", run.schedule_id, model="schedule"))
-
-    @admin.display(description=gettext_lazy("course"))
-    def timeline(self, run: Run) -> Html:
-        """Return a picture of how long it waited, was held and ran; the instants stand below it."""
-        ended = {Status.SUCCEEDED: "good", Status.FAILED: "bad", Status.LOST: "bad"}.get(Status(run.status), "busy")
-        steps = [
-            ("warn", _("waited"), run.due_at, run.claimed_at),
-            ("quiet", _("held by its worker"), run.claimed_at, run.started_at),
-            (ended, _("ran"), run.started_at, run.finished_at),
-        ]
-        parts = [
-            (tone, (end - begin).total_seconds(), f"{words} {(end - begin).total_seconds():.3f} s")
-            for tone, words, begin, end in steps
-            if begin is not None and end is not None and end >= begin
-        ]
-        return charts.stretches(parts) if parts else "–"
 
     @admin.display(description=gettext_lazy("handed over as"))
     def shown_job(self, run: Run) -> Html:

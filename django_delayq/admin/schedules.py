@@ -6,7 +6,6 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
 from django.utils import translation
@@ -30,7 +29,7 @@ from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
 RUNS_SHOWN = 5
-SHOWN_OTHERWISE = ("tags", "args", "kwargs", "at", "start_at", "end_at")
+SHOWN_OTHERWISE = ("tags", "at", "start_at", "end_at")
 #: The preview is silent about the other fields: nobody has asked to save yet.
 RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
@@ -61,16 +60,17 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     list_per_page = 50  # as in the other lists; each row costs a millisecond, and its newest runs
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
-    search_help_text = gettext_lazy("Name, task or description; in a long list, the beginning of name or task")
+    search_help_text = gettext_lazy("Name, task or description")
+    paginator = paging.CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     hidden_columns = ("args", "kwargs")
-    ordering = ("state__next_due_at",)
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
         (
             gettext_lazy("What"),
-            {"fields": ("name", "description", "tags", "task", "about_task", "call", "args", "kwargs")},
+            {"fields": ("name", "description", "tags", "task", "about_task", "call")},
         ),
         (
             gettext_lazy("When"),
@@ -109,20 +109,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
         return glance.ScheduleChangeList
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: Any, search_term: str
-    ) -> tuple[QuerySet[Schedule], bool]:
-        """Look anywhere in the texts; in a long list where an index leads to, and sort no more than are counted."""
-        text = search_term.strip()
-        if not text or not paging.is_long(self.get_queryset(request)):
-            return super().get_search_results(request, queryset, search_term)
-        found = queryset.found_by(text)
-        if not paging.is_long(found):
-            return found, False
-        said = _("More than %(count)d schedules or their tasks match “%(text)s”. Some are listed. Type more of it.")
-        self.message_user(request, said % {"count": paging.MOST_COUNTED, "text": text}, messages.WARNING)
-        return queryset.filter(pk__in=found.order_by().values("pk")[: paging.MOST_FOUND]), False
-
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Schedule) -> SafeString:
         task = display.breakable(schedule.task.rpartition(".")[2])
@@ -159,10 +145,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
-        return [
-            (title, {**options, "fields": [_as_shown(name) for name in options["fields"] if name != "call"]})
-            for title, options in fieldsets
-        ]
+        return [(title, {**options, "fields": [*map(_as_shown, options["fields"])]}) for title, options in fieldsets]
 
     shown_args = column(
         gettext_lazy("positional arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[0]
@@ -206,12 +189,13 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         if not pk and not self.has_add_permission(request):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
+        call = str(form["call"])
         problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
         shown = render_upcoming(
             form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
         )
         task = render_task(request.POST.get("task", ""))
-        return JsonResponse({"upcoming": shown, "task": task, "call": str(form["call"])})
+        return JsonResponse({"upcoming": shown, "task": task, "call": call})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -286,6 +270,8 @@ def _as_shown(field: Any) -> Any:
     """Return what shows a field, or a line of fields, to whoever may not change it."""
     if isinstance(field, tuple):
         return tuple(map(_as_shown, field))
+    if field == "call":
+        return "shown_args", "shown_kwargs"
     return f"shown_{field}" if field in SHOWN_OTHERWISE else field
 
 

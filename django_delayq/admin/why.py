@@ -16,8 +16,8 @@ from ..models import Control, Run, Schedule
 from ..plain import plain
 from ..timing.zone import get_zone
 from .actions import ScheduleActions
-from .audit import KINDS, Asked, Event, read
 from .display import Html, instant, status_badge, zone_of
+from .events import Event, read
 
 RUNS_SHOWN = 10
 #: So many acts are shown of before that time, and so many of the day after it.
@@ -78,19 +78,16 @@ class WhyPage(ScheduleActions):
 
     def _acts(self, request: HttpRequest, schedule: Schedule, at: datetime) -> list[Event]:
         """Return what people did shortly before and after that time, of what this person may view, the newest first."""
-        about = [("schedule", schedule.pk)]
+        about: list[tuple[str, Schedule | Control]] = [("schedule", schedule)]
         if request.user.has_perm("django_delayq.view_control"):
-            about += [
-                ("control", row.pk) for row in Control.objects.all() if row.concerns(schedule.queue, schedule.task)
-            ]
+            rows = Control.objects.all()
+            about += [("control", row) for row in rows if row.concerns(schedule.queue, schedule.task)]
         found: list[Event] = []
-        for kind, pk in about:
-            events, _before = read(Asked(kind=kind, key=str(pk)), [kind])
-            found += events
+        for model, row in about:
+            for event in read(row):
+                event.label = str(row._meta.verbose_name)
+                event.address = self.address("history", row.pk, model=model)
+                found.append(event)
         found.sort(key=lambda event: event.at, reverse=True)
         after = [event for event in found if at < event.at <= at + timedelta(days=1)]
-        page = [*after[-ACTS_SHOWN:], *[event for event in found if event.at <= at][:ACTS_SHOWN]]
-        for event in page:
-            event.label = str(KINDS[event.kind].model._meta.verbose_name)
-            event.address = "" if event.gone else self.address("history", event.key, model=event.kind)
-        return page
+        return [*after[-ACTS_SHOWN:], *[event for event in found if event.at <= at][:ACTS_SHOWN]]

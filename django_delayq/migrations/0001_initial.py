@@ -4,10 +4,10 @@ import datetime
 import uuid
 
 import django.db.models.deletion
+from django.apps import apps
 from django.db import migrations, models
 
 import django_delayq.fields
-import django_delayq.indexes
 import django_delayq.models.schedule
 import django_delayq.models.versions
 import django_delayq.timing.policy
@@ -581,14 +581,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("expected_within__isnull", False)), fields=["id"], name="delayq_schedule_expected"
             ),
         ),
-        migrations.AddIndex(
-            model_name="schedule",
-            index=django_delayq.indexes.PrefixIndex(fields=["name"], name="delayq_schedule_name_prefix"),
-        ),
-        migrations.AddIndex(
-            model_name="schedule",
-            index=django_delayq.indexes.PrefixIndex(fields=["task"], name="delayq_schedule_task_prefix"),
-        ),
         migrations.AddConstraint(
             model_name="schedule",
             constraint=models.CheckConstraint(
@@ -772,3 +764,25 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=("schedule", "name"), name="delayq_tag_unique"),
         ),
     ]
+
+
+if apps.is_installed("django.contrib.admin"):
+    from django.contrib.admin.models import LogEntryManager
+
+    Migration.dependencies.append(("admin", "0003_logentry_add_action_flag_choices"))
+    Migration.operations.append(
+        migrations.CreateModel(
+            name="AuditEntry",
+            fields=[],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit entries",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("admin.logentry",),
+            managers=[("objects", LogEntryManager())],
+        )
+    )

@@ -1,10 +1,12 @@
 """The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
 (`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still
 to be mirrored (`Tombstone`), what was counted (`Rollup`), what is held back (`Control`), what is to be stopped
-(`Cancellation`), what is wrong and told (`Alert`), which failures were dismissed (`Dismissal`), what executions have
-said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers`
-and `mirror`.
+(`Cancellation`), what is wrong and told (`Alert`), which failures were dismissed (`Dismissal`), who did what in the
+admin (`audit_entry`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but
+the database's: Redis follows by `receivers` and `mirror`.
 """
+
+from django.apps import apps
 
 from .alert import Alert
 from .cancellation import Cancellation
@@ -21,6 +23,9 @@ from .schedule import Schedule
 from .state import Condition, ScheduleState
 from .tag import Tag, read_tags
 from .tombstone import Tombstone
+
+if apps.is_installed("django.contrib.admin"):
+    from . import audit_entry as audit_entry
 
 __all__ = [
     "Alert", "Cancellation", "Condition", "Control", "Declaration", "Definition",

@@ -5,10 +5,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 
 from ..fields import utcnow
-from ..indexes import has_trigrams
 from ..signals import definitions_changed, definitions_deleted
 from .kept import MOST_AT_ONCE, Definition
 from .locks import lock_to_delete, locked
@@ -49,14 +48,6 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def parked(self) -> Self:
         """Return those whose next due point cannot be computed."""
         return self.filter(state__condition=Condition.PARKED)
-
-    def found_by(self, text: str) -> Self:
-        """Return those whose name or task begins with a text, in upper or lower case: what indexes find.
-
-        Those that have it anywhere, where `indexes.TRIGRAMS` is there, which finds nothing by less than three letters.
-        """
-        how = "icontains" if len(text) >= 3 and has_trigrams(self.db) else "istartswith"
-        return self.filter(Q(**{f"name__{how}": text}) | Q(**{f"task__{how}": text}))
 
     def tagged(self, name: str) -> Self:
         """Return those with this tag, written as `read_tags` writes it."""

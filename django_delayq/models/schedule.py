@@ -9,7 +9,6 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from ..fields import UTCDateTimeField, utcnow
-from ..indexes import PrefixIndex
 from ..outgoing import LONGEST
 from ..preview import PreviewPoint, preview
 from ..timing.policy import Recurring
@@ -178,8 +177,6 @@ class Schedule(Recurring, PrimaryModel):
                 fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),
             models.Index(fields=("id",), name="delayq_schedule_expected", condition=Q(expected_within__isnull=False)),
-            PrefixIndex(fields=("name",), name="delayq_schedule_name_prefix"),
-            PrefixIndex(fields=("task",), name="delayq_schedule_task_prefix"),
         )
 
     def __str__(self) -> str:

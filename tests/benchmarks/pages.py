@@ -29,7 +29,7 @@ def schedule_pages(client: Any) -> dict[str, str]:
 
     pk = Schedule.objects.order_by("pk").values_list("pk", flat=True)[10]
     pages = {"schedules": SCHEDULES, **turned("schedules", client, SCHEDULES)}
-    orders = {"by next due": "4", "by last outcome, newest": "-5", "by queue": "6", "by name, backwards": "-1"}
+    orders = {"by next due": "4", "by last outcome, newest": "-5", "by name, backwards": "-1"}
     for title, order in orders.items():
         address = f"{SCHEDULES}?o={order}"
         pages |= {f"schedules {title}": address, **turned(f"schedules {title}", client, address)}
@@ -43,7 +43,7 @@ def schedule_pages(client: Any) -> dict[str, str]:
     pages |= {f"coming, {span}": f"{COMING}?span={span}" for span in ("24h", "7d")}
     pages |= {"at a glance": f"{OVERVIEW}", "at a glance, 7d": f"{OVERVIEW}?span=7d", "now": f"{OVERVIEW}now/"}
     pages |= {
-        "audit": f"{OVERVIEW}audit/",
+        "audit": "/admin/django_delayq/auditentry/",
         "ask, a time": f"{OVERVIEW}ask/?at=10:00",
         "ask, a name": f"{OVERVIEW}ask/?name=report",
     }
@@ -89,14 +89,11 @@ def busiest() -> int:
 
 
 def turned(title: str, client: Any, address: str) -> dict[str, str]:
-    """Return the pages that a list leads to."""
-    found = {}
-    page = client.get(address).content.decode()
-    for rel in ("next", "last"):
-        link = re.search(rf'<a [^>]*rel="{rel}" href="([^"]+)"', page)
-        if link:
-            found[f"{title}, {rel}"] = address.partition("?")[0] + link[1].replace("&amp;", "&")
-    return found
+    """Return the second page of a list and the last that it leads to."""
+    numbers = re.findall(r'[?;]p=(\d+)"', client.get(address).content.decode())
+    glue = "&" if "?" in address else "?"
+    found = {"next": 2, "last": max(map(int, numbers))} if numbers else {}
+    return {f"{title}, {name}": f"{address}{glue}p={number}" for name, number in found.items()}
 
 
 def for_viewer(address: str) -> str:

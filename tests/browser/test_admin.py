@@ -90,7 +90,7 @@ def site(broker, live_server):
         "failures": address("run_failures"), "run again": address("run_run_again", digest) + "?span=7d",
         "coming": address("overview_coming"), "coming 7d": address("overview_coming") + "?span=7d",
         "ask": address("overview_ask"), "ask, a time": address("overview_ask") + f"?at={quote(str(now)[:16])}",
-        "audit": address("overview_audit"), "run before an edit": address("run_change", ran.pk),
+        "audit": address("auditentry_changelist"), "run before an edit": address("run_change", ran.pk),
         "restore": address("schedule_restore", schedule) + f"?definition={rows[0].definitions.order_by('pk')[0].pk}",
         "dismiss": address("run_dismiss", digest) + "?span=7d",
     }  # fmt: skip

@@ -9,7 +9,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_delayq.admin import paging
 from django_delayq.fields import utcnow
 from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run, Schedule
@@ -56,18 +55,8 @@ def test_the_list_survives_deleted_schedules_and_asks_little(viewer):
         page = page_of(viewer, LIST)
     assert "run 59" in page and "12 ms" in page and "2.00 s" in page
     about_runs = [query["sql"] for query in captured if "django_delayq_run" in query["sql"]]
-    assert len(about_runs) == 3, "counted, ordered, read"
+    assert len(about_runs) == 2, "counted, read"
     assert not any("django_delayq_schedule" in sql for sql in about_runs)
-
-
-def test_the_count_stops_where_nobody_pages_any_more(viewer, monkeypatch):
-    monkeypatch.setattr(paging, "MOST_COUNTED", 5)
-    for number in range(8):
-        make_run(number)
-    with CaptureQueriesContext(connection) as captured:
-        page = page_of(viewer, LIST)
-    assert "more than 5 runs" in page
-    assert all("LIMIT" in query["sql"] for query in captured if "COUNT" in query["sql"])
 
 
 @pytest.mark.parametrize(
@@ -207,14 +196,11 @@ def test_nobody_can_write_the_ledger(viewer):
     assert Run.objects.get().status == "succeeded"
 
 
-def test_the_course_of_a_run_is_a_picture_and_a_failed_one_can_be_run_again(boss, viewer):
-    row, due = make("again"), utcnow()
-    times = {"claimed_at": due + timedelta(seconds=1), "started_at": due + timedelta(seconds=2)}
-    run = Run.of(row, due, status="failed", finished_at=due + timedelta(seconds=9), **times)
+def test_a_failed_run_can_be_run_again(boss, viewer):
+    row = make("again")
+    run = Run.of(row, utcnow(), status="failed")
     run.save()
     page = boss.get(f"{LIST}{run.pk}/change/").content.decode()
-    for words in ("waited 1.000 s", "held by its worker 1.000 s", "ran 7.000 s"):
-        assert f"<title>{words}</title>" in page
     again = reverse("admin:django_delayq_schedule_run_now", args=[row.pk])
     assert again in page
     assert again not in viewer.get(f"{LIST}{run.pk}/change/").content.decode()

@@ -108,19 +108,19 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"end_at_0": "2001-01-01", "end_at_1": "00:00:00"}, "end_at", "no due point"),
         ({"task": "os.system"}, "task", "No installed app has a @task function 'os.system'"),
         ({"queue": "nowhere"}, "queue", "valid choice"),
-        ({"task": "tests.app.tasks.add"}, "args", "add(a: int"),
-        ({"args": "[1"}, "args", "not JSON"),
-        ({"task": "tests.app.tasks.add", "kwargs": "{a: 1}"}, "kwargs", "not JSON"),
-        ({"args": "['a']"}, "args", "double quotes"),
-        ({"args": "[NaN]"}, "args", "NaN"),
-        ({"args": "[1e999]"}, "args", "not plain JSON"),
-        ({"args": "{}"}, "args", "must be a JSON list"),
-        ({"args": "[" * 60_000}, "args", "nested"),
-        ({"args": f"[{'9' * 5000}]"}, "args", "cannot be used"),
-        ({"args": '["\\u0000"]'}, "args", "NUL"),
-        ({"args": f'["{"x" * 70_000}"]'}, "args", "64 KiB"),
-        ({"kwargs": "[]"}, "kwargs", "must be a JSON object"),
-        ({"kwargs": '{"a": Infinity}'}, "kwargs", "Infinity"),
+        ({"task": "tests.app.tasks.add"}, "call", "add(a: int"),
+        ({"args": "[1"}, "call", "not JSON"),
+        ({"task": "tests.app.tasks.add", "kwargs": "{a: 1}"}, "call", "not JSON"),
+        ({"args": "['a']"}, "call", "double quotes"),
+        ({"args": "[NaN]"}, "call", "NaN"),
+        ({"args": "[1e999]"}, "call", "not plain JSON"),
+        ({"args": "{}"}, "call", "must be a JSON list"),
+        ({"args": "[" * 60_000}, "call", "nested"),
+        ({"args": f"[{'9' * 5000}]"}, "call", "cannot be used"),
+        ({"args": '["\\u0000"]'}, "call", "NUL"),
+        ({"args": f'["{"x" * 70_000}"]'}, "call", "64 KiB"),
+        ({"kwargs": "[]"}, "call", "must be a JSON object"),
+        ({"kwargs": '{"a": Infinity}'}, "call", "Infinity"),
         ({"jitter": "-5s"}, "jitter", "is not a duration"),
         ({"timeout": "0"}, "timeout", "longer than zero"),
         ({"timeout": "-1m"}, "timeout", "is not a duration"),
@@ -157,6 +157,8 @@ def shown_values(page) -> dict[str, str]:
         if bound.name in ("at", "start_at", "end_at"):
             shown = bound.field.widget.decompress(value) if value else ["", ""]
             posted[f"{bound.name}_0"], posted[f"{bound.name}_1"] = (str(part) for part in shown)
+        elif bound.name == "call":
+            posted |= bound.field.widget.shown.data
         elif value is not None and value is not False:
             posted[bound.name] = "on" if value is True else str(value)
     return posted

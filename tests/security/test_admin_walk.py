@@ -94,7 +94,7 @@ def test_the_walk_knows_every_address():
         "django_delayq_run_cancel", "django_delayq_run_retry", "django_delayq_run_delete",
         "django_delayq_run_failures", "django_delayq_run_run_again", "django_delayq_run_dismiss",
         "django_delayq_run_group_retry", "django_delayq_run_group_delete", "django_delayq_schedule_restore",
-        "django_delayq_run_take_back", "django_delayq_overview_audit",
+        "django_delayq_run_take_back", "django_delayq_auditentry_changelist",
     } <= set(NAMES)  # fmt: skip
     unnamed = [
         str(pattern.pattern)
@@ -205,7 +205,7 @@ def test_without_the_permission_nothing_is_written(broker, row, run, jobs, permi
     before = everything(broker)
     for name, address in addresses(row, run, *jobs):
         seen, posted = client.get(address), client.post(address, post_values(name, row, *jobs))
-        about = model_of(name).replace("overview", "schedule")
+        about = model_of(name).replace("overview", "schedule").replace("auditentry", "schedule")
         readable = any(f"view_{model}" in permissions and about == model for model in MODELS)
         if not readable and name != "app_list":
             assert seen.status_code in (403, 404, 405), (name, seen.status_code)

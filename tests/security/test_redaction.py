@@ -277,6 +277,8 @@ def test_who_may_change_the_schedule_sees_the_value_and_saves_it_unharmed(boss, 
         if hasattr(bound.field.widget, "widgets"):
             parts = bound.field.widget.decompress(value)
             values.update({f"{name}_{n}": part or "" for n, part in enumerate(parts)})
+        elif name == "call":
+            values.update(bound.field.widget.shown.data)
         elif value not in (None, False):
             values[name] = value
     response = boss.post(change_url(row), {**values, "description": "edited"})

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from django_delayq.admin import charts, overview
+from django_delayq.admin import overview
 from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, LEFT, bars, lines, spark
 
 TONES, NAMES = {"good": "good", "bad": "bad"}, {"good": "fine", "bad": "<b>"}
@@ -38,15 +38,6 @@ def test_a_line_is_broken_where_nothing_is_known() -> None:
 def test_nothing_at_all_is_an_empty_chart() -> None:
     assert "<rect" not in bars([{}, {}, {}], TONES, NAMES, TIMES, show)
     assert "<circle" not in lines({"p50": [None, None, None]}, TIMES, show)
-
-
-def test_stretches_are_as_wide_as_they_lasted_but_to_be_seen() -> None:
-    picture = charts.stretches([("warn", 0.0, "waited"), ("good", 10.0, "ran <b>")])
-    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="22"', picture)]
-    assert sum(widths) == pytest.approx(charts.WIDTH, abs=0.2)
-    assert 0 < widths[0] < widths[1] / 20
-    assert "<b>" not in picture and "ran &lt;b&gt;" in picture
-    assert charts.stretches([("warn", 0.0, "waited")])
 
 
 def test_small_columns_are_as_high_as_their_shares_and_the_title_says_what_they_are() -> None:

@@ -7,7 +7,6 @@ document.addEventListener("DOMContentLoaded", () => {
     const about = document.getElementById("delayq-task");
     const VALUES = { cron: ["cron"], every: ["every", "every_from"], once: ["at_0", "at_1"] };
     const ONLY_CRON = ["dst_gap", "dst_overlap"];
-    const JSON_INPUTS = ["args", "kwargs"];
     const PAUSE_MS = 250;
 
     const kind = () => form.querySelector("input[name=kind]:checked")?.value;
@@ -61,52 +60,17 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     };
 
-    // Arguments: as inputs or as JSON, and those of each task that was chosen meanwhile.
+    // Arguments: another task has others, and the box decides whether they are JSON. The server says what is shown.
     const call = () => document.getElementById("delayq-call");
-    const toggle = document.createElement("button");
-    const kept = new Map();
     let asked;
-    let task;
-    let asJSON = false;
     let isStale = false;
 
-    const showArguments = () => {
-        const box = call();
-        const isJSON = asJSON || !("inputs" in box.dataset);
-        JSON_INPUTS.forEach((name) => show([name], isJSON || "differs" in box.dataset));
-        box.querySelectorAll(".delayq-argument").forEach((each) => each.classList.toggle("delayq-away", isJSON));
-        toggle.textContent = isJSON ? box.dataset.asInputs : box.dataset.asJson;
-        toggle.hidden = "none" in box.dataset;
-        box.after(toggle);
-    };
-
-    const askAgain = () => {
-        asked?.abort();
-        isStale = true;
-    };
-
-    const takeOver = (reply) => {
-        call().outerHTML = reply.call;
-        JSON_INPUTS.forEach((name) => { form.elements[name].value = call().dataset[name]; });
-        isStale = false;
-        showArguments();
-    };
-
-    const followTask = () => {
-        const [before, now] = [task, form.elements.task.value];
-        if (now === before || ![...form.elements.task.list.options].some((option) => option.value === now)) {
-            return;
-        }
-        const values = JSON_INPUTS.map((name) => form.elements[name].value);
-        kept.set(before, { box: isStale ? null : call(), values });
-        const earlier = kept.get(now) ?? { values: before ? ["[]", "{}"] : values };
-        JSON_INPUTS.forEach((name, index) => { form.elements[name].value = earlier.values[index]; });
-        task = now;
-        askAgain();
-        if (earlier.box) {
-            call().replaceWith(earlier.box);
-            isStale = false;
-            showArguments();
+    const followCall = ({ target }) => {
+        const task = form.elements.task;
+        const isTask = target === task && [...task.list.options].some((option) => option.value === task.value);
+        if ((isTask && task.value !== call().dataset.task) || target.name === "call_as_json") {
+            asked?.abort();
+            isStale = true;
         }
     };
 
@@ -121,7 +85,12 @@ document.addEventListener("DOMContentLoaded", () => {
                 points.innerHTML = shown.upcoming;
                 about.innerHTML = shown.task;
                 if (isStale) {
-                    takeOver(shown);
+                    const isFocused = document.activeElement?.name === "call_as_json";
+                    call().outerHTML = shown.call;
+                    isStale = false;
+                    if (isFocused) {
+                        form.elements.call_as_json?.focus();
+                    }
                 }
             }
         } catch {
@@ -132,19 +101,10 @@ document.addEventListener("DOMContentLoaded", () => {
     if (form && points && about && call() && form.elements.kind) {
         showKind();
         followZone();
-        toggle.type = "button";
-        toggle.className = "delayq-toggle";
-        task = call().dataset.task;
-        toggle.addEventListener("click", () => {
-            asJSON = !asJSON && "inputs" in call().dataset;
-            askAgain();
-            preview();
-        });
-        showArguments();
         form.addEventListener("change", showKind);
         form.addEventListener("change", followZone);
         form.addEventListener("submit", clearHidden);
-        form.elements.task.addEventListener("input", followTask);
+        form.addEventListener("input", followCall);
         points.addEventListener("click", (event) => {
             const offered = event.target.closest("[data-cron]")?.dataset.cron;
             if (offered) {
