@@ -31,9 +31,9 @@ from .dispatch import Dispatcher
 from .exit_codes import OK, RECYCLE, UNFINISHED
 from .held import Held
 from .leases import LeaseKeeper
-from .options import LEAVING, WORKING, WorkerOptions
+from .memory import resident_mb
+from .options import WorkerOptions
 from .recorder import Recorder
-from .recycling import Recycling, resident_mb
 from .showing import Showing
 from .slots import PATIENCE_SECONDS, Contexts, Slots, forget_connections
 from .stops import Stops
@@ -107,13 +107,12 @@ class Worker:
         )
         self.claims = Claims(self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.trip.counted, self.timers)
-        self.recycling = Recycling(options) if options.is_recycled else None
         self.trip.counted.since = utcnow()
         self.trip.counted.paused_at = self.controls.paused_at
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
-        self.leaving = ""  # why this process is to be recycled
+        self.leaving = ""  # why this process is to be replaced
         self.failure: Exception | None = None
 
     # -- life
@@ -144,16 +143,12 @@ class Worker:
 
     @tracing.quiet()
     def run(self) -> int:
-        """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""
+        """Work until stopped or to be replaced, in burst mode until nothing is due; then drain."""
         try:
-            self.upkeep.begin(
-                burst=self.options.burst, stopping=lambda: self.stopping, standing_by=partial(self._tell, WORKING)
-            )
+            self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
             self.keeper.start()
             self.timeouts.start()
             self.slots.start()
-            if not self.stopping:
-                self._tell(WORKING)
             seconds = 0.0
             while not self.stopping and not self.leaving:
                 seconds = self.round(seconds)
@@ -169,10 +164,6 @@ class Worker:
             self.broker.close()
             connections.close_all()
 
-    def _tell(self, word: str) -> None:
-        if self.options.tell is not None:
-            self.options.tell(word)
-
     def round(self, wait_seconds: float = 0.0) -> float:
         """Wait at most so long for what is reported or told, and do what can be done then; see Note [Rounds].
 
@@ -184,9 +175,7 @@ class Worker:
         try:
             seconds = self.tick()
             self.recorder.tell()
-            if self.recycling is not None:
-                self.leaving = self.leaving or self.recycling.wanted(self.runs)
-            return 0.0 if self.leaving else seconds
+            return seconds
         except Exception:  # one thing that nobody foresaw must not end what everything else depends on
             if self.options.burst:
                 raise
@@ -308,7 +297,6 @@ class Worker:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
         if self.leaving and not self.stopping:
             logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)
-            self._tell(LEAVING)
         self.dispatcher.release_all()
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:

@@ -3,21 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
-
-#: Said once the prefix is checked and the slots are ready.
-WORKING: Final = "working"
-#: Said by a worker that is to be recycled, so that its successor can start before it has ended.
-LEAVING: Final = "leaving"
-#: Begins what a worker says of its port for metrics.
-PORT: Final = "port:"
-
-
-def port_word(port: int) -> str:
-    """Return the word by which a worker says on which port of the loopback interface it tells its metrics."""
-    return f"{PORT}{port}"
 
 
 def worker_name() -> str:
@@ -27,25 +13,12 @@ def worker_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """`queues` are polled in turn; `burst` ends when nothing is due; `max_runs` ends after that many runs.
-
-    `max_runs_per_process` and `max_memory_per_process_mb` (MiB) have the process recycled (`recycling.py`). `tell` is
-    there under a supervisor only: it hears WORKING and LEAVING as they become true, never blocks, never raises.
-    `metrics_port`: listen there, under a supervisor on another one (`metrics/server.py`).
-    """
+    """`queues` are polled in turn; `burst` ends when nothing is due; `max_runs` ends after that many runs."""
 
     queues: tuple[str, ...]
     threads: int = 8
     burst: bool = False
     max_runs: int | None = None
-    max_runs_per_process: int | None = None
-    max_memory_per_process_mb: int | None = None
     name: str = field(default_factory=worker_name)
     metrics_port: int | None = None
     metrics_host: str = ""
-    tell: Callable[[str], None] | None = field(default=None, repr=False)
-
-    @property
-    def is_recycled(self) -> bool:
-        """True where the process has limits."""
-        return self.max_runs_per_process is not None or self.max_memory_per_process_mb is not None
