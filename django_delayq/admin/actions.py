@@ -1,4 +1,4 @@
-"""What a person can do to schedules: run now, pause, resume, backfill, reset to the code. Each is a POST with a
+"""What a person can do to schedules: run now, pause, resume, backfill. Each is a POST with a
 permission, one call per schedule and one message; what it means is for `orders`, the models and the mirror to say.
 """
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import chain, declared, orders
+from .. import chain, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Origin, Run, Schedule
 from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
@@ -68,10 +68,6 @@ ASKED = {
     "resume": Asked(
         gettext_lazy("Resume"), gettext_lazy("Resume “%(name)s”"), gettext_lazy("Resume %(count)d schedules"),
         ACTIONS["resume"][1],
-    ),
-    "reset": Asked(
-        gettext_lazy("Reset to the code"), gettext_lazy("Reset “%(name)s” to the code"), "",
-        gettext_lazy("Every field becomes what the code declares; what people have changed in it is lost."),
     ),
 }  # fmt: skip
 
@@ -148,11 +144,9 @@ class ScheduleActions(BulkActions):
             self._each(
                 request, schedules, lambda schedule: schedule.pause(reason, by=by), logged("pause", reason), text
             )
-        elif name == "resume":
+        else:
             text = ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count")
             self._each(request, schedules, lambda schedule: schedule.resume(by=by), logged("resume"), text)
-        else:
-            self._reset(request, schedules)
         return None
 
     def order_runs(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
@@ -166,20 +160,6 @@ class ScheduleActions(BulkActions):
             link = format_html('<a href="{}">{}</a>', self.address("change", runs[0].pk, model="run"), _("see the run"))
             text = format_html(_("A run of “{}” is ordered: {}"), runs[0].schedule_name, link)
         self.message_user(request, text, messages.SUCCESS)
-
-    def _reset(self, request: HttpRequest, schedules: Sequence[Schedule]) -> None:
-        """Set every field of each to what the code says. Whoever may change a schedule may reset it."""
-        for schedule in schedules:
-            try:
-                if declared.reset(schedule, by=request.user.get_username()):
-                    self.log_change(request, schedule, _("Reset to the code."))
-                    message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
-                    self.message_user(request, message, messages.SUCCESS)
-                else:
-                    self.message_user(request, _("There is nothing to reset."), messages.INFO)
-            except ValidationError as error:
-                message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
-                self.message_user(request, message, messages.ERROR)
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""

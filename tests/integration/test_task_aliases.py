@@ -109,8 +109,7 @@ def test_a_declaration_without_a_key_follows_its_task(alias, code, broker):
     code.says("periodic('0 9 * * *', args=[1])(add)")
     declared.sync()
     Schedule._base_manager.update(task=OLD, name=OLD)
-    values = {**Declaration.objects.get().values, "task": OLD, "name": OLD}
-    Declaration.objects.update(key=OLD, values=values)
+    Declaration.objects.update(key=OLD)
     before = Schedule.objects.get().pk
     assert declared.sync(dry_run=True).changed == 1
     report = declared.sync()
@@ -172,7 +171,7 @@ def test_it_renames_there_and_back_and_the_sweep_mirrors_it(alias, broker, monke
     monkeypatch.setattr("django_delayq.operations.BATCH", 2)
     rows = [make(f"s{number}", task=OLD, args=[number]) for number in range(5)]
     other = make("other", task="tests.app.tasks.noop", args=[])
-    Declaration.objects.create(schedule=rows[0], key=OLD, values={})
+    Declaration.objects.create(schedule=rows[0], key=OLD)
     controls.pause(task=OLD)
     like = {"task": OLD, "on_success": OLD}  # arguments that look like a name
     for number in range(3):
@@ -240,7 +239,7 @@ def test_it_refuses_a_state_without_our_tables():
 def test_what_has_the_new_key_or_pause_already_stays(alias):
     for name in (OLD, NEW):
         controls.pause(task=name)
-        Declaration.objects.create(schedule=make(name, args=[1], task=NEW), key=name, values={})
+        Declaration.objects.create(schedule=make(name, args=[1], task=NEW), key=name)
     migrate(RenameTask(OLD, NEW))
     assert set(Control.objects.values_list("name", flat=True)) == {OLD, NEW}
     assert set(Declaration.objects.values_list("key", flat=True)) == {OLD, NEW}
