@@ -193,8 +193,6 @@ def test_options_that_exclude_each_other_are_refused_and_no_queue_is_no_queue():
     for arguments, words in (
         (["--burst", "--reload"], "--reload"),
         (["--processes", "2", "--reload"], "use it without --processes"),
-        (["--processes", "1", "--max-runs", "5"], "use --max-runs-per-process"),
-        (["--max-runs", "5", "--max-runs-per-process", "5"], "use one of them"),
         (["--processes", "2"], "not call_command"),
     ):
         with pytest.raises(CommandError, match=words):
