@@ -9,10 +9,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import mirror, orders, status
 from django_delayq.models import Condition, ScheduleState
-from django_delayq.status.snapshot import (
-    DatabaseView,
-    Snapshot,
-)
+from django_delayq.status.snapshot import DatabaseView, Snapshot
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import schedule
