@@ -1,4 +1,4 @@
-"""What a person can do to schedules: run now, pause, resume, delete, backfill, reset to the code. Each is a POST with a
+"""What a person can do to schedules: run now, pause, resume, delete, backfill. Each is a POST with a
 permission and one message; what it means is for `orders`, the models and the mirror to say.
 """
 
@@ -12,7 +12,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db import Error, transaction
 from django.db.models import F, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -21,7 +21,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import chain, declared, ledger, orders
+from .. import chain, ledger, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
@@ -104,10 +104,6 @@ ASKED = {
         lambda schedules, by, reason: schedules.delete(),
         ngettext_lazy("“%(name)s” is deleted.", "%(count)d schedules are deleted.", "count"),
     ),
-    "reset": Asked(
-        gettext_lazy("Reset to the code"), gettext_lazy("Reset “%(name)s” to the code"), "",
-        gettext_lazy("Every field becomes what the code declares; what people have changed in it is lost."),
-    ),
 }  # fmt: skip
 #: What permits it beside `change_schedule`, which permits everything but deletion.
 PERMISSIONS = {
@@ -165,13 +161,11 @@ class ScheduleActions(BaseAdmin):
         """Return the view that asks (GET), and does it to one schedule and leads back to it (POST)."""
 
         def view(request: HttpRequest, pk: int) -> HttpResponse:
-            schedule = self.one(request, pk, name)
+            self.one(request, pk, name)
             schedules = self.get_queryset(request).filter(pk=pk)
             if request.method != "POST":
                 return self._ask(request, schedules, name)
-            if name == "reset":
-                self._reset(request, schedule)
-            elif (response := self.act(request, schedules, name)) is not None:
+            if (response := self.act(request, schedules, name)) is not None:
                 return response
             return HttpResponseRedirect(self.address("change", pk))
 
@@ -246,19 +240,6 @@ class ScheduleActions(BaseAdmin):
             if name != "delete_selected":
                 LogEntry.objects.log_actions(user, rows, CHANGE, change_message=_logged(name, reason))
             return rows, result
-
-    def _reset(self, request: HttpRequest, schedule: Schedule) -> None:
-        """Set every field to what the code says. Whoever may change a schedule may reset it."""
-        try:
-            if declared.reset(schedule, by=request.user.get_username()):
-                self.log_change(request, schedule, _("Reset to the code."))
-                message = _("“%(name)s” is as the code declares it.") % {"name": schedule.name}
-                self.message_user(request, message, messages.SUCCESS)
-            else:
-                self.message_user(request, _("There is nothing to reset."), messages.INFO)
-        except ValidationError as error:
-            message = _("It cannot be reset: %(reason)s") % {"reason": " ".join(error.messages)}
-            self.message_user(request, message, messages.ERROR)
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a time and show its due points (GET), order their runs (POST)."""

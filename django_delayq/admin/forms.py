@@ -142,8 +142,8 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         super().__init__(*args, **kwargs)
         fields: dict[str, Any] = self.fields
         schedule = self.instance
-        for name, choices in CHOICES.items():
-            fields[name].choices = choices(getattr(schedule, name))
+        for name in CHOICES.keys() & fields.keys():
+            fields[name].choices = CHOICES[name](getattr(schedule, name))
         if schedule._state.adding:
             self.initial = {"queue": schedule.queue, "kind": Schedule.Kind.CRON, **self.initial}
         else:

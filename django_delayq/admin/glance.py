@@ -15,9 +15,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
-from .. import chain, conf, declared, handover, ledger, mirror, registry, status
+from .. import chain, conf, handover, ledger, mirror, registry, status
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..grouping import grouped
@@ -208,19 +207,14 @@ def marks(schedule: Schedule) -> SafeString:
 
 
 def origin_marks(schedule: Schedule) -> SafeString:
-    """Return that the code declares a schedule, that it no longer does, and how many fields a person changed."""
-    declaration = declared.declaration_of(schedule)
+    """Return that the code declares a schedule, or that it no longer does."""
+    declaration = getattr(schedule, "declaration", None)
     if declaration is None:
         return SafeString()
     if declaration.gone_at is not None:
         title = _("The code declared this schedule as “%(key)s” and no longer does.") % {"key": declaration.key}
         return badge("warn", _("gone from the code"), title)
-    mark = badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": declaration.key})
-    changed = declared.overrides(schedule)
-    if not changed:
-        return mark
-    text = ngettext("%(count)d field overridden", "%(count)d fields overridden", len(changed)) % {"count": len(changed)}
-    return format_html("{} {}", mark, badge("warn", text, ", ".join(each.label for each in changed)))
+    return badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": declaration.key})
 
 
 def is_unmirrored(schedule: Schedule) -> bool:

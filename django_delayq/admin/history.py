@@ -39,7 +39,7 @@ class HistoryPage(ScheduleActions):
         events = Paginator(read(schedule), PAGE).get_page(request.GET.get("page"))
         may = self.has_change_permission(request, schedule)
         for event in events:
-            if may and event.restorable and event.definition is not None:
+            if may and not schedule.is_declared and event.restorable and event.definition is not None:
                 event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
         return self.page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
@@ -49,6 +49,8 @@ class HistoryPage(ScheduleActions):
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Show what would change and ask (GET), or restore a definition (POST)."""
         schedule = self.one(request, pk)
+        if schedule.is_declared:
+            raise PermissionDenied
         given = request.POST if request.method == "POST" else request.GET
         rows, key = Definition.objects.using(schedule._state.db), read_key(given.get("definition", ""))
         kept = None if key is None else rows.filter(schedule=schedule, pk=key).first()

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten_fieldsets
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -15,11 +16,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from .. import declared
+from ..declared.values import FIELDS
 from ..models import Run, Schedule, explain_wait
+from ..models.kept import SWITCH_FIELDS
 from . import display, glance, paging
 from .base import Column, column
-from .durations import format_duration
 from .failures import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, task_choices, zones
@@ -30,6 +31,8 @@ from .why import WhyPage
 
 RUNS_SHOWN = 5
 SHOWN_OTHERWISE = ("tags", "at", "start_at", "end_at")
+#: What people edit of a schedule that the code declares.
+PEOPLES = frozenset(("tags", *SWITCH_FIELDS))
 #: The preview is silent about the other fields: nobody has asked to save yet.
 RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
@@ -141,11 +144,20 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     # The form
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Show who may not change them arguments without their secrets (`redaction`), and instants in the zone."""
+        """Show whoever may not change them arguments without their secrets (`redaction`), and instants in the zone."""
         fieldsets = super().get_fieldsets(request, obj)
-        if obj is None or self.has_change_permission(request, obj):
+        may = obj is None or self.has_change_permission(request, obj)
+        if obj is None or (may and not obj.is_declared):
             return fieldsets
-        return [(title, {**options, "fields": [*map(_as_shown, options["fields"])]}) for title, options in fieldsets]
+        as_shown = partial(_as_shown, edited=PEOPLES if may else frozenset())
+        return [(title, {**options, "fields": [*map(as_shown, options["fields"])]}) for title, options in fieldsets]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        """Leave the fields that the code owns to the code."""
+        if obj is None or not obj.is_declared:
+            return super().get_readonly_fields(request, obj)
+        shown = flatten_fieldsets(self.get_fieldsets(request, obj))
+        return [name for name in dict.fromkeys((*shown, *FIELDS, "call")) if name not in PEOPLES]
 
     shown_args = column(
         gettext_lazy("positional arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[0]
@@ -174,7 +186,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             "run-now": self.button("run_now"),
             "pause": self.button("pause"),
             "resume": self.button("resume"),
-            "reset": self.button("reset"),
             "restore": self.restore_view,
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
@@ -189,7 +200,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         if not pk and not self.has_add_permission(request):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
-        call = str(form["call"])
+        call = str(form["call"]) if "call" in form.fields else ""
         problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
         shown = render_upcoming(
             form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
@@ -213,8 +224,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         health = glance.ask_health(notes, details=details)
         waits = explain_wait(notes.held, (schedule.queue, schedule.task))
         return {
-            "declaration": declared.declaration_of(schedule),
-            "overrides": declared.overrides(schedule, duration=format_duration),
+            "declaration": getattr(schedule, "declaration", None),
             "redis": redis,
             "details": details,
             "health": health,
@@ -266,13 +276,13 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 
-def _as_shown(field: Any) -> Any:
-    """Return what shows a field, or a line of fields, to whoever may not change it."""
+def _as_shown(field: Any, edited: frozenset[str]) -> Any:
+    """Return what shows a field, or a line of fields, to whoever may only change the `edited` ones."""
     if isinstance(field, tuple):
-        return tuple(map(_as_shown, field))
+        return tuple(_as_shown(each, edited) for each in field)
     if field == "call":
         return "shown_args", "shown_kwargs"
-    return f"shown_{field}" if field in SHOWN_OTHERWISE else field
+    return f"shown_{field}" if field in SHOWN_OTHERWISE and field not in edited else field
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:

@@ -11,7 +11,7 @@ from .. import registry
 from ..decorators import Declared
 from ..fields import utcnow
 from ..models import Declaration, Schedule
-from .values import RECURRENCE, SWITCH, Unit, Values, differing, from_json, shown, to_json, values_for, values_of
+from .values import RECURRENCE, SWITCH, Values, differing, shown, values_for, values_of
 
 #: Why a schedule is disabled that the code no longer declares.
 GONE = "The code no longer declares this schedule."
@@ -77,7 +77,7 @@ class NameTaken(Exception):
 class Step:
     """`changes` are fields to set on the schedule, and `declaration` is what to store; None: there is nothing to write.
 
-    `lines` tell what is changed, `notes` what is left as it is.
+    `lines` tell what is changed, `notes` what is not created.
     """
 
     schedule: Schedule | None = None
@@ -141,21 +141,24 @@ def plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) 
             raise _taken(declared, schedule)
         was = "it was made by hand" if declaration is None else f"its key was {declaration.key!r}"
         lines.append(f"{schedule.name}: taken over by the code, {was}")
-    step = _compare(schedule, wanted, wanted if declaration is None else from_json(declaration.values))
-    step.lines = lines + step.lines
-    other = rows.named.get(step.changes.get("name", ""))
+    other = rows.named.get(wanted["name"])
     if other is not None and other.pk != schedule.pk:
         raise _taken(declared, other)
-    if step.lines or declaration is None or declaration.values != to_json(wanted):
-        step.declaration = Declaration(pk=schedule.pk, key=declared.key, values=to_json(wanted))
+    current = values_of(schedule)
+    differs = [unit for unit in differing(current, wanted) if unit is not SWITCH]
+    lines += [f"{schedule.name}: {unit.name} from {shown(unit, current)} to {shown(unit, wanted)}" for unit in differs]
+    step = Step(schedule, changes=values_for(differs, wanted), lines=lines)
+    if not schedule.enabled and schedule.pause_reason == GONE:
+        step.changes |= {"enabled": True, "pause_reason": ""}
+    if lines:
+        step.declaration = Declaration(pk=schedule.pk, key=declared.key)
     return step
 
 
 def plan_gone(key: str, rows: Rows) -> Step:
     """Return how to disable a schedule that the code no longer declares, if that is not done already.
 
-    What is set on it goes into what the code said last, too: should the schedule come back, it is on again unless a
-    person has touched the switch.
+    Should it come back, it is on again unless a person has touched the switch.
     """
     last = rows.declarations.get(key)
     if last is None or last.gone_at is not None:
@@ -163,7 +166,7 @@ def plan_gone(key: str, rows: Rows) -> Step:
     schedule = rows.schedules[last.pk]
     changes: dict[str, Any] = {"enabled": False, "pause_reason": GONE} if schedule.enabled else {}
     did = "disabled, the code no longer declares it" if changes else "the code no longer declares it; it is off already"
-    gone = Declaration(pk=last.pk, key=key, values={**last.values, **changes}, gone_at=utcnow())
+    gone = Declaration(pk=last.pk, key=key, gone_at=utcnow())
     return Step(schedule, gone, changes, [f"{schedule.name}: {did}"])
 
 
@@ -171,24 +174,7 @@ def _plan_new(declared: Declared, wanted: Values) -> Step:
     if wanted["at"] is not None and wanted["at"] <= utcnow():
         return Step(notes=[f"{wanted['name']}: not created, {shown(RECURRENCE, wanted)} has passed"])
     line = f"{wanted['name']}: created, {shown(RECURRENCE, wanted)}, {wanted['task']}"
-    return Step(Schedule(), Declaration(key=declared.key, values=to_json(wanted)), dict(wanted), [line])
-
-
-def _compare(schedule: Schedule, wanted: Values, last: Values) -> Step:
-    """Set what is as the code said last, and keep what a person changed. See Note [Three sides]."""
-    current = values_of(schedule)
-    differs = differing(current, wanted)
-    follow = [unit for unit in differs if unit.same(current, last)]
-
-    def line(unit: Unit, before: str, between: str) -> str:
-        return f"{schedule.name}: {unit.name} {before} {shown(unit, current)}{between} {shown(unit, wanted)}"
-
-    return Step(
-        schedule,
-        changes=values_for(follow, wanted),
-        lines=[line(unit, "from", " to") for unit in follow],
-        notes=[line(unit, "stays", ", changed by hand; the code says") for unit in differs if unit not in follow],
-    )
+    return Step(Schedule(), Declaration(key=declared.key), dict(wanted), [line])
 
 
 def _taken(declared: Declared, other: Schedule) -> NameTaken:

@@ -23,7 +23,7 @@ logger = logging.getLogger("django_delayq.declared")
 @dataclass(slots=True)
 class Report:
     """`checked` counts what the code declares, `changed` the schedules that were changed, or would be in a dry run:
-    `lines` tell how. `notes` tell what people have changed and stays, `problems` what could not be written, each of
+    `lines` tell how. `notes` tell what is not created, `problems` what could not be written, each of
     them about one schedule: the others are written.
     """
 

@@ -22,7 +22,7 @@ FIELDS = fields_of(Schedule)
 
 
 class Unit(NamedTuple):
-    """Fields that only make sense together. See Note [Three sides]."""
+    """Fields that only make sense together."""
 
     name: str
     fields: tuple[str, ...]

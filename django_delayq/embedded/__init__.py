@@ -13,12 +13,9 @@ from .home import shared_home
 from .server import EmbeddedServer, url_of
 
 __all__ = [
-    "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "keep_through_exec", "redis_url",
-    "shared_server", "shared_url",
+    "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "redis_url", "shared_server",
+    "shared_url",
 ]  # fmt: skip
-
-#: What `redis_url` has started or joined.
-_used: "list[EmbeddedServer]" = []
 
 
 def redis_url(shared_as: str | None = None) -> str:
@@ -35,19 +32,9 @@ def redis_url(shared_as: str | None = None) -> str:
         return given
     server = EmbeddedServer() if shared_as is None else shared_server(shared_as)
     server.start()
-    _used.append(server)
     atexit.register(_leave, server)
     os.environ[URL_VARIABLE] = server.url
     return server.url
-
-
-def keep_through_exec() -> None:
-    """Let the program that this process is about to become stay a user of the server of `redis_url`, for its life.
-
-    That program finds the address in its environment, so it starts no other.
-    """
-    for server in _used:
-        server.keep_through_exec()
 
 
 def _leave(server: EmbeddedServer) -> None:

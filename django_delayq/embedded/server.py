@@ -8,7 +8,6 @@ killed, the watchdog ends the server and removes its directory.
 
 import contextlib
 import fcntl
-import os
 import subprocess
 import sys
 import tempfile
@@ -114,11 +113,6 @@ class EmbeddedServer:
                 time.sleep(PAUSE_SECONDS)  # its watchdog is about to end it, or itself
             if self._watchdog is not None:
                 self._watchdog.wait(STOP_SECONDS)
-
-    def keep_through_exec(self) -> None:
-        """Keep the lock that holds the server alive across an `exec`."""
-        if self._users is not None:
-            os.set_inheritable(self._users.fileno(), True)
 
     def _start_or_join(self, home: Path, deadline: float) -> bool:
         """Return True once the server here answers; False where one was just being removed."""

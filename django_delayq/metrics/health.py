@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # the web does without
 
 PLAIN = "text/plain; charset=utf-8"
 
-#: A loop, of a worker or a supervisor, that has not come by for so long stands still, however short the leases are. It
-#: sleeps 5 s at most.
+#: A loop that has not come by for so long stands still, however short the leases are. It sleeps 5 s at most.
 STILL_SECONDS = 30.0
 
 

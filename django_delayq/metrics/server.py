@@ -1,10 +1,4 @@
-"""A worker's port, and the one of a supervisor for all its workers: a small HTTP server in a thread of its own.
-
-Note [One port for all processes]
-Under a supervisor each worker listens on a port of the loopback interface that the kernel chooses, and says which on
-its channel. The supervisor, which has the port that the command names, asks all of them and tells what they say, each
-with the label `process`, its number. So Prometheus sees counters that begin anew where a process was replaced, and
-nothing else: a sum over `process` stays what it is. A process that only drains is not asked any more.
+"""A worker's port: a small HTTP server in a thread of its own.
 
 Note [A few connections]
 The port is open in the process that works, and must not take the descriptors of its tasks. At most MOST_CONNECTIONS are
@@ -26,7 +20,6 @@ from django.db import connections
 
 from .. import tracing
 from ..worker.loop import Worker
-from ..worker.options import port_word
 from . import health
 from .health import Page, said
 
@@ -34,7 +27,6 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Whoever sends or reads nothing for so long is let go.
 TIMEOUT_SECONDS = 10.0
-LOOPBACK = "127.0.0.1"
 #: See Note [A few connections].
 MOST_CONNECTIONS = 8
 #: Pause after an accept that failed, and the longest wait for room. Nothing else is accepted in that time.
@@ -59,7 +51,7 @@ def pages_of(worker: Worker) -> Pages:
 
 
 def served(worker: Worker) -> AbstractContextManager[object]:
-    """Listen, where a worker is to; answer within what is returned. See Note [One port for all processes].
+    """Listen, where a worker is to; answer within what is returned.
 
     Raises:
         OSError: The port is taken, or the host is none of this machine.
@@ -67,11 +59,7 @@ def served(worker: Worker) -> AbstractContextManager[object]:
     options = worker.options
     if options.metrics_port is None:
         return nullcontext()
-    if options.tell is None:
-        return Server(options.metrics_host, options.metrics_port, pages_of(worker))
-    server = Server(LOOPBACK, 0, pages_of(worker))
-    options.tell(port_word(server.port))
-    return server
+    return Server(options.metrics_host, options.metrics_port, pages_of(worker))
 
 
 class Server:

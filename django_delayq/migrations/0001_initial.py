@@ -494,7 +494,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("key", models.CharField(max_length=200, unique=True)),
-                ("values", models.JSONField(default=dict)),
                 ("gone_at", django_delayq.fields.UTCDateTimeField(null=True)),
             ],
             options={

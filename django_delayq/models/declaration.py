@@ -1,4 +1,4 @@
-"""What the code last said of a schedule that it declares. Apart from the row that people edit, which may differ."""
+"""Which schedules the code declares. Apart from the row that people edit."""
 
 from django.db import models
 
@@ -9,15 +9,13 @@ from .primary import PrimaryModel, PrimaryQuerySet
 class Declaration(PrimaryModel):
     """Written by the sync of declared schedules, in the transaction in which it writes the schedule.
 
-    A schedule without one was made by hand. `values` are the fields of the schedule as last declared, as JSON; where
-    the schedule differs from them, a person changed it.
+    A schedule without one was made by hand.
     """
 
     schedule = models.OneToOneField(
         "django_delayq.Schedule", on_delete=models.CASCADE, primary_key=True, related_name="declaration"
     )
     key = models.CharField(max_length=200, unique=True)
-    values = models.JSONField(default=dict)
     #: When a sync found it gone from the code; null while the code has it.
     gone_at = UTCDateTimeField(null=True)
 

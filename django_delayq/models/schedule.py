@@ -137,6 +137,12 @@ class Schedule(Recurring, PrimaryModel):
         state: ScheduleState
         declaration: Declaration
 
+    @property
+    def is_declared(self) -> bool:
+        """True where the code has it, and owns its fields."""
+        declaration = getattr(self, "declaration", None)
+        return declaration is not None and declaration.gone_at is None
+
     class Meta:
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")

@@ -1,10 +1,10 @@
-"""What a worker says to its supervisor, and how it notices that the supervisor is gone.
+"""How a worker and its supervisor notice that the other is gone or hangs.
 
 Note [The channel]
-A pair of sockets, of which the child holds one end and nobody but the supervisor the other. The child says the words of
-`worker/options.py`, and ALIVE now and then; it is told nothing, orders are signals. When the supervisor ends in
-whatever way, the kernel closes its end, and the child reads the end of the stream. This works on every POSIX system,
-and also if the supervisor was killed before the child began to look.
+A pair of sockets, of which the child holds one end and nobody but the supervisor the other. The child sends a byte now
+and then; it is told nothing, orders are signals. When the supervisor ends in whatever way, the kernel closes its end,
+and the child reads the end of the stream. This works on every POSIX system, and also if the supervisor was killed
+before the child began to look.
 """
 
 import contextlib
@@ -24,7 +24,6 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Holds "descriptor number", for a worker process that has a supervisor.
 VARIABLE: Final = "DELAYQ_WORKER_LINE"
-ALIVE: Final = "alive"
 
 
 class Channel:
@@ -48,15 +47,10 @@ class Channel:
         except (ValueError, OSError):  # not there, or left over from a process that did not start us
             return None
 
-    def tell(self, word: str) -> None:
-        """Say a word to the supervisor, if it listens. Never blocks, never raises."""
-        with contextlib.suppress(OSError):
-            self._socket.send(f"{word}\n".encode(), socket.MSG_DONTWAIT)
-
     def watch(self, gone: Callable[[], None]) -> None:
-        """Say ALIVE again and again, and call `gone` once the supervisor is gone. In a thread of its own.
+        """Send a byte again and again, and call `gone` once the supervisor is gone. In a thread of its own.
 
-        So a process that says nothing is one in which no thread runs. What has not drained in time then ends with the
+        So a process that sends nothing is one in which no thread runs. What has not drained in time then ends with the
         process.
         """
         config = conf.get_config()
@@ -64,7 +58,8 @@ class Channel:
 
         def look() -> None:
             while self._supervisor_is_there():
-                self.tell(ALIVE)
+                with contextlib.suppress(OSError):
+                    self._socket.send(b".", socket.MSG_DONTWAIT)
             logger.warning("The supervisor is gone: this worker drains and ends.")
             gone()
             time.sleep(config.drain_seconds + MARGIN_SECONDS)

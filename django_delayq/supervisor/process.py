@@ -1,19 +1,18 @@
-"""How a worker's process begins, as a fresh interpreter, and how it ends, within a bounded time.
+"""How a process under a supervisor begins, as a fresh interpreter, and how a worker ends, within a bounded time.
 
 Note [A fresh interpreter]
-A worker process is never forked off a loaded one, and never goes on with what a loaded one left behind. A fork inherits
-what the parent's imports opened and started: a database or Redis connection that both ends then read from, the lock
-that a thread held which does not exist in the child, a gRPC channel, on macOS frameworks that abort in a forked child.
-It would save memory and a second, at the price of failures in code that is not ours, and that only some projects see.
-The same command line in a fresh interpreter inherits nothing, brings along whatever wraps the command (a `manage.py`
-that sets things up, coverage, interpreter options), and runs the code that is installed *now*: a rolling restart is a
-deploy.
+A worker process is never forked off a loaded one. A fork inherits what the parent's imports opened and started: a
+database or Redis connection that both ends then read from, the lock that a thread held which does not exist in the
+child, a gRPC channel, on macOS frameworks that abort in a forked child. It would save memory and a second, at the price
+of failures in code that is not ours, and that only some projects see. The same command line in a fresh interpreter
+inherits nothing, brings along whatever wraps the command (a `manage.py` that sets things up, coverage, interpreter
+options), and runs the code that is installed *now*.
 
 Note [Signals in between]
 A process that is asked to stop while its interpreter starts would die by the signal, or with a KeyboardInterrupt
-somewhere in an import. So a fresh interpreter begins with these signals blocked, which both `exec` and a new child
-inherit. They stay pending until `WorkerSignals` has its handlers in place, and are obeyed then. What an import starts
-before that, a thread or a program, begins with them blocked too.
+somewhere in an import. So a fresh interpreter begins with these signals blocked, which a new child inherits. They stay
+pending until `WorkerSignals` has its handlers in place, and are obeyed then. What an import starts before that, a
+thread or a program, begins with them blocked too.
 
 Note [Gone for good]
 Python ends a process once all its threads have ended, its exit handlers have run and its output is written. What a task
@@ -29,13 +28,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ..capture import nowhere
-from ..embedded import keep_through_exec
 from ..worker.children import end_children
 
 #: The signals that a worker obeys.
@@ -67,34 +64,6 @@ def held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class Start:
-    """What this process was started with, noted before its tasks can change it."""
-
-    def __init__(self) -> None:
-        self.environment = dict(os.environ)
-        self.folder = ""
-        with suppress(OSError):  # removed
-            self.folder = str(Path.cwd())
-
-
-def become_fresh(start: Start) -> NoReturn:
-    """Replace this process, with all its threads and what they hold, by a fresh interpreter; the id stays.
-
-    Call it in the main thread with SIGNALS blocked. Nothing is closed first but what the kernel closes; exit handlers
-    do not run. Not guaranteed: a signal that another thread catches in the very microseconds of the `exec` is lost.
-
-    Raises:
-        OSError: The interpreter cannot be started, say because it was removed; this process is as it was.
-    """
-    command = command_line()
-    keep_through_exec()
-    end_children()
-    _flush(END_SECONDS)
-    with suppress(OSError):  # removed since: the present one may do
-        os.chdir(start.folder)
-    os.execve(command[0], command, start.environment)  # noqa: S606 - our own command line
 
 
 def end_within(seconds: float, exit_status: int) -> None:

@@ -5,7 +5,7 @@ Alone, a worker drains at the first SIGTERM or SIGINT and ends at once at the se
 reaches it several times: Ctrl-C goes to the whole group, systemd tells every process of the unit, and the supervisor
 passes on what it hears. So there any number of signals is one order, to drain; the supervisor alone knows of a second
 order, and then kills. Whether a worker already drains for a reason of its own says nothing about how often it was told.
-A terminal that closes says so by SIGHUP, more than once: that is one order too. Who started a worker with SIGHUP
+A terminal that closes says so by SIGHUP, more than once: that is one order too. Who started a command with SIGHUP
 ignored, as nohup does, wants it to stay.
 
 Note [Not for children]
@@ -13,8 +13,8 @@ A child that a task forks inherits these handlers, and would swallow the SIGTERM
 it gets back what stood before. What is sent to it before that waits, or the handlers would have swallowed it already.
 """
 
-import contextlib
 import os
+import select
 import signal
 import socket
 import threading
@@ -31,6 +31,13 @@ class _Handlers:
 
     def __init__(self) -> None:
         self._before: dict[int, signal._HANDLER] = {}
+
+    def _handle_orders(self, handler: Callable[[int, FrameType | None], object]) -> None:
+        """Handle the orders to stop. See Note [One order to stop]."""
+        for number in SIGNALS:
+            # SIG_IGN would be inherited by what tasks start.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._handle(number, handler)
 
     def _handle(self, number: int, handler: Callable[[int, FrameType | None], object]) -> None:
         self._before[number] = signal.signal(number, handler)
@@ -55,18 +62,9 @@ class WorkerSignals(_Handlers):
 
     def obey(self) -> None:
         """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
-        self._handle(signal.SIGTERM, self._stop)
-        self._handle(signal.SIGINT, self._stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            # A terminal that closes tells the supervisor too. SIG_IGN would be inherited by what tasks start.
-            self._handle(signal.SIGHUP, lambda *_: None if self._supervised else self.drain())
+        self._handle_orders(self._stop)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-    def hold_back(self) -> bool:
-        """Block the signals from now on; say whether there was none until now, so that a fresh start is right."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        return not self.to_stop
 
     def drain(self) -> None:
         """Give the order to drain, as often as it comes. Safe in a signal handler and in any thread."""
@@ -77,10 +75,9 @@ class WorkerSignals(_Handlers):
     def drained(self, exit_status: int) -> None:
         """Let each further order end this process at once, with this status."""
         self._exit_status = exit_status
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._supervised:
+        if self._supervised or number == signal.SIGHUP:
             self.drain()
         elif self._exit_status is not None:
             os._exit(self._exit_status)
@@ -103,25 +100,14 @@ class WorkerSignals(_Handlers):
 
 
 class SupervisorSignals(_Handlers):
-    """A context. `fileno()` is readable when a signal came in, one of a child's end included.
-
-    `stops` counts the orders to stop; `renew` is True after one to replace all children (SIGHUP). A terminal that
-    closes sends SIGHUP too; so where there is one, SIGHUP is an order to stop.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stops = 0
-        self.renew = False
+    """A context. `stops` counts the orders to stop."""
 
     def __enter__(self) -> Self:
+        self.stops = 0
         self._reading, self._writing = socket.socketpair()
-        self._reading.setblocking(False)
         self._writing.setblocking(False)
         self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
-        self._handle(signal.SIGTERM, self._stop)
-        self._handle(signal.SIGINT, self._stop)
-        self._handle(signal.SIGHUP, self._stop if os.isatty(0) else self._renew)
+        self._handle_orders(self._stop)
         self._handle(signal.SIGCHLD, lambda *_: None)  # only to be woken
         return self
 
@@ -131,18 +117,10 @@ class SupervisorSignals(_Handlers):
         self._reading.close()
         self._writing.close()
 
-    def fileno(self) -> int:
-        """Return what to wait for."""
-        return self._reading.fileno()
-
-    def clear(self) -> None:
-        """Wait for the next one."""
-        with contextlib.suppress(BlockingIOError):
-            while self._reading.recv(4096):
-                pass
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, one of a child's end included, for so long."""
+        if select.select([self._reading], [], [], seconds)[0]:
+            self._reading.recv(4096)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stops += 1
-
-    def _renew(self, number: int, frame: FrameType | None) -> None:
-        self.renew = True
+        self.stops = max(self.stops, 1) if number == signal.SIGHUP else self.stops + 1

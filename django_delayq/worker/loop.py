@@ -26,9 +26,9 @@ from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher
 from .held import Held, LeaseKeeper
-from .options import LEAVING, OK, RECYCLE, UNFINISHED, WORKING, WorkerOptions
+from .memory import resident_mb
+from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
 from .recorder import Counting, Recorder
-from .recycling import Recycling, resident_mb
 from .showing import Showing, Stops
 from .slots import Contexts, Slots, forget_connections
 from .timeouts import Timeouts
@@ -101,13 +101,12 @@ class Worker:
         )
         self.claims = Claims(self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.trip.counted, self.timers)
-        self.recycling = Recycling(options) if options.is_recycled else None
         self.trip.counted.since = utcnow()
         self.trip.counted.paused_at = self.controls.paused_at
         self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
-        self.leaving = ""  # why this process is to be recycled
+        self.leaving = ""  # why this process is to be replaced
         self.failure: Exception | None = None
 
     # -- life
@@ -138,16 +137,12 @@ class Worker:
 
     @tracing.quiet()
     def run(self) -> int:
-        """Work until stopped or to be recycled, in burst mode until nothing is due; then drain."""
+        """Work until stopped or to be replaced, in burst mode until nothing is due; then drain."""
         try:
-            self.upkeep.begin(
-                burst=self.options.burst, stopping=lambda: self.stopping, standing_by=partial(self._tell, WORKING)
-            )
+            self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
             self.keeper.start()
             self.timeouts.start()
             self.slots.start()
-            if not self.stopping:
-                self._tell(WORKING)
             seconds = 0.0
             while not self.stopping and not self.leaving:
                 seconds = self.round(seconds)
@@ -163,10 +158,6 @@ class Worker:
             self.broker.close()
             connections.close_all()
 
-    def _tell(self, word: str) -> None:
-        if self.options.tell is not None:
-            self.options.tell(word)
-
     def round(self, wait_seconds: float = 0.0) -> float:
         """Wait at most so long for what is reported or told, and do what can be done then; see Note [Rounds].
 
@@ -178,9 +169,7 @@ class Worker:
         try:
             seconds = self.tick()
             self.recorder.tell()
-            if self.recycling is not None:
-                self.leaving = self.leaving or self.recycling.wanted(self.runs)
-            return 0.0 if self.leaving else seconds
+            return seconds
         except Exception:  # one thing that nobody foresaw must not end what everything else depends on
             if self.options.burst:
                 raise
@@ -299,7 +288,6 @@ class Worker:
         """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
         if self.leaving and not self.stopping:
             logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)
-            self._tell(LEAVING)
         self.dispatcher.release_all()
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:

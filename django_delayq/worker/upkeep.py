@@ -88,13 +88,11 @@ class Upkeep:
 
     # -- life
 
-    def begin(
-        self, *, burst: bool, stopping: Callable[[], bool], standing_by: Callable[[], object] = lambda: None
-    ) -> None:
+    def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
         """Make sure of the prefix and the server, rebuild where needed, and start the threads.
 
         Waits for a Redis that does not answer, for `migrate`, and for workers that must end first, saying so; in burst
-        mode that is an error. `standing_by` is called where nothing but other workers is waited for.
+        mode that is an error.
 
         Raises:
             ForeignLayout: The prefix is somebody else's.
@@ -115,8 +113,6 @@ class Upkeep:
                 self.farewell()
                 if burst:
                     raise
-                if isinstance(error, OtherLayout):
-                    standing_by()
                 if str(error) not in self._said:
                     self._said.add(str(error))
                     logger.warning("%s", error)

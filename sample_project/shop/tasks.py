@@ -74,7 +74,7 @@ def confirm_order(order_id: int) -> str:
     "*/3 * * * * *",
     name="Abandoned carts",
     kwargs={"idle_seconds": 10},
-    description="Declared in the code, beside its task. What is changed here stays; the page shows the difference.",
+    description="Declared in the code, beside its task. Here it is paused and tagged; the code says the rest.",
 )
 @task
 def flag_abandoned_carts(idle_seconds: int = 1800) -> int:

@@ -4,8 +4,8 @@ Note [As a cold one]
 `python -m tests.acceptance.forking` has one thread, no connection, and settings that nobody uses: each child reads
 `tests.settings` anew under the environment that it is given, and everything that was computed from them is computed
 again. It is told its command line as if it had been started by it, so that what starts the program once more
-(recycling) starts a fresh interpreter. It ends as any interpreter does. As with Popen its id is its own until somebody
-has asked for its exit status. Different from a cold one: the seed of Python's hashes is that of its siblings.
+(the reloader) starts a fresh interpreter. It ends as any interpreter does. As with Popen its id is its own until
+somebody has asked for its exit status. Different from a cold one: the seed of Python's hashes is that of its siblings.
 
 Every test process has a forking one of its own. When it ends, in whatever way, the kernel closes its sockets, on which
 the forking process ends with all that it has forked.

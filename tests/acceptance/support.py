@@ -76,7 +76,7 @@ def _needs_an_interpreter(arguments: Sequence[str], environment: Mapping[str, st
     return (
         not hasattr(os, "pidfd_open")
         or any(not name.startswith("DELAYQ_") for name in environment)
-        or any(flag in arguments for flag in ("--processes", "--reload", "--max-memory-per-process"))
+        or any(flag in arguments for flag in ("--processes", "--reload"))
     )
 
 

@@ -1,21 +1,20 @@
-"""What a supervisor of workers is told: to stop, to stop at once, to replace all; and its own death."""
+"""What a supervisor of workers is told: to stop, to stop at once; and its own death."""
 
 import os
 import signal
-import time
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 
 from django_delayq.models import Run
 from django_delayq.supervisor.channel import VARIABLE
+from django_delayq.supervisor.signals import WorkerSignals
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.processes import (
     alive,
     due_now,
     environment,
-    every_second,
-    no_point_is_missing,
     processes_of,
     stop,
     wait_for_workers,
@@ -23,46 +22,6 @@ from tests.acceptance.processes import (
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def test_sighup_replaces_one_process_after_the_other_and_loses_nothing(broker):
-    row = every_second()
-    with worker("--processes", "2") as parent:
-        wait_for_workers(broker, 2)
-        before = processes_of(parent)
-        parent.send_signal(signal.SIGHUP)
-        least = 2
-
-        def replaced():
-            nonlocal least
-            least = min(least, len(broker.workers()))
-            return not before & processes_of(parent) and len(processes_of(parent)) == 2
-
-        wait_until(replaced, 40)
-        count = row.runs.finished().count()
-        wait_until(lambda: row.runs.finished().count() > count)
-        assert stop(parent) == 0
-    assert least == 2
-    no_point_is_missing(row)
-
-
-def test_a_successor_that_cannot_start_replaces_nobody(broker, fault):
-    row = every_second()
-    with worker("--processes", "2", environment=environment(fault)) as parent:
-        wait_for_workers(broker, 2)
-        before = processes_of(parent)
-        fault.write_text("os._exit(7)")
-        parent.send_signal(signal.SIGHUP)
-        wait_until(lambda: "ended with exit status 7 before it worked" in output_of(parent))
-        time.sleep(1)  # a second one would be tried now
-        assert processes_of(parent) == before
-        os.kill(min(before), signal.SIGKILL)  # nor does it end the command while the other works
-        wait_until(lambda: output_of(parent).count("exit status 7") >= 3)
-        assert processes_of(parent) >= {max(before)}
-        fault.unlink()
-        wait_until(lambda: len(broker.workers()) == 3)  # the killed one is still listed
-        assert stop(parent) == 0
-    no_point_is_missing(row)
 
 
 def test_ctrl_c_that_reaches_everybody_is_one_order_and_running_tasks_finish(broker, tmp_path):
@@ -110,34 +69,23 @@ def test_who_does_not_drain_in_time_is_killed_and_told(broker, tmp_path):
     assert not alive({idle})
 
 
-def test_a_terminal_that_closes_is_an_order_to_stop(broker, tmp_path):
+def test_a_terminal_that_closes_is_one_order_to_stop(broker, tmp_path):
     path, gate = tmp_path / "f", tmp_path / "gate"
     due_now(broker, "slow", "note", path=str(path), gate=str(gate))
-    with on_a_terminal(), worker("--processes", "2") as parent:
-        wait_until(lambda: lines(path))
-        wait_until(lambda: len(processes_of(parent)) == 2)
-        children = processes_of(parent)
-        parent.send_signal(signal.SIGHUP)
-        for pid in children:  # the terminal tells them too
-            os.kill(pid, signal.SIGHUP)
-        wait_until(lambda: "Stopping: 1 still running" in output_of(parent))
-        gate.touch()
-        assert parent.wait(PATIENCE_SECONDS) == 0
-    assert Run.objects.get().status == "succeeded"
-
-
-@contextmanager
-def on_a_terminal():
-    """What is started meanwhile has a terminal as its standard input."""
-    ours, theirs = os.openpty()
-    before = os.dup(0)
-    os.dup2(theirs, 0)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started with nohup
     try:
-        yield
+        with worker("--processes", "2") as parent:
+            wait_until(lambda: lines(path))
+            wait_until(lambda: len(processes_of(parent)) == 2)
+            for pid in (parent.pid, *processes_of(parent)):  # the terminal tells all of them
+                os.kill(pid, signal.SIGHUP)
+            wait_until(lambda: "Stopping: 1 still running" in output_of(parent))
+            parent.send_signal(signal.SIGHUP)
+            gate.touch()
+            assert parent.wait(PATIENCE_SECONDS) == 0
     finally:
-        os.dup2(before, 0)
-        for descriptor in (before, ours, theirs):
-            os.close(descriptor)
+        signal.signal(signal.SIGHUP, before)
+    assert Run.objects.get().status == "succeeded"
 
 
 def test_children_whose_supervisor_is_killed_drain_and_end(broker, tmp_path):
@@ -167,3 +115,20 @@ def test_a_child_is_told_to_stop_while_its_interpreter_starts(fault, tmp_path):
             os.kill(pid, signal.SIGINT)
         assert stop(parent, signal.SIGINT) == 0
         assert "Traceback" not in output_of(parent)
+
+
+def test_a_worker_that_drains_already_takes_the_first_order_for_the_first():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        for supervised in (False, True):
+            ending = Worker(WorkerOptions(queues=("default",)))
+            ending.stopping = True
+            WorkerSignals(ending, supervised=supervised).obey()
+            signal.raise_signal(signal.SIGTERM)
+            assert not ending.aborted
+            signal.raise_signal(signal.SIGTERM)
+            assert ending.aborted is not supervised
+            ending.broker.close()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -86,9 +86,6 @@ def test_unknown_queues_and_numbers_are_refused():
         (["--max-runs", "0"], "--max-runs must be at least 1, not 0"),
         (["--processes", "0"], "--processes must be from 1 to 200, not 0"),
         (["--processes", "201"], "--processes must be from 1 to 200, not 201"),
-        (["--max-runs-per-process", "0"], "--max-runs-per-process must be at least 1"),
-        (["--max-memory-per-process", "0"], "--max-memory-per-process must be at least 1"),
-        (["--max-memory-per-process", "5"], r"is 5 MiB, but a process holds \d+ MiB before its first run"),
     ):
         with pytest.raises(CommandError, match=words):
             call_command("delayq_worker", *arguments, stdout=io.StringIO())
@@ -196,8 +193,6 @@ def test_options_that_exclude_each_other_are_refused_and_no_queue_is_no_queue():
     for arguments, words in (
         (["--burst", "--reload"], "--reload"),
         (["--processes", "2", "--reload"], "use it without --processes"),
-        (["--processes", "1", "--max-runs", "5"], "use --max-runs-per-process"),
-        (["--max-runs", "5", "--max-runs-per-process", "5"], "use one of them"),
         (["--processes", "2"], "not call_command"),
     ):
         with pytest.raises(CommandError, match=words):

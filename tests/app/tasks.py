@@ -155,12 +155,6 @@ def hold_interpreter(path: str, seconds: float) -> None:
 
 
 @task
-def hoard(megabytes: int) -> None:
-    """Take memory and never give it back."""
-    CALLS.append((b"x" * (megabytes * 1024 * 1024),))
-
-
-@task
 def haunt(path: str) -> None:
     """Leave a thread behind that never ends and keeps writing to the file."""
 

@@ -167,7 +167,7 @@ def test_what_could_not_be_saved_is_not_restored():
 
 def test_a_sync_says_that_it_was_it():
     row = make()
-    declaration = declared.step.Declaration(schedule=row, key="s", values=declared.values.to_json({}))
+    declaration = declared.step.Declaration(schedule=row, key="s")
     step = declared.step.Step(row, declaration, {"description": "as declared"}, ["x"])
     step.write("default")
     assert row.definitions.get().by == "delayq_sync"

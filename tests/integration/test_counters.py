@@ -18,7 +18,7 @@ from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
 from tests.integration.mirroring import schedule
-from tests.integration.probing import ask, text
+from tests.integration.probing import ask
 from tests.support import count_keys, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -270,10 +270,8 @@ def test_whoever_merges_what_another_one_has_merged_writes_nothing(broker, monke
 
 def test_the_status_tells_of_the_last_hour(broker):
     assert ask()[1]["last_hour"] == []
-    assert "Last hour" not in text()
     make_due(broker, schedule("adds", task="tests.app.tasks.add", args=[1]))
     run_burst()
     [found] = ask()[1]["last_hour"]
     assert (found["queue"], found["kind"], found["outcomes"]) == ("default", "points", {"succeeded": 1})
     assert found["lag"]["p50"] == found["lag"]["p95"] == found["lag"]["p99"] > 0
-    assert "succeeded 1" in text()

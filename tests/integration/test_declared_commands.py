@@ -59,7 +59,6 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(code, broker):
         "b: grace from nothing to 0:01:00",
         f"new: created, every 1:00:00, {NOOP}",
         "c: disabled, the code no longer declares it",
-        "a: enabled stays off (mine), changed by hand; the code says on",
     ]
     assert would[-2] == "3 declared schedules, 4 would be changed."
     did = said()

@@ -290,7 +290,7 @@ def test_it_is_said_what_to_install_where_the_package_is_missing(monkeypatch):
 
 @pytest.mark.parametrize("port", ["0", "70000"])
 def test_a_port_is_a_port(port):
-    with pytest.raises(CommandError, match="--metrics must be from 1 to 65535"):
+    with pytest.raises(CommandError, match="--metrics must be from 1 to 65336"):
         call_command("delayq_worker", "--burst", "--metrics", port)
 
 

@@ -105,8 +105,7 @@ def test_a_declaration_without_a_key_follows_its_task(alias, code, broker):
     code.says("periodic('0 9 * * *', args=[1])(add)")
     declared.sync()
     Schedule._base_manager.update(task=OLD, name=OLD)
-    values = {**Declaration.objects.get().values, "task": OLD, "name": OLD}
-    Declaration.objects.update(key=OLD, values=values)
+    Declaration.objects.update(key=OLD)
     before = Schedule.objects.get().pk
     assert declared.sync(dry_run=True).changed == 1
     report = declared.sync()

@@ -62,9 +62,8 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(plain(json.dumps(status.as_dict(snapshot, problems), ensure_ascii=False)))
         else:
-            tones = {"good": self.style.SUCCESS, "bad": self.style.ERROR}
-            for tone, line in status.as_lines(snapshot, problems):
-                self.stdout.write(tones[tone](plain(line)) if tone else plain(line))
+            for line in status.as_lines(snapshot, problems):
+                self.stdout.write(plain(line))
         code = status.exit_status(problems)
         if code:
             sys.exit(code)

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -22,31 +22,20 @@ from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
 from django_delayq.side_channels import note_handler_failure
 from django_delayq.supervisor.channel import Channel
-from django_delayq.supervisor.pool import Pool
-from django_delayq.supervisor.process import (
-    END_SECONDS,
-    Start,
-    become_fresh,
-    end_at_once,
-    end_within,
-    open_standard_streams,
-)
+from django_delayq.supervisor.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
 from django_delayq.worker import isolated
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import OK, OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
-from django_delayq.worker.recycling import resident_mb
+from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
 
 #: The options that are numbers from 1, with the largest where there is one.
 MOST = {
     "threads": 1000,
     "processes": 200,
     "max_runs": None,
-    "max_runs_per_process": None,
-    "max_memory_per_process": None,
-    "metrics": 65535,
+    "metrics": 65336,  # each process has its own
 }
 HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 #: What a worker does not set up.
@@ -68,17 +57,18 @@ class Command(BaseCommand):
         """Declare the options."""
         parser.add_argument("--queues", help="Comma-separated; by default all of DELAYQ['QUEUES'].")
         parser.add_argument("--threads", type=int, default=8, help="Tasks run at the same time (default 8).")
-        parser.add_argument("--processes", type=int, help="So many workers, each with its own threads, supervised.")
+        parser.add_argument(
+            "--processes", type=int, help="So many workers, each with its own threads; who ends is started again."
+        )
         parser.add_argument("--burst", action="store_true", help="Run what is due now, then exit.")
-        parser.add_argument("--max-runs", type=int, help="Exit after this many runs.")
-        parser.add_argument(
-            "--max-runs-per-process", type=int, metavar="RUNS", help="Replace a process by a fresh one after so many."
-        )
-        parser.add_argument(
-            "--max-memory-per-process", type=int, metavar="MIB", help="Replace a process that holds more memory."
-        )
+        parser.add_argument("--max-runs", type=int, help="End a process after this many runs.")
         parser.add_argument("--reload", action="store_true", help="Restart when the code changes. For development.")
-        parser.add_argument("--metrics", type=int, metavar="PORT", help="Tell metrics and health there, by HTTP.")
+        parser.add_argument(
+            "--metrics",
+            type=int,
+            metavar="PORT",
+            help="Tell metrics and health there, by HTTP; process N on the port PORT + N - 1.",
+        )
         parser.add_argument("--metrics-host", default="127.0.0.1", help="Where --metrics listens (default 127.0.0.1).")
         parser.add_argument("--json-logs", action="store_true", help="Log one JSON object per line.")
 
@@ -114,17 +104,14 @@ class Command(BaseCommand):
                 "--processes starts the command line of this program once more for each process. "
                 "Start manage.py delayq_worker itself, not call_command()."
             )
-        with LogQueue(), _metrics_together(worker_options) as moved:
+        with LogQueue():
             _prepare_database(None)
-            supervisor = Supervisor(processes, burst=worker_options.burst, moved=moved)
-            exit_status = supervisor.run()
-        if supervisor.pool.failure:
-            raise CommandError(supervisor.pool.failure, returncode=supervisor.pool.failed_with)
+            exit_status = Supervisor(processes, burst=worker_options.burst).run()
         end_within(END_SECONDS, exit_status)
         return exit_status
 
     def _run(self, worker_options: WorkerOptions, channel: Channel | None) -> int:
-        start, log = Start(), LogQueue()
+        log = LogQueue()
         with log if self._called_from_command_line else nullcontext():
             worker = self._worker(worker_options)
             _prepare_database(channel)
@@ -137,19 +124,8 @@ class Command(BaseCommand):
             finally:
                 if not self._called_from_command_line:
                     signals.restore()
-            replaces_itself = channel is None and worker_options.max_runs is None and self._called_from_command_line
-            starts_afresh = exit_status == RECYCLE and replaces_itself
-            if starts_afresh:
-                logger.info("This process starts afresh.")
         if not self._called_from_command_line:
             return exit_status
-        if starts_afresh:
-            if signals.hold_back():
-                try:
-                    become_fresh(start)
-                except OSError as error:
-                    raise CommandError(f"{sys.executable} cannot be started again: {error}. All is drained.") from error
-            exit_status = OK  # told to stop meanwhile, and all is drained
         signals.drained(exit_status)
         if worker.slots.running:
             end_at_once(exit_status)
@@ -232,7 +208,6 @@ def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerO
         if value is not None and not 1 <= value <= (most or value):
             wanted = "at least 1" if most is None else f"from 1 to {most}"
             raise CommandError(f"{flag} must be {wanted}, not {value}.")
-    _check_memory(options["max_memory_per_process"])
     if not config.mirror:
         raise CommandError(f"{conf.why_no_redis()}: nothing reaches Redis, so there is nothing to run.")
     return WorkerOptions(
@@ -240,27 +215,9 @@ def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerO
         threads=options["threads"],
         burst=options["burst"],
         max_runs=options["max_runs"],
-        max_runs_per_process=options["max_runs_per_process"],
-        max_memory_per_process_mb=options["max_memory_per_process"],
-        metrics_port=options["metrics"],
+        metrics_port=options["metrics"] and options["metrics"] + (0 if channel is None else channel.number - 1),
         metrics_host=options["metrics_host"],
-        tell=None if channel is None else channel.tell,
     )
-
-
-@contextmanager
-def _metrics_together(options: WorkerOptions) -> Iterator[Callable[[Pool], None]]:
-    """Yield what the supervisor calls each time its loop comes by."""
-    if options.metrics_port is None:
-        yield lambda pool: None
-        return
-    from django_delayq.supervisor.together import Together
-
-    together = Together()
-    with _listening(options):
-        telling = server.Server(options.metrics_host, options.metrics_port, together.pages)
-    with telling:
-        yield together.note
 
 
 @contextmanager
@@ -281,24 +238,3 @@ def _check_together(options: dict[str, Any]) -> None:
         raise CommandError("--burst ends by itself and --reload never does: use one of them.")
     if options["processes"] is not None and options["reload"]:
         raise CommandError("--reload is for one process, to develop with: use it without --processes.")
-    if options["max_runs"] is not None and options["processes"] is not None:
-        raise CommandError(
-            "--max-runs ends the only process of a worker. With --processes, use --max-runs-per-process: each process "
-            "is replaced by a fresh one after so many runs."
-        )
-    if options["max_runs"] is not None and options["max_runs_per_process"] is not None:
-        raise CommandError("--max-runs ends the worker and --max-runs-per-process has it go on: use one of them.")
-
-
-def _check_memory(max_mb: int | None) -> None:
-    if max_mb is None:
-        return
-    try:
-        used = resident_mb()
-    except OSError as error:
-        raise CommandError(f"--max-memory-per-process cannot be used here: {error}") from error
-    if used >= max_mb:
-        raise CommandError(
-            f"--max-memory-per-process is {max_mb} MiB, but a process holds {used:.0f} MiB before its first run. "
-            "Allow more, with room for what its tasks need."
-        )
