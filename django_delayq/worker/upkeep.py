@@ -110,7 +110,7 @@ class Upkeep:
                 if not backoff.failed(time.monotonic()):
                     time.sleep(1)
             except (OtherLayout, PendingMigrations) as error:
-                self.farewell()
+                self._leave()
                 if burst:
                     raise
                 if str(error) not in self._said:
@@ -163,8 +163,11 @@ class Upkeep:
             thread.join(timeout=2)
 
     def farewell(self) -> None:
-        """Take this worker off the list and give its lease back, where Redis is there to hear it."""
+        """Stop the threads; take this worker off the list and give its lease back, where Redis answers."""
         self._stop.set()
+        self._leave()
+
+    def _leave(self) -> None:
         try:
             self.broker.farewell()
             self._let_go()
