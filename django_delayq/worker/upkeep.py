@@ -17,7 +17,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -403,12 +403,14 @@ class Upkeep:
         backoff = Backoff()
         while not self._stop.is_set():
             try:
+                missed: Iterable[Shard] = self.shards  # whose hints were sent before this subscription
                 for hint in self.broker.hints(timeout_seconds=HINT_TIMEOUT_SECONDS):
                     backoff.worked()
                     if self._stop.is_set():
                         return
-                    if hint is not None:
-                        self._hinted(hint)
+                    for known in [(shard, 0) for shard in missed] if hint is None else [hint]:
+                        self._hinted(known)
+                    missed = ()
             except Exception as error:
                 backoff.failed(time.monotonic())
                 logger.debug("No hints: %s", error)

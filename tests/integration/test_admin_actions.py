@@ -161,8 +161,8 @@ def test_no_page_needs_inline_script_or_style(boss):
 @pytest.mark.parametrize(
     ("permission", "allowed", "refused"),
     [
-        ("run_schedule", ("run_now", "backfill"), ("pause", "resume", "reset", "delete")),
-        ("pause_schedule", ("pause", "resume"), ("run_now", "backfill", "reset", "delete")),
+        ("run_schedule", ("run_now", "backfill"), ("pause", "resume", "delete")),
+        ("pause_schedule", ("pause", "resume"), ("run_now", "backfill", "delete")),
     ],
 )
 def test_running_and_pausing_have_permissions_of_their_own(broker, permission, allowed, refused):

@@ -319,7 +319,7 @@ def test_each_script_tells_purpose_keys_arguments_replies_cost_and_why_it_is_one
 
 def test_each_script_belongs_to_exactly_one_method():
     called: list[str] = []
-    methods = ("_run", "_run_each", "_run_in_parts", "_hand_back", "run_each")
+    methods = ("_run", "_run_each", "_run_in_parts", "_hand_back", "run")
     for cls in (Broker, MinuteCounts):
         for node in ast.walk(ast.parse(inspect.getsource(cls).lstrip())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:

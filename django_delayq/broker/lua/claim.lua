@@ -50,12 +50,14 @@ local function room(limit)
   return math.max(0, math.min(limit, tonumber(ARGV[6]) - standing))
 end
 
--- Members of this lane, in their order. Remove those that a stranger put into it: no other script finds them there.
+-- Members of this lane, in their order. A stranger's in it go to their own, where other scripts look for them.
 local function belonging(found, lane)
   local own = {}
-  for i = 1, #found do
-    if lane_of(found[i]) == lane then own[#own + 1] = found[i] else
-      for _, key in ipairs(LANES[lane]) do call('ZREM', key, found[i]) end
+  for _, member in ipairs(found) do
+    local home = LANES[lane_of(member)]
+    if home == LANES[lane] then own[#own + 1] = member else
+      for _, key in ipairs(LANES[lane]) do call('ZREM', key, member) end
+      if not call('ZMSCORE', home[2], member)[1] then call('ZADD', home[1], 'NX', int(now), member) end
     end
   end
   return own
