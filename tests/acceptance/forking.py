@@ -105,8 +105,6 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
     from django.core.signals import setting_changed
     from django.db import connections
 
-    from django_delayq import failpoints
-
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
@@ -119,7 +117,6 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
         handler.__init__()
     for name in ("DELAYQ", "USE_TZ", "SECRET_KEY"):
         setting_changed.send(sender=None, setting=name, value=getattr(settings, name), enter=True)
-    failpoints.reach = failpoints.prepare(os.environ.get(failpoints.VARIABLE, ""))
 
 
 if __name__ == "__main__":

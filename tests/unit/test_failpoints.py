@@ -5,11 +5,7 @@ import sys
 
 import pytest
 
-from django_delayq import failpoints
-
-
-def test_nothing_is_asked_for_in_this_process():
-    assert failpoints.reach is failpoints._nothing
+from tests import failpoints
 
 
 def test_the_nth_passing_raises_and_no_other():
@@ -29,6 +25,6 @@ def test_a_misspelt_one_is_refused(text):
 
 @pytest.mark.parametrize(("action", "status"), [("kill", -9), ("exit", 1)])
 def test_a_process_ends_at_its_failpoint(action, status):
-    code = f"from django_delayq import failpoints; failpoints.prepare('after_claim={action}')('after_claim'); print(1)"
+    code = f"from tests import failpoints; failpoints.prepare('after_claim={action}')('after_claim'); print(1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (status, "")
