@@ -137,6 +137,9 @@ def test_f31_who_adopts_the_prefix_gets_it_whole_and_may_give_it_back(broker, st
         assert status == 0, said
         assert former.wait() == 1
         refused(former.log(), "another database", "delayq_sync --adopt")
+    # What the former had claimed in that very moment it has handed back since: the next claim drops it, or a sweep.
+    status, said = stranger.python("from django.core.management import call_command\ncall_command('delayq_sync')")
+    assert status == 0, said
     names = set().union(*(page for place in broker.shards() for page in broker.scan(place)))
     assert names == {f"s{10**9}"}, "all of the new owner, nothing of the former one"
     call_command("delayq_sync", "--adopt", stdout=StringIO())
