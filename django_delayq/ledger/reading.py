@@ -16,10 +16,13 @@ from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
 
 # Written out as in the partial indexes: SQLite does not use these for a condition with parameters, and would read the
-# whole history instead.
+# whole history instead. None has a condition on a boolean, which releases of Django write differently.
 _TABLE = Run._meta.db_table
 #: As in the index of open rows of chains.
-_OPEN_OF_CHAIN = f" AND NOT {_TABLE}.apart AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
+_OPEN_OF_CHAIN = (
+    f" AND {_TABLE}.schedule_id IS NOT NULL AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
+    f" AND NOT {_TABLE}.apart"
+)
 _IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - as below
 #: As in the index by status.
 _NOT_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
@@ -164,7 +167,7 @@ def open_apart() -> QuerySet[Run]:
 def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
     """Count the orders and jobs that have no outcome, but for those of some queues, and say whether there are more.
 
-    Of each status `most` are counted. Without `without` only indexes are read, no row.
+    Of each status `most` are counted. Without `without` only open rows are read.
     """
     rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
     if not without:

@@ -713,7 +713,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="run",
             index=models.Index(
-                condition=models.Q(("apart", False), ("status__in", ("queued", "running", "retrying"))),
+                condition=models.Q(("schedule__isnull", False), ("status__in", ("queued", "running", "retrying"))),
                 fields=["schedule", "due_at"],
                 name="delayq_run_open",
             ),

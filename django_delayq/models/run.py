@@ -141,7 +141,7 @@ class Run(PrimaryModel):
             models.Index(
                 fields=("schedule", "due_at"),
                 name="delayq_run_open",
-                condition=models.Q(apart=False, status__in=("queued", "running", "retrying")),
+                condition=models.Q(schedule__isnull=False, status__in=("queued", "running", "retrying")),
             ),
             models.Index(fields=("status", "id"), name="delayq_run_status", condition=~models.Q(status="succeeded")),
             models.Index(
