@@ -19,7 +19,7 @@ from ..models.primary import heirs
 from ..plain import plain
 from . import display
 from .base import ReadOnlyAdmin, column
-from .events import message_of
+from .events import instant_of, message_of
 from .paging import CappedPaginator
 
 
@@ -93,7 +93,7 @@ class AuditAdmin(ReadOnlyAdmin):
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         return (f"user__{get_user_model().USERNAME_FIELD}", "object_repr")
 
-    shown_time = column(gettext_lazy("time"), lambda entry: display.instant(entry.action_time))
+    shown_time = column(gettext_lazy("time"), lambda entry: display.instant(instant_of(entry)))
     shown_user = column(gettext_lazy("user"), lambda entry: plain(entry.user.get_username()))
     shown_message = column(gettext_lazy("action"), message_of)
 

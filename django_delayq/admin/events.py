@@ -73,7 +73,7 @@ def _entries(row: Schedule | Control) -> Iterator[Event]:
     types = ContentType.objects.get_for_models(*heirs(model), for_concrete_models=False)
     rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()], object_id=str(row.pk))
     for entry in rows.select_related("user").order_by("-pk")[:MOST_READ]:
-        at = entry.action_time if timezone.is_aware(entry.action_time) else timezone.make_aware(entry.action_time)
+        at = instant_of(entry)
         yield Event(at, plain(entry.user.get_username()), plain(entry.object_repr), message_of(entry))
 
 
@@ -99,3 +99,9 @@ def _edits(schedule: Schedule) -> Iterator[Event]:
                 else _("This includes later edits that were not kept: bulk updates, or SQL."),
                 definition=each, restorable=any(unit is not SWITCH for unit in differing(then, now)),
             )  # fmt: skip
+
+
+def instant_of(entry: LogEntry) -> datetime:
+    """Return when an entry of Django's log was made, also where the project's settings have no time zones."""
+    at = entry.action_time
+    return at if timezone.is_aware(at) else timezone.make_aware(at)

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_delayq import declared, failures
 from django_delayq.admin import history as history_page
@@ -374,7 +375,7 @@ def test_the_list_is_narrowed_by_user_object_and_date(boss):
     boss.post(f"{LIST}{one.pk}/pause/")
     client_for("view_schedule", "change_schedule").post(f"{LIST}{two.pk}/pause/")
     boss.post("/admin/django_delayq/control/add/", {"kind": "queue", "name": "mail", "most": "3"})
-    LogEntry.objects.filter(object_repr="one").update(action_time=utcnow() - timedelta(days=9))
+    LogEntry.objects.filter(object_repr="one").update(action_time=timezone.now() - timedelta(days=9))
 
     def names(**asked):
         return [name for name, _text in listed(boss.get(AUDIT, asked))]
@@ -383,7 +384,7 @@ def test_the_list_is_narrowed_by_user_object_and_date(boss):
     assert names(q="u0") == ["queue mail", "one"] and names(q="u1") == ["two"]
     assert names(kind="control") == names(q="MAIL") == ["queue mail"]
     assert names(kind="schedule", object_id=str(one.pk)) == ["one"]
-    assert names(action_time__gte=str(utcnow() - timedelta(days=7))) == ["queue mail", "two"]
+    assert names(action_time__gte=str(timezone.now() - timedelta(days=7))) == ["queue mail", "two"]
     assert names(q="%") == names(kind="run") == []
 
 
