@@ -179,12 +179,6 @@ def project_timezone() -> str:
     return str(settings.TIME_ZONE or "UTC")
 
 
-@lru_cache(maxsize=1)
-def secret_keys() -> tuple[str | bytes, ...]:
-    """Return the key that signs, then those that are still accepted."""
-    return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-
-
 def mail_from() -> tuple[str, str]:
     """Return who mail to the admins comes from, and what its subject begins with."""
     return str(settings.SERVER_EMAIL), str(settings.EMAIL_SUBJECT_PREFIX)
@@ -261,9 +255,8 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
         _load_without_redis.cache_clear()
         with suppress(ImproperlyConfigured):  # raised where it is asked for
             why_no_redis()
-    elif setting in ("USE_TZ", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):  # each is asked several times for every job
+    elif setting == "USE_TZ":  # asked several times for every job
         use_tz.cache_clear()
-        secret_keys.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.conf")

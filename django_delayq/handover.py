@@ -1,4 +1,4 @@
-"""Which TASKS backends there are, and whether one of them takes a task. Enqueues nothing: `worker/held.py` does.
+"""Which TASKS backends there are, and whether one of them takes a task. Enqueues nothing: `worker/calling.py` does.
 
 Note [As the task says]
 A schedule that is handed over decides when, not how: the task keeps its own `queue_name`, because `Schedule.queue`

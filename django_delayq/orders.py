@@ -12,6 +12,7 @@ without any row, are ordered.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,6 +29,8 @@ from .timing.point import MICROSECOND, MILLISECOND, as_utc
 
 #: Runs that one backfill orders, unless it is told otherwise.
 LIMIT = 1000
+#: Orders of one schedule that may be made within the same ms.
+TRIES = 10
 #: Due points that one backfill looks at: those that are left out cost time too.
 MOST_LOOKED_AT = 20_000
 #: Reasons to leave a point out that are no status; the others are the status of its row.
@@ -55,7 +58,14 @@ def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) 
     """Order one run of each of these schedules like `run_now`; after an exception none is ordered."""
     using, at = ledger.database(), from_ms(to_ms(now or utcnow()))
     values = {"origin": Origin.MANUAL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
-    runs = [Run.of(row, at, **values) for row in schedules]
+    rows = list(dict.fromkeys(schedules))
+    for later in range(TRIES):
+        with suppress(IntegrityError):  # one of them was ordered in the same ms
+            return _insert_orders([Run.of(row, at + later * MILLISECOND, **values) for row in rows], using)
+    return _insert_orders([Run.of(row, at + TRIES * MILLISECOND, **values) for row in rows], using)
+
+
+def _insert_orders(runs: list[Run], using: str) -> list[Run]:
     with transaction.atomic(using=using):
         Run._base_manager.using(using).bulk_create(runs)
         mirror.put_after_commit(runs, using=using)

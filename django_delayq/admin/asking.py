@@ -16,8 +16,8 @@ from ..fields import utcnow
 from ..jobs import parse_id
 from ..models import Run, Schedule, Status
 from ..plain import plain
-from . import display
-from .base import BaseAdmin
+from . import display, paging
+from .base import BaseAdmin, may_view
 
 #: So many schedules, or runs, are named; and so many rows of each outcome are looked through for these.
 MOST_NAMED, MOST_LOOKED = 50, 10_000
@@ -31,10 +31,10 @@ class AskPage(BaseAdmin):
 
     def ask_view(self, request: HttpRequest) -> HttpResponse:
         """Lead to the schedule or job that was typed, or name those it may be; without a name, what did not run."""
-        if not request.user.has_perm("django_delayq.view_schedule"):
+        if not may_view(request, "schedule"):
             raise PermissionDenied
         name, at, error = request.GET.get("name", "").strip(), request.GET.get("at", "").strip(), ""
-        named, runs, sees_runs = list[Schedule](), list[Run](), request.user.has_perm("django_delayq.view_run")
+        named, runs, sees_runs = list[Schedule](), list[Run](), may_view(request, "run")
         if name:
             if (job := parse_id(name)) is not None and ledger.find_job(*job) is not None and sees_runs:
                 return HttpResponseRedirect(self.address("change", job[0], model="run"))
@@ -80,8 +80,9 @@ def _not_done(moment: explain.Moment) -> list[Run]:
     found = list[Run]()
     for status in _NOT_DONE:
         rows = ledger.with_status(status)
-        before = rows.order_by("-pk").values_list("pk", flat=True)[MOST_LOOKED : MOST_LOOKED + 1].first() or 0
-        rows = rows.filter(pk__gt=before, due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
+        rows = rows.filter(
+            pk__gt=paging.key_before_newest(rows, MOST_LOOKED), due_at__gte=moment.first - _BACK, due_at__lt=moment.end
+        )
         rows = rows.filter(Q(due_at__gte=moment.first) | Q(last_due_at__gte=moment.first))
         found += rows.order_by("-pk")[:MOST_NAMED]
     return sorted(found, key=lambda run: run.due_at, reverse=True)[:MOST_NAMED]

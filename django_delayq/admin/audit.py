@@ -18,30 +18,30 @@ from ..models.audit_entry import AuditEntry
 from ..models.primary import heirs
 from ..plain import plain
 from . import display
-from .base import ReadOnlyAdmin, column
+from .base import ReadOnlyAdmin, column, may_view
 from .events import instant_of, message_of
 from .paging import CappedPaginator
 
 
 class Kind(NamedTuple):
-    """What acts are about, who may read of them, and which page an entry leads to, of which model."""
+    """What acts are about, the name of the model that a user must be able to view, and the page an entry leads to."""
 
     model: type[Model]
-    permission: str
+    name: str
     page: tuple[str, str] | None
 
 
 KINDS = {
-    "schedule": Kind(Schedule, "view_schedule", ("history", "schedule")),
-    "run": Kind(Run, "view_run", ("change", "run")),
-    "control": Kind(Control, "view_control", ("history", "control")),
-    "dismissal": Kind(Dismissal, "view_run", None),
+    "schedule": Kind(Schedule, "schedule", ("history", "schedule")),
+    "run": Kind(Run, "run", ("change", "run")),
+    "control": Kind(Control, "control", ("history", "control")),
+    "dismissal": Kind(Dismissal, "run", None),
 }
 
 
 def _visible(request: HttpRequest) -> dict[str, Kind]:
     """Return the kinds that a user may view."""
-    return {name: kind for name, kind in KINDS.items() if request.user.has_perm(f"django_delayq.{kind.permission}")}
+    return {name: kind for name, kind in KINDS.items() if may_view(request, kind.name)}
 
 
 def _types(*kinds: Kind) -> list[int]:
@@ -82,7 +82,7 @@ class AuditAdmin(ReadOnlyAdmin):
         return [self.route("", self.changelist_view, "changelist")]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return any(map(request.user.has_perm, ("django_delayq.view_schedule", "django_delayq.change_schedule")))
+        return may_view(request, "schedule")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)

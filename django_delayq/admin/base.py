@@ -26,6 +26,11 @@ Column = Callable[[Any, Any], Any]
 APP = "django_delayq"
 
 
+def may_view(request: HttpRequest, model: str) -> bool:
+    """Return whether a user may view rows of a model of this app: whoever may change them may."""
+    return any(request.user.has_perm(f"{APP}.{verb}_{model}") for verb in ("view", "change"))
+
+
 class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Refuses what no database stores, and lookups on columns that may hold secrets.
 
@@ -85,14 +90,13 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
         Each is its address, what it is called, and whether it is the one that shows them: `here`, by its view.
         """
-        may = request.user.has_perm
-        sees = may("django_delayq.view_schedule") or may("django_delayq.change_schedule")
+        sees = may_view(request, "schedule")
         found = [
             ("overview", "changelist", _("At a glance"), sees),
             ("overview", "now", _("Now"), sees),
-            ("run", "failures", _("Failures"), may("django_delayq.view_run")),
+            ("run", "failures", _("Failures"), may_view(request, "run")),
             ("overview", "coming", _("Coming up"), sees),
-            ("overview", "ask", _("Why not?"), may("django_delayq.view_schedule")),
+            ("overview", "ask", _("Why not?"), sees),
             ("auditentry", "changelist", _("Audit"), sees),
         ]
         return [

@@ -44,7 +44,7 @@ def told(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
         Schedule.objects.paused(), restarted(),
     )  # fmt: skip
-    schedules, runs = page.address("changelist", model="schedule"), page.address("changelist", model="run")
+    schedules = page.address("changelist", model="schedule")
     found = (
         (often, "bad",
          ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
@@ -53,7 +53,7 @@ def told(
          f"{schedules}?state=failing"),
         (parked, "bad", ngettext("%(count)s is parked", "%(count)s are parked", parked), f"{schedules}?state=parked"),
         (failed, "bad", ngettext("%(count)s failed job", "%(count)s failed jobs", failed),
-         f"{runs}?origin__exact=job&status__exact=failed"),
+         page.address("failures", model="run")),
     )  # fmt: skip
     for number, tone, words, address in found:
         if number:

@@ -132,7 +132,7 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
         if value in (Origin.MANUAL, Origin.BACKFILL):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
             return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
-        if value in Status.values and value != Status.SUCCEEDED:
+        if value in Status.values:
             found = found & ledger.with_status(value)
         runs: QuerySet[Run] = found
         return runs

@@ -130,7 +130,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             ),
             "keep_last": gettext_lazy("With “the newest ones only”: how many."),
             "on_success": gettext_lazy(
-                "Another @task function, enqueued as a durable job when a run has succeeded, with the run's number and "
+                "Another @task function, enqueued as a job when a run has succeeded, with the run's number and "
                 "due time as its arguments."
             ),
             "on_failure": gettext_lazy("The same, when a run has failed for good or is lost."),

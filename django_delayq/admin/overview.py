@@ -24,7 +24,7 @@ from ..plain import plain
 from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
-from .base import ReadOnlyAdmin
+from .base import ReadOnlyAdmin, may_view
 from .coming import ComingPage
 from .now import NowPage
 
@@ -74,7 +74,7 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
         ]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("django_delayq.view_schedule") or self.may_see_details(request)
+        return may_view(request, "schedule")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)

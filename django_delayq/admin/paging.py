@@ -18,6 +18,11 @@ def is_long(rows: QuerySet[Any], most: int | None = None) -> bool:
     return rows.order_by().values("pk")[most : most + 1].exists()
 
 
+def key_before_newest(rows: QuerySet[Any], most: int) -> int:
+    """Return the primary key behind the `most` newest of these rows, 0 where there are no more."""
+    return rows.order_by("-pk").values_list("pk", flat=True)[most : most + 1].first() or 0
+
+
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
     """Counts up to MOST_COUNTED rows and has pages of these; `is_capped` says that there are more."""
 

@@ -109,8 +109,9 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             said = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
             self.message_user(request, said % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
-        newest = self.model._default_manager.order_by("-pk").values_list("pk", flat=True)
-        jobs = newest.filter(pk__gt=newest[paging.MOST_COUNTED], origin=Origin.JOB, task__icontains=text)
+        runs = self.model._default_manager.order_by("-pk")
+        before = paging.key_before_newest(runs, paging.MOST_COUNTED)
+        jobs = runs.filter(pk__gt=before, origin=Origin.JOB, task__icontains=text).values_list("pk", flat=True)
         return queryset.filter(Q(schedule_id__in=pks) | Q(pk__in=list(jobs[: paging.MOST_FOUND]))), False
 
     @admin.display(description=gettext_lazy("schedule or task"))

@@ -86,7 +86,7 @@ class DelayQBackend(BaseTaskBackend):
             InvalidTask, InvalidArguments: The job can never be executed as it is.
             DatabaseError: It was not inserted.
         """
-        return self.enqueue_many([(task, args, kwargs)])[0]
+        return self._traced([(task, args, kwargs)])[0]
 
     def enqueue_many(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         """Insert one job for each (task, args, kwargs), all or none, in few statements; return their results in order.
@@ -94,6 +94,9 @@ class DelayQBackend(BaseTaskBackend):
         Raises:
             InvalidTask, InvalidArguments, DatabaseError: See `enqueue`.
         """
+        return self._traced(calls)
+
+    def _traced(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         if not tracing.is_on():
             return self._enqueue(calls)
         with tracing.enqueueing() as tell:

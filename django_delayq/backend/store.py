@@ -61,7 +61,7 @@ def _warn_of_others(using: str) -> None:
                 f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs "
                 f"are in {using!r}, and only a transaction there covers them. Open one there too, or enqueue later.",
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
 
 

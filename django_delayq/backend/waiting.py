@@ -30,7 +30,7 @@ class Wait:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if seconds is not None and not seconds >= 0:
             raise ValueError(f"A timeout is 0 or more seconds, or None for none, not {timeout!r}.")
-        self.result, self.timeout, self._pause = result, seconds, FIRST_SECONDS
+        self.result, self.timeout = result, seconds
         self._end = None if seconds is None else time.monotonic() + seconds
         self._pause = FIRST_SECONDS
         if not result.is_finished and EXECUTING.get() is not None:

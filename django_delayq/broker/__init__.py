@@ -16,4 +16,3 @@ from .keys import Shard as Shard
 from .keys import Stats as Stats
 from .keys import member_shard as member_shard
 from .scripts import claimed_ms as claimed_ms
-from .scripts import held_by as held_by

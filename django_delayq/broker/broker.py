@@ -14,7 +14,7 @@ from . import keys
 from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import info_of, run_ids
-from .keys import Claim, Definition, Entry, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial
+from .keys import LONGEST_WAIT_MS, Claim, Definition, Entry, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial
 from .scripts import Call, Scripts, claimed_ms, clock_ms, head_ms, instant_ms, listed, number, settled, text, wire
 
 SCAN_PAGE = 1000
@@ -28,10 +28,10 @@ SCRIPT_PART = 100
 JOURNAL_GRACE_MS = 60_000
 #: The parts of a shard that have its members, each in one of them.
 SCORED = ("due", "ready", "jobs", "jobs-ready")
-#: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
-EXACT = 2**53 - 1
 #: Of these, those that have the ends of leases: what is leased waits for no turn.
 LEASED = ("due", "jobs")
+#: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
+EXACT = 2**53 - 1
 
 
 class Broker:
@@ -380,10 +380,10 @@ class Broker:
         parts, ends = [self._keys(shard) for shard in shards], []
         holders = self.ask_all([methodcaller("hgetall", names["lease"]) for names in parts])
         for names, found in zip(parts, holders, strict=True):
-            members = [member for member, holder in found.items() if b" " in holder]  # else it was handed back
+            members = [member for member, holder in found.items() if " " in text(holder)]  # else it was handed back
             ends += [methodcaller("zmscore", names[part], members) for part in LEASED if members]
         scores = self.ask_all(ends)
-        return sum(score is not None and score > now_ms for page in scores for score in page)
+        return sum(score is not None and 0 < score - now_ms <= LONGEST_WAIT_MS for page in scores for score in page)
 
     # -- before anything else
 
@@ -450,7 +450,7 @@ class Broker:
     def scan(self, shard: Shard) -> Iterator[set[str]]:
         """Yield the names of all members of a shard in pages: those with a score, then what is left of others."""
         parts = self._keys(shard)
-        for part in (*SCORED, "point", "gen", "lease", "attempts"):
+        for part in (*SCORED, "point", "gen", "priority", "lease", "attempts"):
             read, cursor = "zscan" if part in SCORED else "hscan", None
             while cursor != 0:
                 cursor, page = self.ask(read, parts[part], cursor or 0, count=SCAN_PAGE)
@@ -458,7 +458,11 @@ class Broker:
                 found = {text(name) for name in names}
                 if names and part not in SCORED:
                     scores = self.ask_all([methodcaller("zmscore", parts[scored], names) for scored in SCORED])
-                    found -= {text(name) for name, *own in zip(names, *scores, strict=True) if own != [None] * 4}
+                    found -= {
+                        text(name)
+                        for name, *own in zip(names, *scores, strict=True)
+                        if any(score is not None for score in own)
+                    }
                 if found:
                     yield found
 

@@ -23,6 +23,8 @@ OF_THE_PREFIX = {
     "layout": "string", "workers": "zset", "worker-details": "hash",
     "upkeep": "string", "swept": "string", "pruned": "string", "missed": "string",
 }  # fmt: skip
+#: No sound entry that is due waits longer for its score, and no lease is longer: see unsound() in the scripts' prelude.
+LONGEST_WAIT_MS = 2 * 3600 * 1000
 
 
 class Shard(NamedTuple):
@@ -121,7 +123,7 @@ class Claim(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a script saw of a server: its clock in µs, and how `Broker.EXACT` came back by each way. '' where refused.
+    """What a script saw of a server: its clock in µs, and how `EXACT` came back by each way. '' where refused.
 
     `refused` has the commands that scripts of ours need and may not run, each as 'ZADD: why'.
     """
@@ -156,7 +158,7 @@ class Settled(NamedTuple):
 class Definition(NamedTuple):
     """A schedule or a row to mirror. `wake_ms` 0 is now, by the server's clock.
 
-    `generation` of a row is that of `chain.row_generation`. `expected` is the newer generation seen in Redis, to be
+    `generation` of a row is that of `chain.generation_of_run`. `expected` is the newer generation seen in Redis, to be
     forced down; else empty.
     """
 

@@ -136,11 +136,10 @@ def load(name: str) -> tuple[str, str]:
 
 
 class Call(NamedTuple):
-    """One run of a script. `keys` are the same for all runs in one shard, `more` stand behind them."""
+    """One run of a script. `keys` are the same for all runs in one shard."""
 
     keys: tuple[str, ...]
     args: Sequence[Argument]
-    more: Sequence[str] = ()
 
 
 class Scripts:
@@ -175,7 +174,7 @@ class Scripts:
         """Return the replies, an error reply as its exception."""
         if not calls:
             return []
-        requests = [(command, script, len(keys) + len(more), *keys, *more, *args) for keys, args, more in calls]
+        requests = [(command, script, len(keys), *keys, *args) for keys, args in calls]
         if self._exchange is not None:
             return self._exchange.send(requests)
         if len(calls) > 1 and pipelines(self._client):
@@ -223,12 +222,6 @@ def claimed_ms(holder: str) -> int | None:
     """Return when a fence was given, by the server's clock; it may be followed by more. None for what is none."""
     found, dot, _ = holder.partition(".")
     return (number(found) or 0) // 1024 or None if dot else None
-
-
-def held_by(holder: str) -> tuple[str, int | None]:
-    """Return a holder's worker, '' where it has none, and the ms of its claim, None for garbage."""
-    fence, _, worker = holder.partition(" ")
-    return worker, claimed_ms(fence)
 
 
 def clock_ms(value: Any) -> int:

@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
 
 def read(now: datetime) -> Sample:
-    """Return all schedules that go on, or some of them. See Note [Sample]. Asks the database three times at most."""
+    """Return all schedules that go on, or some of them. See Note [Sample]. Asks the database four times at most."""
     found = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by("name")
     pks = list(found.values_list("pk", flat=True)[: MOST_READ + 1])
     if len(pks) > MOST_READ:
@@ -64,7 +64,7 @@ def read(now: datetime) -> Sample:
 
 def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
     """Return the next due points, the earliest first, each with its schedule."""
-    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now)
+    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
     found = []
     for row in _load(states.order_by("next_due_at").values_list("pk", flat=True)[:most]):
         with suppress(InvalidRecurrence, ValueError):  # it will be parked

@@ -73,7 +73,8 @@ def read_failures(now: datetime) -> Failures:
     """Read what has failed of late, in two queries. See Note [The newest ones]."""
     found: list[Failure] = []
     for status in (Status.FAILED, Status.LOST):  # each begins where its part of the index does
-        read = ledger.with_status(status).order_by("-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
+        rows = ledger.with_status(status).exclude(reason="cancelled", started_at=None)  # while it waited
+        read = rows.order_by("-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
         found += [Failure._make((*row[:-2], row[-1] or row[-2])) for row in read]
     found.sort(key=lambda row: row.pk, reverse=True)
     since, newest = now - KEPT, found[:MOST_READ]

@@ -50,8 +50,8 @@ class JobResult(AnyResult):
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the job has ended, and return this result, refreshed: successful or failed, but finished.
 
-        `timeout` is in seconds, 0 to look once, None for ever. The database is asked after 20 ms, and then more and
-        more seldom, once a second at last.
+        `timeout` is in seconds, 0 to look once, None for ever. The database is asked at once, after 20 ms, and
+        then more and more seldom, once a second at last.
 
         Raises:
             ResultTimeout: The time is over; a TimeoutError. The job goes on.

@@ -27,7 +27,6 @@ from .reading import (
     load_schedules,
     load_waiting,
     open_apart,
-    open_chains,
     open_pages,
     with_status,
 )
@@ -90,7 +89,6 @@ __all__ = [
     "merge_minutes",
     "move_job",
     "open_apart",
-    "open_chains",
     "open_pages",
     "owner_of_locks",
     "prune",

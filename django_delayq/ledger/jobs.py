@@ -155,10 +155,16 @@ def taken_by(key: str) -> Run | None:
 
 
 def count_failed_jobs(most: int) -> Counter[str]:
-    """Count the jobs that have failed and are kept, by queue, among the `most` newest failures of each status."""
+    """Count the jobs that have failed and are kept, by queue, among the `most` newest failures of each status.
+
+    A job that was cancelled while it waited has not failed.
+    """
     rows = [with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
-    counts = count_values(most, ("queue", "origin"), *rows)
-    return Counter({queue: count for (queue, origin), count in counts.items() if origin == Origin.JOB})
+    failed = Counter[str]()
+    for (queue, origin, reason), count in count_values(most, ("queue", "origin", "reason"), *rows).items():
+        if origin == Origin.JOB and reason != "cancelled":
+            failed[queue] += count
+    return failed
 
 
 def find_expired(limit: int) -> list[int]:

@@ -173,7 +173,7 @@ def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, boo
     if not without:
         chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
         *counts, of_chains = count_up_to(most, *rows, chains)
-        return sum(counts) - of_chains, max(counts) > most
+        return sum(counts) - of_chains, max(*counts, of_chains) > most
     found = count_values(most + 1, ("status", "apart", "queue"), *rows)
     by_status = Counter[str]()
     for (status, _, _), count in found.items():

@@ -18,7 +18,7 @@ Whoever records once more what was committed changes nothing: others may have go
 next point. Where the chain goes on stands in the state, as the first commit, or an edit since, has left it.
 
 Note [What was pruned is decided]
-The unique row of a due point is what lets it be recorded once (`recording.py`). A row that was pruned can refuse nobody
+The unique row of a due point is what lets it be recorded once. A row that was pruned can refuse nobody
 any more: a worker that stood still for days and then records, or somebody who backfills once more. So the deletion
 raises `ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state
 locked; and whatever would be inserted at or before that point is lost, as if its row still stood. Whoever records has
@@ -228,7 +228,7 @@ def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, St
 def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using: str, refused: Won | None) -> list[Won]:
     """Insert and update rows; what is to be inserted behind a row that is updated, only where that was won.
 
-    `states` are those that are locked. What was pruned is lost: see `recording.py`, Note [What was pruned is decided].
+    `states` are those that are locked. What was pruned is lost: see Note [What was pruned is decided].
     """
     won = [Won.LOST] * len(outcomes)
     new, begun, behind = _sorted(outcomes, states)
@@ -324,8 +324,19 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
         running = Status.RUNNING, run.attempt, run.fence, run.worker, run.created_at
         after = tuple(values.get(name, getattr(run, name)) for name in VERSION)
         changes.append(Change(run.pk, running, after, tuple(values.values())))
+    names = tuple(before[0])
     with writing(using):
-        change(Run, VERSION, tuple(before[0]), changes, using)
+        try:
+            with transaction.atomic(using=using):
+                change(Run, VERSION, names, changes, using)
+        except IntegrityError:  # another job has taken a unique key in between: these go without one, as if started
+            keys = names.index("unique_key")
+            change(Run, VERSION, names[:keys] + names[keys + 1 :], [_without(item, keys) for item in changes], using)
+
+
+def _without(item: Change, index: int) -> Change:
+    values = item.values or ()
+    return item._replace(values=values[:index] + values[index + 1 :])
 
 
 def _advance(

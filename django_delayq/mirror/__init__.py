@@ -10,7 +10,7 @@ from .fast import (
     read_entries,
     sweep_after_commit,
 )
-from .layout import check_layout, check_release, fingerprint, own_layout, standing_shards
+from .layout import check_layout, check_release, fingerprint, own_layout
 from .missed import last_key, put_missed
 from .pages import PAGE
 from .read import note_parked
@@ -26,5 +26,5 @@ __all__ = [
     "check_release", "delta_sweep", "drift", "fingerprint", "follow_after_commit", "forget_run", "full_sweep",
     "last_key", "mirror_after_commit", "move_now", "move_run", "note_parked", "own_layout", "put_after_commit",
     "put_missed", "put_now", "put_runs", "read_entries", "rebuild",
-    "standing_shards", "sweep_after_commit", "sweep_if_due", "sweep_now", "sync", "take_layout", "unbuilt",
+    "sweep_after_commit", "sweep_if_due", "sweep_now", "sync", "take_layout", "unbuilt",
 ]  # fmt: skip

@@ -8,11 +8,9 @@ from enum import Enum
 
 from .. import chain
 from ..broker import Broker, EntryView
+from ..broker.keys import LONGEST_WAIT_MS
 from .read import Wanted, keys_of, read_wanted
 from .write import write_wanted
-
-#: No sound entry that is due waits longer for its score, and no lease is longer: see unsound() in the scripts' prelude.
-LONGEST_WAIT_MS = 2 * 3600 * 1000
 
 
 class Difference(Enum):

@@ -142,15 +142,6 @@ def _shipped() -> frozenset[str]:
     return frozenset(each.name for each in found if each.name[0] not in "_~")
 
 
-def standing_shards(broker: Broker) -> dict[str, int]:
-    """Return the number of shards of each queue as it stands in Redis; a queue that is not there yet is not named.
-
-    Raises:
-        ForeignLayout: The prefix belongs to another database.
-    """
-    return checked(broker, broker.layout()).shards
-
-
 def store_layout(broker: Broker) -> None:
     """Write the layout of this process.
 

@@ -5,25 +5,26 @@ from datetime import datetime
 
 from .. import chain, ledger
 from ..broker import Broker, Definition, EntryView, Index, Shard
-from ..broker.keys import Mode
+from ..broker.keys import LONGEST_WAIT_MS, Mode
 from ..grouping import grouped
 from ..models import Origin
 from ..rows import AnyRun
 from ..timing import to_ms
-from .compare import LONGEST_WAIT_MS
 
 #: Modes of `upsert.lua` for a move, one after the other: it may come or go between two of them.
 _MOVING: tuple[Mode, ...] = ("move", "new", "move")
 
 
-def put_runs(broker: Index, runs: Sequence[AnyRun]) -> int:
+def put_runs(broker: Index, runs: Sequence[AnyRun], *, mode: Mode = "new") -> int:
     """Put rows that are not there into Redis, each shard's in one round trip; return how many were added.
+
+    With "reset" those that are there damaged are written too.
 
     Putting a row is harmless however often and however late: one that is there is left as it is, and one that has ended
     meanwhile is found out by the worker that claims it.
     """
     shards = grouped(runs, lambda run: shard_of(broker, run))
-    words = [broker.upsert(shard, list(map(definition_of, group)), mode="new") for shard, group in shards.items()]
+    words = [broker.upsert(shard, list(map(definition_of, group)), mode=mode) for shard, group in shards.items()]
     return sum(reply.count("NEW") for reply in words)
 
 
@@ -76,8 +77,7 @@ def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -
             damaged.append(run)
     if not dry_run:
         put_runs(broker, missing)
-        for run in damaged:
-            broker.upsert(shard_of(broker, run), [definition_of(run)], mode="reset")
+        put_runs(broker, damaged, mode="reset")
     lines = [f"{run.title} {run.pk}: put back" for run in missing]
     return lines + [f"{run.title} {run.pk}: repaired, a part of its entry was damaged" for run in damaged]
 

@@ -1,4 +1,4 @@
-"""Validation of a definition: recurrence, task, arguments, queue. Asks the database only whether `at` changed."""
+"""Validation of a definition: recurrence, task, arguments, queue. Asks the database only what of it was stored."""
 
 import logging
 from collections.abc import Iterator, Sequence

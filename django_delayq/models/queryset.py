@@ -131,7 +131,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete like Django's, also of schedules that run. See Note [Order of locks]."""
+        """Delete like Django's, also of schedules that run. See `locks.py`, Note [Order of locks]."""
         with transaction.atomic(using=self.db):
             lock_to_delete(self._schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`

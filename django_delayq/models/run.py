@@ -108,7 +108,7 @@ class Run(PrimaryModel):
     #: Due points this row stands for; 0 = not known (left by a definition that was edited away).
     points = models.PositiveIntegerField(_("points"), default=1)
     created_at = UTCDateTimeField(default=utcnow, editable=False)
-    # Of jobs; the workers write none of these with a due point, so each has a default in the database.
+    # Of jobs, but for `priority`, and `options` of orders; the workers insert no other of these with a due point.
     #: 132 random bits. With the primary key they make the id of a job's result, which nobody can guess.
     token = models.CharField(max_length=22, blank=True, default="", db_default="", editable=False)
     #: The alias in `TASKS`.
@@ -116,7 +116,7 @@ class Run(PrimaryModel):
     priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
     #: {"args": […], "kwargs": {…}}
     call = models.JSONField(_("arguments"), null=True)
-    #: What the call or its task says of attempts, timeout, callbacks, trace: see `jobs/options.py`.
+    #: What the call or its task says of attempts, timeout and callbacks (`jobs/options.py`), and the trace of an order.
     options = models.JSONField(null=True, editable=False)
     #: The hash of the unique key, as long as the job holds it.
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide

@@ -232,7 +232,7 @@ class Schedule(Recurring, PrimaryModel):
             Definition.objects.using(using).keep([old], {old.pk: self.generation}, by)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete, also while it runs: nothing new starts of it, and Redis follows. See Note [Order of locks]."""
+        """Delete, also while it runs: nothing new starts of it, Redis follows. `locks.py`, Note [Order of locks]."""
         using = using or router.db_for_write(type(self), instance=self)
         if keep_parents and self._meta.concrete_model is not Schedule:  # only the row of the model that inherits goes
             return super().delete(using=using, keep_parents=True)

@@ -62,7 +62,7 @@ from ..validators import find_unstorable, storable_json
 from . import isolated
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
 from .children import end_as_child
-from .crossing import remote_traceback
+from .crossing import remote_traceback, said_or
 from .held import Held, backoff_ms
 from .timeouts import Timeouts
 
@@ -208,7 +208,7 @@ def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
     if issubclass(type(error), ResultTooLarge):
         return {"not stored": str(error)}, None
     if issubclass(type(error), TypeError | ValueError | RecursionError):
-        said = _guarded(lambda: clean(redact_text(str(error))), "it does not say why")
+        said = said_or(lambda: clean(redact_text(str(error))), "it does not say why")
         return {"not stored": f"The result is not plain JSON: {said}"[:MAX_TITLE_CHARS]}, None
     return None, error
 
@@ -239,9 +239,9 @@ def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | Non
     """
 
     def shown(make: Callable[[], str], otherwise: str) -> str:
-        return _guarded(lambda: _storable(make(), call), otherwise)
+        return said_or(lambda: _storable(make(), call), otherwise)
 
-    path = _guarded(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
+    path = said_or(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
     name = path.removeprefix("builtins.")
     title = shown(lambda: _title(name, error, timeout), name)[:MAX_TITLE_CHARS]
     text = shown(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
@@ -268,7 +268,7 @@ def output_of(held: Held, call: ScheduleRow | Call) -> str:
     said = "" if held.output is None else held.output.end()
     if not said:
         return ""
-    text = _guarded(lambda: _storable(said, call), "")
+    text = said_or(lambda: _storable(said, call), "")
     return text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
 
 
@@ -279,13 +279,6 @@ def _storable(text: str, call: ScheduleRow | Call) -> str:
 def clean(text: str) -> str:
     """Return text that every database stores: no NUL, no half of a surrogate pair."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
-
-
-def _guarded(make: Callable[[], str], otherwise: str) -> str:
-    try:
-        return make()
-    except BaseException:
-        return otherwise
 
 
 #: The reason of a run whose task did not react to its timeout.
@@ -309,9 +302,8 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
     if outcome.schedule is not None:
         send_signal(run_started, "run_started", run, outcome.schedule)
         ping(run, outcome.schedule, "/start")
-        run.attempt += 1
-    else:
-        run.attempt += 1
+    run.attempt += 1
+    if outcome.schedule is None:
         result = begin_job(held, task)
     call = outcome.call
     try:
@@ -343,7 +335,7 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
     if result is not None:
         end_job(held, result)
     elif run_finished.has_listeners(Schedule):
-        held.after = nothing  # until it is recorded: see `Points.record`
+        held.after = nothing  # until it is recorded: see `Trip.record`
     return True
 
 

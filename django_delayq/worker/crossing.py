@@ -97,8 +97,8 @@ def _instant(text: str | None) -> datetime | None:
 def pack_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as plain JSON, as far as it can be looked into. See Note [An exception that crosses]."""
     kind = type(error)
-    text = _said(lambda: str(error), "")
-    trace = _said(lambda: "".join(traceback.format_exception(error)), "")
+    text = said_or(lambda: str(error), "")
+    trace = said_or(lambda: "".join(traceback.format_exception(error)), "")
     trace = trace or "".join(traceback.format_tb(error.__traceback__))
     return {
         "classes": [(str(base.__module__), str(base.__qualname__)) for base in kind.__mro__[:-1]],
@@ -146,7 +146,8 @@ def remote_traceback(error: BaseException) -> str:
     return str(getattr(error, "delayq_traceback", ""))
 
 
-def _said(make: Callable[[], str], otherwise: str) -> str:
+def said_or(make: Callable[[], str], otherwise: str) -> str:
+    """Return the text, or the other one where it cannot be made: foreign code makes it."""
     try:
         return make()
     except BaseException:

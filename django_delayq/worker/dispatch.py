@@ -149,7 +149,6 @@ class Dispatcher:
             if at_once:
                 self._begin(at_once)
             self.slots.submit(verdicts.start)
-        self.go_on()
         return verdicts.error is None
 
     def _carry_out(self, verdicts: Verdicts) -> None:
@@ -164,8 +163,6 @@ class Dispatcher:
             self.recorder.settle(verdicts.settle)
         if verdicts.gone:
             self.keeper.discard(verdicts.gone)
-        if verdicts.lost:
-            self.keeper.lose(verdicts.lost)
         if verdicts.back or verdicts.locked:
             self._release_each([*verdicts.back, *((held, AGAIN_MS) for held in verdicts.locked)])
         if verdicts.unknown:
@@ -359,10 +356,12 @@ class Claims:
             self.dispatcher.release(entries, 0)
             return False
         try:
-            return self.dispatcher.dispatch(entries) if entries else True
+            worked = self.dispatcher.dispatch(entries) if entries else True
         except Exception:
             self.dispatcher.release(entries, UNFORESEEN_MS)
             raise
+        self.dispatcher.go_on()
+        return worked
 
     def _note_limited(self, shard: Shard, now_ms: int, head_ms: int | None) -> None:
         """Something is due and was not given: not before one has ended, or another worker's may have."""

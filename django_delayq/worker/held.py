@@ -1,42 +1,42 @@
 """An entry under this worker's lease, on its way: claimed, judged, executed, recorded, settled. Writes nothing.
 
 What is to become of a batch is said by values (`Verdicts`): the code of the trip never calls the worker back.
+`LeaseKeeper` renews the leases of what is held, in a thread of its own.
 """
 
+import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error
 
-from .. import chain
+from .. import chain, tracing
 from ..broker import Entry, Settlement, Shard
 from ..capture import Output
 from ..compat import AnyTask
+from ..exceptions import BrokerError
+from ..grouping import grouped
 from ..jobs import Call
 from ..ledger import Outcome, keep_former
 from ..models import Status
 from ..rows import RunRow, ScheduleRow
+from ..side_channels import send
+from ..signals import lease_lost
 from ..timing import Skip, from_ms, to_ms
 from .announcing import close_job, labels_of
 
 if TYPE_CHECKING:
     from .calling import Told
-import logging
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 
-from .. import tracing
-from ..exceptions import BrokerError
-from ..grouping import grouped
-from ..side_channels import send
-from ..signals import lease_lost
+logger = logging.getLogger("django_delayq.worker")
 
 #: After a failure of the database, its entries come back after so long; so does what another transaction has locked.
 AGAIN_MS = 1_000
@@ -309,8 +309,6 @@ class Verdicts:
     locked: list[Held] = field(default_factory=list)
     #: The lease is gone, or left to its end: let go.
     gone: list[Held] = field(default_factory=list)
-    #: Redis says that the lease is somebody else's: let go, and tell.
-    lost: list[Held] = field(default_factory=list)
     #: Stretches left by edits, to be recorded before anything else.
     stretches: list[Outcome] = field(default_factory=list)
     #: Open runs of schedules that are gone: close them.
@@ -344,8 +342,6 @@ def _take(tokens: list[None]) -> bool:
         return False
     return True
 
-
-logger = logging.getLogger("django_delayq.worker")
 
 Renew = Callable[[Shard, Sequence[Held]], set[str]]
 
@@ -463,12 +459,6 @@ class LeaseKeeper:
             late = [held for held in self._held if held.deadline <= now]
         for held in late:
             self._mark_lost(held)
-
-    def lose(self, held: Iterable[Held]) -> None:
-        """Let go of what Redis says to be somebody else's, and tell."""
-        for item in held:
-            self._mark_lost(item)
-            self.discard([item])
 
     def _mark_lost(self, held: Held) -> None:
         with self._lock:

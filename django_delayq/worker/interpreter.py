@@ -26,6 +26,7 @@ from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
 from .held import Held
 from .isolated import CANCEL, LOST, TIMEOUT
+from .memory import MEBIBYTE
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
 ATOMIC_BYTES = 512
@@ -167,7 +168,7 @@ def _limited(memory_mb: int | None) -> Iterator[None]:
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     if memory_mb is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 1024 * 1024, before[1]))
+        resource.setrlimit(resource.RLIMIT_AS, (memory_mb * MEBIBYTE, before[1]))
     try:
         yield
     finally:

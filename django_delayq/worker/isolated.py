@@ -52,7 +52,7 @@ _open = 0
 
 
 class Taken(NamedTuple):
-    """A value that was looked into where it was returned, and what it raised then: what `execution.take` returns."""
+    """A value that was looked into where it was returned, and what it raised then: what `calling.take` returns."""
 
     value: Any
     error: BaseException | None
@@ -123,13 +123,15 @@ def _taken(outcome: dict[str, Any]) -> Taken:
 
 def _take() -> "Elsewhere":
     """Return one that waits, or else a new one, and have the next one wait."""
-    with suppress(IndexError):
-        while True:
+    while _waiting:
+        try:
             elsewhere = _waiting.popleft()
-            if not elsewhere.process.ended:
-                _put_back()
-                return elsewhere
-            elsewhere.close()
+        except IndexError:  # another thread was faster
+            break
+        if not elsewhere.process.ended:
+            _put_back()
+            return elsewhere
+        elsewhere.close()
     elsewhere = Elsewhere()
     _put_back()
     return elsewhere

@@ -74,6 +74,7 @@ from ..jobs import call_of
 from ..jobs.aliases import backend_of
 from ..ledger import Outcome, Won, version_of
 from ..models import Origin, Schedule, Status
+from ..models.run import OPEN
 from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
 from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
@@ -134,7 +135,7 @@ def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, ver
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
-    if run is None or not run.apart or not Status(run.status).is_open:
+    if run is None or not run.apart or run.status not in OPEN:
         verdicts.settle.append(held.drop())
     elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
         verdicts.again.append(run)  # a restored database gives a key once more: see Note [Another row]
@@ -355,7 +356,7 @@ def _prepare(held: Held, task: AnyTask) -> None:
 Tell = Callable[[Outcome], None]
 #: What a row gets back where the execution that it tells of did not begin.
 _RESTORED = (
-    "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts",
+    "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts", "unique_key",
 )  # fmt: skip
 
 

@@ -26,9 +26,10 @@ from ..counters import Counts
 from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
+from ..models.run import OPEN
 from ..rows import RunRow
 from ..timing import from_ms, to_ms
-from .announcing import announce
+from .announcing import announce, nothing
 from .held import AGAIN_MS, Claimed, Due, Held, Verdicts
 from .judge import judge, show, take_over, write_running
 
@@ -87,9 +88,10 @@ class Trip:
         try:
             verdicts = judge(batch, self.index)
             failpoints.reach("after_judge")
-            decided = [held for held in verdicts.settle if held.entry.lapsed and held.in_chain]
-            if decided:
-                self._unqueued += ledger.load_queued([(int(held.member[1:]), held.point) for held in decided])
+            decided = [(held, chain.parse_member(held.member)) for held in verdicts.settle if held.entry.lapsed]
+            points = [(item[1], held.point) for held, item in decided if item is not None and item[0] == "s"]
+            if points:
+                self._unqueued += ledger.load_queued(points)
             self._callbacks += verdicts.again
             if verdicts.stretches or verdicts.orphans or verdicts.park:
                 self._note(verdicts)
@@ -186,7 +188,7 @@ class Trip:
                         owner.after = None  # else the recorder would call it too
                 if owner is not None:
                     owner.taken = not outcome.repeated
-            if outcome.callback is not None:
+            if result is Won.YES and outcome.callback is not None:
                 self._callbacks.append(outcome.callback)
             if owner is not None:
                 self._after(owner, outcome, result, verdicts)
@@ -195,6 +197,8 @@ class Trip:
     def _after(self, held: Held, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
         """Say what follows what was recorded: run members leave, a chain goes on. See Note [Next point]."""
         run, schedule = outcome.run, outcome.schedule
+        if result in (Won.LOST, Won.GONE) and held.after is not None:
+            held.after = nothing  # its receivers would hear of an outcome that is not recorded
         if result is Won.LOCKED:
             verdicts.locked.append(held)
         elif result is Won.GONE:
@@ -229,9 +233,9 @@ class Trip:
 
     def _from_ledger(self, held: Held, run: RunRow) -> Held | None:
         row, pk = ledger.find(run), run.schedule_id
-        if not held.in_chain and (row is None or not Status(row.status).is_open):
+        if not held.in_chain and (row is None or row.status not in OPEN):
             return held.drop()
-        if row is None or Status(row.status).is_open or pk is None:
+        if row is None or row.status in OPEN or pk is None:
             return None
         schedule = ledger.load_schedules([pk]).get(pk)
         rows = ledger.load_open_rows([pk]).get(pk)
@@ -267,7 +271,7 @@ class Trip:
             BrokerError: Settling them once more does no harm.
         """
         dues = []
-        if self._unqueued:  # before the schedule goes on: see Note [A run of its own]
+        if self._unqueued:  # before the schedule goes on, or a crash would leave them to a sweep
             runs = self._unqueued
             mirror.put_runs(self.index, runs)
             self._unqueued = []
@@ -284,7 +288,7 @@ class Trip:
 def _beside(held: Held) -> list[Outcome]:
     """Return what is to be recorded with an entry's own outcome, and without that not at all."""
     outcome = held.outcome
-    decided = outcome.run.apart or not Status(outcome.run.status).is_open
+    decided = outcome.run.apart or outcome.run.status not in OPEN
     if not (decided or outcome.owner is not None):
         return []
     if outcome.owner is None:

@@ -2,7 +2,7 @@
 
 Note [One lease]
 One worker at a time does what several would only do several times: full sweeps, rebuilds, pruning, sums of minutes,
-looks for alerts. It holds the key `<prefix>:upkeep` for `broker.prefix.UPKEEP_MS` and renews it every RENEW_SECONDS,
+looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS,
 before the long chores and after each page of them. The others look when the lease would end, so that a holder that dies
 is replaced within these seconds; a holder that has lost the lease stops after the page that it is at.
 A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One

@@ -154,7 +154,7 @@ def test_f42_a_message_whose_worker_is_killed_is_sent_by_another(server, told, t
     told.delay_seconds = 600  # whoever sends hangs
     with WorkerProcess(folder=tmp_path, environment={"DELAYQ_TEST_MAIL": str(mails)}) as worker:
         wait_until(lambda: Run.objects.filter(origin="job", status="running").exists(), 60, worker.log()[-500:])
-        time.sleep(0.1)
+        time.sleep(0.1)  # until it has begun to send
         worker.kill()
     server.flush()
     told.delay_seconds = 0

@@ -165,10 +165,11 @@ def test_a_sample_is_found_by_indexes(boss, monkeypatch):
         cursor.execute("ANALYZE")
         cursor.execute("SET enable_seqscan = off")
         try:
-            for query in captured:
-                if "django_delayq_schedule" in query["sql"]:
-                    cursor.execute(f"EXPLAIN {query['sql']}")
-                    plan = "\n".join(line for (line,) in cursor.fetchall())
-                    assert "Seq Scan on django_delayq" not in plan, query["sql"]
+            asked = [query["sql"] for query in captured if "django_delayq_schedule" in query["sql"]]
+            assert asked
+            for sql in asked:
+                cursor.execute(f"EXPLAIN {sql}")
+                plan = "\n".join(line for (line,) in cursor.fetchall())
+                assert "Seq Scan on django_delayq" not in plan, sql
         finally:
             cursor.execute("RESET enable_seqscan")

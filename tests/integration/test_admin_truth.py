@@ -130,6 +130,7 @@ def test_what_status_does_not_know_is_no_remark():
 
 def test_failed_jobs_are_counted_for_their_queues(boss, well):
     make_job(), make_job(), make_job(queue="mail", status="lost")
+    make_job(reason="cancelled", started_at=None)  # while it waited: nothing has failed
     shown = boss.get(GLANCE)
     assert "3 failed jobs" in text_of(shown)
     cells = {str(name): dict(cells) for name, cells in shown.context["queues"]}

@@ -144,6 +144,14 @@ def test_a_row(index, member, seed, mode, result, after):
     assert index.state() == {part: {member: about(v) if part == "due" else v} for part, v in after.items()}
 
 
+def test_a_row_that_was_handed_back_after_a_lapsed_lease_is_moved_and_keeps_the_mark(shard):
+    shard.seed(due={"j1": 5000}, point={"j1": -9000}, gen={"j1": 7}, lease={"j1": "-"})
+    item = Definition("j1", 7, shard.now + 50_000, shard.now + 51_000)
+    assert shard.broker.upsert(PLACE, [item], mode="move") == ["MOVED"]
+    assert shard.state()["lease"] == {"j1": "-"}
+    assert shard.broker.remove(PLACE, [("j1", 7, "")], gone=True) == ["REMOVED"]
+
+
 def test_a_row_that_wakes_at_once_is_due_by_the_servers_clock(index):
     assert index.broker.upsert(PLACE, [Definition("j1", 7, index.now + 90_000, 0, priority=5)], mode="new") == ["NEW"]
     assert names_of(index.claim()) == ["j1"]

@@ -99,6 +99,15 @@ def test_what_waits_for_its_turn_is_in_one_set_only_and_keeps_no_set_alive(shard
     assert shard.broker.stats([PLACE])[0].members == 4
 
 
+def test_a_shard_whose_next_turn_has_a_later_point_needs_attention_now(shard):
+    """The clock of a row's maker was ahead: it was put to be claimed at once."""
+    for n in range(3):
+        shard.member(f"j{n}", due=-9000 + n)
+    shard.client.hset(shard.names["point"], mapping={f"j{n}": shard.now + 60_000 + n for n in range(3)})
+    claim = shard.claim(limit=1)
+    assert claim.entries and claim.head_ms <= claim.now_ms
+
+
 def test_what_comes_while_others_wait_for_their_turn_gets_its_own(shard):
     for n in range(3):
         shard.member(f"j{n}", due=-9000 + n)

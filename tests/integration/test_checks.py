@@ -211,9 +211,6 @@ def test_a_project_that_does_not_mirror_is_warned_of_when_it_is_deployed(setting
         assert set(found(deploy=True)) == {"delayq.W003"}
 
 
-BRIEF = {"dead_max": 1, "dead_ttl": 60}
-
-
 def test_settings_that_cannot_be_read_are_told_once():
     for value, wanted in (({"SHARD": 1}, "delayq.E001"), ({"REDIS": "nowhere", "REDIS_IN_TESTS": True}, "delayq.E002")):
         with override_settings(DELAYQ=value):

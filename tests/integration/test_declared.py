@@ -35,10 +35,6 @@ def the_one(**lookup):
     return Schedule.objects.get(**lookup)
 
 
-def row_as_it_is():
-    return Schedule.objects.values().get(), Declaration.objects.values().get()
-
-
 def edit(schedule, **values):
     """Change a schedule as the form does."""
     schedule = the_one(pk=schedule.pk)

@@ -190,6 +190,14 @@ def test_orders_and_jobs_are_counted_beside_runs_of_chains(built):
     assert ledger.count_open_apart(1)[1] and ledger.count_open_apart(1, ["mail"])[1]
 
 
+def test_more_open_rows_of_chains_than_are_counted_are_said_to_be_more(built):
+    row = Schedule.objects.get(name="s0")
+    for number, status in enumerate(("running", "retrying") * 2):
+        Run.of(row, utcnow() + timedelta(seconds=number), status=status).save()
+    assert ledger.count_open_apart(2)[1]
+    assert ledger.count_open_apart(5) == (1, False), "the order that was there before"
+
+
 def test_without_redis_there_is_no_number(built, settings):
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     with override_settings(CACHES={"default": cache}), pytest.raises(BrokerUnavailable):

@@ -8,6 +8,7 @@ from django.db import connections
 
 from django_delayq import mirror, orders
 from django_delayq.exceptions import InvalidBackfill
+from django_delayq.fields import utcnow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.timing import from_ms, to_ms
 from tests.acceptance.support import PATIENCE_SECONDS
@@ -283,3 +284,12 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     assert problems == []
     assert sorted(results[0] + results[1]) == days(*range(9))
     assert [run.due_at for run in Run.objects.order_by("due_at")] == days(*range(9))
+
+
+def test_orders_of_one_schedule_in_the_same_ms_are_two(broker):
+    row, now = schedule("s"), utcnow()
+    first, second = orders.run_now(row, now=now), orders.run_now(row, now=now)
+    assert second.due_at - first.due_at == timedelta(milliseconds=1)
+    assert [run.schedule_id for run in orders.run_each_now([row, row], now=now)] == [row.pk]
+    run_burst()
+    assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}

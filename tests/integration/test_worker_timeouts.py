@@ -384,13 +384,13 @@ def test_without_timeouts_the_watching_thread_sleeps():
         looks = []
         look = watched.timeouts._look
         watched.timeouts._look = lambda now: looks.append(now) or look(now)
-        time.sleep(0.3)
+        time.sleep(0.3)  # in which nothing happens
         assert looks == []
         for _ in range(50):  # later ones than the first need no waking
             watched.timeouts.run(lambda: None, held(), LONG, interrupt=True)
         assert len(looks) <= 3
         count = len(looks)
-        time.sleep(0.3)
+        time.sleep(0.3)  # in which nothing happens
         assert len(looks) <= count + 1
 
 

@@ -48,7 +48,7 @@ def run(result):
 
 
 @contextmanager
-def told(**names):
+def told():
     """Collect (what, sender, result, status) of each signal while this lasts."""
     heard = []
 

@@ -143,11 +143,6 @@ def enqueue_another(number: int) -> str:
 
 
 @task
-def never_due(seconds: float) -> None:
-    """Be there to be replaced."""
-
-
-@task
 def heard(*args: object) -> None:
     """Note what it was called with."""
     app_tasks.CALLS.append(args)

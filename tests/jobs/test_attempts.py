@@ -52,7 +52,8 @@ def test_each_attempt_is_kept_with_its_worker_and_its_error_and_counted(tmp_path
     for name in ("one", "two", "three"):
         run_burst(name=name)
         if name != "three":
-            assert result.refresh() or (result.status, result.finished_at) == (READY, None)
+            result.refresh()
+            assert (result.status, result.finished_at) == (READY, None)
             assert task_backends["default"].reschedule(result.id, timedelta(0))
     result.refresh()
     assert (result.status, result.return_value, result.attempts) == (SUCCESSFUL, "attempt 3", 3)

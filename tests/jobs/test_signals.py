@@ -6,9 +6,10 @@ import pytest
 
 from django_delayq.backend import DelayQBackend
 from django_delayq.compat import task_finished, task_started
+from django_delayq.fields import utcnow
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
-from tests.jobs.support import LOGGER, SUCCESSFUL, row, run_burst, tasks_setting, told
+from tests.jobs.support import LOGGER, SUCCESSFUL, row, rows, run_burst, tasks_setting, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,6 +71,21 @@ def test_finished_tells_value_and_errors_once_they_are_recorded():
     app_tasks.fail.enqueue()
     run_burst()
     assert seen == [([[1], {}], []), True, (None, [RuntimeError]), True]
+
+
+def test_an_end_that_another_worker_has_recorded_is_not_told_by_the_one_that_lost():
+    def decide(sender, task_result, **kwargs):
+        rows(task_result).update(status="succeeded", fence="1.another", worker="another", finished_at=utcnow())
+
+    task_started.connect(decide)
+    try:
+        with told() as heard:
+            result = tasks.echo.enqueue(1)
+            run_burst()
+    finally:
+        task_started.disconnect(decide)
+    assert [name for name, *_ in heard] == ["enqueued", "started"]
+    assert row(result).worker == "another"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])

@@ -12,6 +12,8 @@ from django_delayq.exceptions import KeyTaken
 from django_delayq.jobs import key_hash
 from django_delayq.ledger import jobs as ledger_jobs
 from django_delayq.models import Run
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
@@ -248,7 +250,7 @@ def test_a_job_does_not_start_while_a_transaction_that_was_told_of_it_is_open():
     with live_worker():
         with transaction.atomic():
             assert made.enqueue(2).id == result.id
-            time.sleep(1)
+            time.sleep(1)  # its time comes meanwhile, and the worker leaves it alone
             thread, other = in_thread(lambda: tasks.echo.enqueue(3).wait(20))
             thread.join(60)
             assert other[0].return_value == [[3], {}]
@@ -275,3 +277,22 @@ def test_two_transactions_that_take_two_keys_in_opposite_order_end_by_an_error_o
     assert sorted(type(result) is type(None) for result in results) == [False, True]
     assert any(isinstance(result, OperationalError) for result in results)
     assert Run.objects.count() == 2
+
+
+# -- handed back
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_job_that_is_handed_back_unstarted_has_its_key_again_unless_another_has_taken_it(broker, taken):
+    waits = unique().enqueue(1)
+    worker = Worker(WorkerOptions(queues=("default",), threads=1))  # its slots are not started
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    while not worker.slots.waiting:
+        worker.round(0.01)
+    assert held(waits) is None
+    other = unique().enqueue(2) if taken else None
+    worker.dispatcher.release_all()
+    worker.upkeep.farewell()
+    assert (row(waits).status, held(waits) is None) == ("queued", taken)
+    assert unique().enqueue(3).id == (other or waits).id
+    assert run(waits).return_value == 2

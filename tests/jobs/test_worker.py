@@ -129,7 +129,7 @@ def test_a_batch_is_read_in_one_query_and_its_outcomes_are_written_in_a_few(brok
         run_burst(threads=1)
     texts = [query["sql"] for query in captured if "django_delayq_run" in query["sql"]]
     assert sum("options" in text and text.startswith("SELECT") for text in texts) <= 2
-    assert sum(text.startswith("UPDATE") for text in texts) <= 40 if connection.vendor == "sqlite" else 10
+    assert sum(text.startswith("UPDATE") for text in texts) <= (40 if connection.vendor == "sqlite" else 10)
 
 
 def test_an_outcome_waits_for_the_database_and_is_recorded_once(broker, tmp_path):

@@ -202,7 +202,6 @@ def healed(prefix):
 
 
 #: What fails is short enough, and each step of shrinking takes a second.
-PHANTOM = b'{"queues": ["default"]}'
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 
 

@@ -54,11 +54,6 @@ class Hand(Slots):
         """How many would begin at once."""
         return max(0, self.threads - len(self.entries) - len(self.begun))
 
-    @property
-    def holding_back(self):
-        """No thread sleeps here."""
-        return False
-
     def capacity(self):
         """How many to claim: some more than would begin at once, as after short tasks."""
         return max(0, min(self.most, self.threads + AHEAD - len(self.entries) - len(self.begun)))
@@ -66,9 +61,6 @@ class Hand(Slots):
     def stalled(self):
         """Say whether what waits is to be handed back, as behind tasks that take long."""
         return self.stuck
-
-    def nothing_ended(self, *, waited):
-        """No thread sleeps here."""
 
     def submit(self, items):
         """Keep these, and note which a free slot takes at once: they begin a moment later."""

@@ -39,7 +39,8 @@ local function head()
   local found
   for _, keys in ipairs(LANES) do
     local first = call('ZRANGE', keys[2], 0, 0)[1]
-    local ms = first and int(whole(call('HGET', POINT, first)) or 0) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
+    -- The clock of a row's maker may be ahead of ours.
+    local ms = first and int(math.min(server_ms(), whole(call('HGET', POINT, first)) or 0)) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
     if ms and (not found or tonumber(ms) < tonumber(found)) then found = ms end
   end
   return found or ''

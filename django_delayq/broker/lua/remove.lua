@@ -19,7 +19,7 @@ for i, member in ipairs(members) do
   local result
   if known and generation < known and not (expected ~= '' and whole(expected) == known) then
     result = 'OLD'
-  elseif leased and (mode == '' or score > now) then
+  elseif leased and (mode == '' or score > now and holders[i] ~= '-') then
     result = 'LEASED'
   elseif score and stored and stored <= now and mode == '' then
     result = 'DUE'

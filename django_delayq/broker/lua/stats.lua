@@ -14,7 +14,7 @@ local function first_ready(ready)
   local found = call('ZRANGE', ready, 0, 99, 'WITHSCORES')
   for i = 1, #found, 2 do
     if call('HEXISTS', ATTEMPTS, found[i]) + call('HEXISTS', LEASE, found[i]) == 0 then
-      return found[i + 1] + (tonumber(call('HGET', PRIORITY, found[i]) or '') or 0) * STEP_MS
+      return math.min(now, found[i + 1] + (tonumber(call('HGET', PRIORITY, found[i]) or '') or 0) * STEP_MS)
     end
   end
   return #found > 0 and now or math.huge

@@ -10,7 +10,7 @@
 --          'move'  a row that is there and not leased comes due at wake_ms, at this point
 -- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME,
 --          OLD (a newer one is known), LEASED or DUE (only the generation was stored;
---          one that was handed back with a delay comes due at once), GONE ('move': it is not there),
+--          one that was handed back with a delay comes due at once, unless a lease of it ran out), GONE ('move': it is not there),
 --          FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
 --          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
 -- COST     O(members · log N)
@@ -31,7 +31,8 @@ for i, member in ipairs(members) do
   local newer = not known or generation > known or (expected ~= '' and whole(expected) == known)
   local result, to = nil, nil
   if mode == 'move' then
-    result, newer = score and (leased and 'LEASED' or 'MOVED') or 'GONE', false
+    -- '-' is no holder, see settle: it stays, so that the next claim sees that a lease ran out.
+    result, newer = score and (leased and holders[i] ~= '-' and 'LEASED' or 'MOVED') or 'GONE', false
     if result == 'MOVED' then to = wake end
   elseif mode == 'new' then
     local held = leased and score
@@ -64,7 +65,7 @@ for i, member in ipairs(members) do
   if to then
     append(points, member, point)
     append(scores, to, member)
-    if holders[i] or attempts[i] then fresh[#fresh + 1] = member end
+    if holders[i] and mode ~= 'move' or attempts[i] then fresh[#fresh + 1] = member end
   end
   if newer then
     append(generations, member, int(generation))

@@ -14,6 +14,8 @@ from django_delayq.timing.zone import get_zone
 from django_delayq.validators import is_storable
 
 MOST_SHOWN = 1000
+#: Names that a misspelt one is compared with at most.
+MOST_COMPARED = 10_000
 
 
 class Command(BaseCommand):
@@ -78,8 +80,10 @@ def _find(text: str) -> Schedule:
         found = rows.filter(pk=int(text)).first()
     if found is not None:
         return found
-    names = {name.lower(): name for name in rows.values_list("name", flat=True)}
-    near = [name for lower, name in names.items() if text.lower() in lower][:3]
-    near = near or [names[name] for name in get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
+    names = rows.order_by("name").values_list("name", flat=True)
+    near = list(names.filter(name__icontains=text)[:3]) if is_storable(text) else []
+    if not near:
+        known = {name.lower(): name for name in names[:MOST_COMPARED]}
+        near = [known[name] for name in get_close_matches(text.lower(), known, n=3, cutoff=0.6)]
     hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
     raise CommandError(f"There is no schedule with the name or id {text[:200]!r}.{hint}")

@@ -57,10 +57,11 @@ def test_an_outcome_without_its_state_is_not_kept(broker, monkeypatch):
 
 def test_a_job_is_covered_by_a_transaction_on_the_apps_database_only(broker, recwarn):
     told = pytest.warns(RuntimeWarning, match="open on the database 'default': jobs are in 'schedules'")
-    with told, pytest.raises(ZeroDivisionError), transaction.atomic(using="default"):
+    with told as warned, pytest.raises(ZeroDivisionError), transaction.atomic(using="default"):
         tasks.add.enqueue(1)
         raise ZeroDivisionError
     assert Run.objects.count() == 1, "it was committed at once"
+    assert [warning.filename for warning in warned] == [__file__]
     recwarn.clear()
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="default"), transaction.atomic(using="schedules"):
         tasks.add.enqueue(2)
