@@ -93,7 +93,7 @@ def test_what_fails_is_never_under_all_is_well(boss, alive):
         "1 failed job",
         "1 schedule is paused",
         "schedule/?state=failing",
-        "run/?origin__exact=job&amp;status__exact=failed",
+        "run/failures/",
     ):
         assert text in page, text
 

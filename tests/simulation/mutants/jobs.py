@@ -54,7 +54,7 @@ JOBS = (
     ),
     mutant(
         "jobfinal", "what has an outcome does not start", "worker.judge:_judge_run",
-        " or not Status(run.status).is_open", "",
+        " or run.status not in OPEN", "",
         hj.cancelled_and_killed, "I2 an outcome changed",
     ),
     mutant(

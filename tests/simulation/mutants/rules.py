@@ -78,7 +78,7 @@ RULES = (
     ),
     mutant(
         "noundo", "what was handed back counts no take-over", "ledger.recording:undo_start",
-        "change(Run, VERSION, tuple(before[0]), changes, using)", "pass",
+        "change(Run, VERSION, names, changes, using)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
     # R3, R4, the ledger

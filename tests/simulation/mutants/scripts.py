@@ -170,7 +170,7 @@ SCRIPTS = (
     ),
     mutant(
         "moveleased", "what a worker has is not moved", "upsert",
-        "score and (leased and 'LEASED' or 'MOVED')", "score and 'MOVED'",
+        "score and (leased and holders[i] ~= '-' and 'LEASED' or 'MOVED')", "score and 'MOVED'",
         hj.moved_while_a_worker_has_it, "I4 a stale request changed something",
     ),
     # lanes and turns
