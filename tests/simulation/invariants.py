@@ -263,6 +263,17 @@ class Invariants:
             if result == "yes" and run.reclaims > most and not self.world.restores:
                 raise Broken("R6 more take-overs are counted than began", key, run.reclaims, most)
 
+    def undone(self, outcomes):
+        """A job that was handed back before it began has its unique key again, but where another job took it."""
+        rows = View(self.world).runs
+        for run in (outcome.run for outcome in outcomes if outcome.run.is_job):
+            item, row = self.world.wanted[run.result_id], rows[run.pk]
+            item.keyless = row.unique_key is None
+            if item.unique is None or item.holds or item.outcome is not None or item.begun or row.status == "running":
+                continue
+            if not any(other.holds and other.unique == item.unique for other in self.world.wanted.values()):
+                raise Broken("J a job that was handed back lost its unique key", item)
+
     def swept(self):
         """I5: after a sweep every edit is mirrored, but for moves that wait for a lease to end."""
         view = View(self.world)

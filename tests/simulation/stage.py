@@ -63,6 +63,7 @@ class Stage:
         monkeypatch.setattr(os, "urandom", random.randbytes)
         for name, check in (("record", "recorded"), ("start", "started")):
             monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))
+        monkeypatch.setattr(ledger, "undo_start", self._undoing(ledger.undo_start))
         monkeypatch.setattr(ledger, "add_jobs", self._adding(ledger.add_jobs))
         for name, tell in (("cancel_job", "cancelled"), ("move_job", "moved_to"), ("retry_job", "retried")):
             monkeypatch.setattr(ledger, name, self._told_at_commit(getattr(ledger, name), tell))
@@ -99,6 +100,13 @@ class Stage:
             results = real(outcomes)
             getattr(self.world.invariants, check)(outcomes, [result.value for result in results])
             return results
+
+        return call
+
+    def _undoing(self, real):
+        def call(outcomes, before):
+            real(outcomes, before)
+            self.world.invariants.undone(outcomes)
 
         return call
 
