@@ -4,7 +4,8 @@
 -- RETURNS  how many were mended; a member without a point and a score is not there
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE a claim, a renewal or a settlement may give one of them a score at the same time.
-local now, before, members, scores, mended = server_ms(), head(), {}, {}, 0
+local now = server_ms()
+local before, members, scores, mended = head(now), {}, {}, 0
 for i = 4, #ARGV do members[#members + 1] = ARGV[i] end
 if #members == 0 then return 0 end
 local known, points, holders =
@@ -20,5 +21,5 @@ for i, member in ipairs(members) do
   end
 end
 if #scores > 0 then place(scores, now) end
-hint(before, ARGV[1], ARGV[2])
+hint(now, before, ARGV[1], ARGV[2])
 return mended
