@@ -173,7 +173,7 @@ def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         InvalidArguments: They do not fit the signature, which the message shows.
     """
     try:
-        signature(task).bind(*args, **kwargs)
+        _signature(task.func, task.takes_context).bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidArguments(f"{error}. The task is called as {task.name}{shown_signature(task)}.") from None
 

@@ -265,7 +265,7 @@ class Broker:
 
     def shard_of(self, member: str, queue: str) -> Shard:
         """Return where a member of a queue lives under the configured number of shards."""
-        return keys.member_shard(member, queue, self.config.shard_count(queue))
+        return keys.member_shard(member, queue, self.config.shards)
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
         """Return every shard of these queues, by default of all."""

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
-from ..grouping import grouped
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
@@ -100,8 +100,11 @@ def open_chains() -> QuerySet[Run]:
 
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
-    rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
-    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0)
+    found: dict[int, list[RunRow]] = {}
+    for row in sorted(_runs("schedule", pks, _OPEN_OF_CHAIN), key=attrgetter("due_at")):
+        if row.status != Status.QUEUED:
+            found.setdefault(row.schedule_id or 0, []).append(row)
+    return found
 
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:

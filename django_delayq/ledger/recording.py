@@ -53,7 +53,9 @@ from .reading import OF_JOBS, RUN, STATE, load_schedules, stored_state
 def is_pruned(run: RunRow, states: Mapping[int, StateRow]) -> bool:
     """Say whether the row of a point of the chain may have been there and was pruned."""
     state = states.get(run.schedule_id or 0)
-    return state is not None and run.origin == Origin.DUE and _reaches(state.pruned_until, run)
+    if state is None or state.pruned_until is None:
+        return False
+    return run.origin == Origin.DUE and _reaches(state.pruned_until, run)
 
 
 def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow], using: str) -> set[int]:
@@ -104,20 +106,18 @@ def advance(state: StateRow, run: RunRow) -> None:
     if run.status in OPEN:
         return
     state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
-    if run.status != Status.SKIPPED and run.started_at is not None and run.claimed_at is not None:
-        _count_execution(state, run, run.started_at, run.claimed_at)
-
-
-def _count_execution(state: StateRow, run: RunRow, started: datetime, claimed: datetime) -> None:
-    state.last_lag_ms = None if run.lag is None else int(run.lag.total_seconds() * 1000)
+    if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
+        return
+    lag = run.lag
+    state.last_lag_ms = None if lag is None else int(lag.total_seconds() * 1000)
     state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
     if run.origin != Origin.DUE:
         return
     state.run_count += not run.apart
-    finished = run.finished_at or started
+    finished = run.finished_at or run.started_at
     unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
     if not unbroken or state.busy_from is None:
-        state.busy_from = claimed
+        state.busy_from = run.claimed_at
     state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
 
 
@@ -145,7 +145,7 @@ def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELD
     """Write these fields of states whose rows, as far as there are any, are locked; insert those that have none."""
     using = database()
     read = attrgetter("schedule_id", *fields)
-    writer(ScheduleState, ("schedule_id", *fields), using).update(read(state) for state in states if state.stored)
+    writer(ScheduleState, ("schedule_id", *fields), using).update([read(state) for state in states if state.stored])
     new = [state for state in states if not state.stored]  # another one may insert them at the same time
     if new and connections[using].features.supports_update_conflicts_with_target:
         writer(ScheduleState, STATE, using).insert(map(attrgetter(*STATE), new), over=fields)
@@ -196,18 +196,23 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
         writable = [outcomes[index] for index in free]
         written = _write_rows(writable, states, using, refused)
         _advance(writable, written, moving, generations, states, using)
-        keep_outputs(
-            [
-                run_output(item)
-                for item, got in zip(writable, written, strict=True)
-                if item.output and got is Won.YES and not item.is_deleted
-            ],
-            using,
-        )
-        call_back(writable, written)
+        outputs = [
+            run_output(item)
+            for item, got in zip(writable, written, strict=True)
+            if item.output and got is Won.YES and not item.is_deleted
+        ]
+        if outputs:
+            keep_outputs(outputs, using)
+        if any(map(_calls_back, writable)):
+            call_back(writable, written)
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
+
+
+def _calls_back(outcome: Outcome) -> bool:
+    call: Any = outcome.schedule or outcome.job
+    return bool(call.on_success or call.on_failure)
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
@@ -239,7 +244,9 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     if behind:
         winners = _winners(outcomes, won)
         _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
-    pruned = take_back_pruned([outcomes[index].run for index in new if won[index] is Won.YES], states, using)
+    pruned = set[int]()
+    if any(outcomes[index].run.status == Status.RUNNING for index in new):
+        pruned = take_back_pruned([outcomes[index].run for index in new if won[index] is Won.YES], states, using)
     return [Won.LOST if pruned and outcome.run.pk in pruned else won[i] for i, outcome in enumerate(outcomes)]
 
 
@@ -266,7 +273,7 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
     """Insert the rows of these indexes, and note in `won` what became of each; without its owner's none is inserted."""
     try:
         with transaction.atomic(using=using):
-            pks = writer(Run, _NEW, using).insert(_new_values(outcomes[index].run) for index in new)
+            pks = writer(Run, _NEW, using).insert([_new_values(outcomes[index].run) for index in new])
         for index, pk in zip(new, pks, strict=True):
             outcomes[index].run.pk, won[index] = pk, Won.YES
     except (DataError, IntegrityError):
@@ -482,8 +489,6 @@ def keep_outputs(outputs: Sequence[Output], using: str) -> None:
     Raises:
         DatabaseError: The whole transaction is lost.
     """
-    if not outputs:
-        return
     try:
         with transaction.atomic(using=using):
             Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)

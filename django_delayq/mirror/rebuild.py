@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
 
-from .. import failpoints, ledger
+from .. import ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
 from .compare import compare
@@ -109,7 +109,6 @@ def walk(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[s
     """
     for page in pages(queues_of()):
         yield len(page), compare(broker, dict(page), dry_run=dry_run)
-        failpoints.reach("during_rebuild")
     for runs in ledger.open_pages(PAGE):
         yield 0, put_back(broker, runs, dry_run=dry_run)
 
@@ -125,7 +124,6 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[int]:
     for page in filter(None, chain(parts(first), others)):
         _put_back(broker, flushed, page)
         yield len(page)
-        failpoints.reach("during_rebuild")
     last = last_key()
     for runs in ledger.open_pages(PAGE, names):
         put_runs(broker, runs)

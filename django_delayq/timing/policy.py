@@ -154,7 +154,7 @@ class _Late:
     policies: Policies
 
     def is_late(self, point: datetime) -> bool:
-        lag = self.now - self.policies.wake(point)
+        lag = self.now - (self.policies.wake(point) if self.policies.jitter else point)
         if self.policies.grace is not None or lag <= ZERO:
             return lag > (self.policies.grace or ZERO)
         if lag > LONGEST_DEFAULT_GRACE:

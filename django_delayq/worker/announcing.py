@@ -118,8 +118,6 @@ LEVELS: dict[str, int] = {
 EXECUTED = frozenset(("succeeded", "failed", "retrying"))
 
 
-#: What is done here is no part of the outcome.
-NEWS = Guard("Telling what became of a due point", BaseException)
 PINGS = Guard("A ping", BaseException)
 
 
@@ -128,19 +126,24 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
     run = outcome.run
     if run.status == Status.QUEUED:
         return nothing
-    with NEWS:
+    try:
         _count(run, counted)
         if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
             log_run(outcome)
+    except BaseException as error:  # what is done here is no part of the outcome
+        side_channels.note_failure("Telling what became of a due point", error)
     if outcome.schedule is None:
         return nothing
     if run.status == Status.SKIPPED:
         return partial(send_signal, run_skipped, "run_skipped", run, outcome.schedule)
-    if run.status not in OPEN:
+    if run.status in OPEN:
+        return nothing
+    if outcome.schedule.ping_url:
         good = run.status == Status.SUCCEEDED
         ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
-        return partial(send_signal, run_finished, "run_finished", run, outcome.schedule)
-    return nothing
+    if not run_finished.receivers:
+        return nothing
+    return partial(send_signal, run_finished, "run_finished", run, outcome.schedule)
 
 
 def nothing() -> None:
@@ -149,7 +152,7 @@ def nothing() -> None:
 
 def _count(run: RunRow, counted: Counts) -> None:
     """A stretch of unknown length counts as one point."""
-    key = "jobs" if run.is_job else "points", run.queue, run.task
+    key = "jobs" if run.token else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
         lag, ran = run.lag if run.attempt == 1 else None, run.duration
         counted.add(
@@ -175,7 +178,7 @@ def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -
 
 def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
     """See `pings.ping`. A backfill says nothing of how its schedule stands now."""
-    if schedule.ping_url and run.origin != Origin.BACKFILL:
+    if run.origin != Origin.BACKFILL:
         with PINGS:
             pings.ping(schedule.ping_url, what, idempotency_key(run), body)
 

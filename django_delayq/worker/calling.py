@@ -195,8 +195,6 @@ def take_or_fail(value: Any) -> tuple[Any, BaseException | None]:
 
 def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
     """Do as `take`, with a note in place of what is no JSON or what a database does not store: that is no failure."""
-    if value is None:
-        return None, None
     taken, error = take(value)
     if error is None:
         try:
@@ -260,12 +258,12 @@ def _title(name: str, error: BaseException, timeout: float | None) -> str:
     return f"{name}: {error}"
 
 
-def output_of(held: Held, call: ScheduleRow | Call) -> str:
+def output_of(output: capture.Output, call: ScheduleRow | Call) -> str:
     """Return the end of what an execution has said up to now, as it may be stored: without the call's secrets.
 
     Where the task goes on nevertheless, what it says from now on is not noted.
     """
-    said = "" if held.output is None else held.output.end()
+    said = output.end()
     if not said:
         return ""
     text = said_or(lambda: _storable(said, call), "")
@@ -300,8 +298,10 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
         outcome.trace = tracing.ids(held.span)
     result = None
     if outcome.schedule is not None:
-        send_signal(run_started, "run_started", run, outcome.schedule)
-        ping(run, outcome.schedule, "/start")
+        if run_started.receivers:
+            send_signal(run_started, "run_started", run, outcome.schedule)
+        if outcome.schedule.ping_url:
+            ping(run, outcome.schedule, "/start")
     run.attempt += 1
     if outcome.schedule is None:
         result = begin_job(held, task)
@@ -318,7 +318,7 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
     if ended is None:
         return False
     error, too_large = ended.error, False  # a task may raise that of another job's result: it has failed
-    if error is None:
+    if error is None and ended.value is not None:
         run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value)
         too_large = run.is_job and issubclass(type(error), ResultTooLarge)
     if too_large:
@@ -357,8 +357,8 @@ def give_up(held: Held, where: str) -> None:
 def _end(held: Held) -> None:
     run = held.outcome.run
     run.finished_at = datetime.now(UTC)
-    held.outcome.output = output_of(held, held.outcome.call)
-    if run.status not in OPEN:
+    held.outcome.output = "" if held.output is None else output_of(held.output, held.outcome.call)
+    if held.outcome.job is not None and run.status not in OPEN:
         close_job(held)
 
 

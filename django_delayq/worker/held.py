@@ -108,12 +108,12 @@ class Held:
     #: Calls the receivers of its end, which must not be called before that is recorded. Never raises.
     after: Callable[[], None] | None = None
     _record: threading.Event | None = None
-    _unconcluded: list[None] = field(default_factory=lambda: [None])
-    _undecided: list[None] = field(default_factory=lambda: [None])
+    _concluded: threading.Lock = field(default_factory=threading.Lock)  # never released: see `conclude`
+    _decided: threading.Lock = field(default_factory=threading.Lock)
 
     def conclude(self) -> bool:
         """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
-        return _take(self._unconcluded)
+        return self._concluded.acquire(blocking=False)
 
     def expects_record(self) -> bool:
         """Say whether receivers are to be called once it is recorded; this thread may `wait_for_record` then."""
@@ -143,7 +143,7 @@ class Held:
 
     def _is_first(self) -> bool:
         """Say True to the first caller only: it decides who calls `after`."""
-        return _take(self._undecided)
+        return self._decided.acquire(blocking=False)
 
     def lapsed(self) -> bool:
         """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
@@ -332,15 +332,6 @@ class Verdicts:
         for group in (self.start, self.suspects, self.decided, self.unknown, self.park):
             self.back += [(held, AGAIN_MS) for held in group if held.member in members]
             group[:] = [held for held in group if held.member not in members]
-
-
-def _take(tokens: list[None]) -> bool:
-    """Return True to the first caller only, in any thread."""
-    try:
-        tokens.pop()  # atomic
-    except IndexError:
-        return False
-    return True
 
 
 Renew = Callable[[Shard, Sequence[Held]], set[str]]

@@ -79,25 +79,22 @@ class Refusals:
     def __init__(self, most: int) -> None:
         """`most`: how many rows may wait here while anything is claimed."""
         self._most = most
-        self._rows: dict[Held, None] = {}
+        self.rows: dict[Held, None] = {}
         self._on_trial: set[Held] = set()  # taken out of these to be written once more
         self._taken: Counter[Hashable] = Counter()  # rows of each sort, while others waited here
-        self._closed = self._probe = self._told = False
+        self._closed = self._probe = False
+        #: True from the first refusal on, until all is taken again.
+        self.told = False
         self._tries, self._pause, self._again = 0, PAUSE_SECONDS, 0.0
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     @property
     def again(self) -> float:
-        """The monotonic second of the next try: 0 for now, infinite where no row waits."""
-        if not self._rows:
-            return math.inf
-        return 0.0 if any(map(self._has_evidence, self._rows)) else self._again
+        """The monotonic second of the next try, 0 for now. For where a row waits."""
+        return 0.0 if any(map(self._has_evidence, self.rows)) else self._again
 
     def room(self) -> float:
-        """Return how many entries may be claimed: any number, one as a probe, or none."""
-        if self._rows and (self._closed or len(self._rows) >= self._most):
+        """Return how many entries may be claimed while a row waits: any number, one as a probe, or none."""
+        if self._closed or len(self.rows) >= self._most:
             return int(self._probe)
         return math.inf
 
@@ -107,15 +104,15 @@ class Refusals:
 
     def due(self, now: float) -> list[Held]:
         """Take out the rows that are to be tried again at this monotonic second."""
-        found = list(filter(self._has_evidence, self._rows))
-        if not found and self._rows and now >= self._again:
-            found = [next(iter(self._rows))]
+        found = list(filter(self._has_evidence, self.rows))
+        if not found and self.rows and now >= self._again:
+            found = [next(iter(self.rows))]
             self._tries += 1
             self._probe = self._probe or not self._tries & (self._tries - 1)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             self._again = now + self._pause
         for held in found:
-            del self._rows[held]
+            del self.rows[held]
         self._on_trial.update(found)
         return found
 
@@ -124,15 +121,15 @@ class Refusals:
         self._on_trial.discard(held)
         passing = is_passing(error)
         if self._has_evidence(held) and not passing:
-            self._told = bool(self._rows or self._on_trial)
+            self.told = bool(self.rows or self._on_trial)
             return True
         if held.refused is None:
             held.refused = self._taken[held.sort]
             self._closed = True
         if passing:
             held.refused = math.inf
-        if not self._told:
-            self._told = True
+        if not self.told:
+            self.told = True
             self._tries, self._pause, self._again = 0, PAUSE_SECONDS, now + PAUSE_SECONDS
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
@@ -140,13 +137,11 @@ class Refusals:
                 "its table (manage.py sqlsequencereset django_delayq)."
             )
             logger.error(text, held.title, str(error).strip().partition("\n")[0].rstrip(".") or repr(error))
-        self._rows[held] = None
+        self.rows[held] = None
         return False
 
     def passed(self, batch: Iterable[Held]) -> None:
         """Note that the database refused none of these; what it has taken is evidence."""
-        if not self._told:
-            return
         for held in batch:
             if held.taken:
                 self._taken[held.sort] += 1
@@ -154,8 +149,8 @@ class Refusals:
             if held in self._on_trial:
                 self._on_trial.discard(held)
                 self._again = 0.0  # the next one may be taken too
-        if not self._rows and not self._on_trial:
-            self._told = False
+        if not self.rows and not self._on_trial:
+            self.told = False
             logger.info("All outcomes are taken again.")
 
     def _has_evidence(self, held: Held) -> bool:
@@ -189,17 +184,20 @@ class Recorder:
         """The monotonic second from which on `flush` has something to write: 0 for now, infinite for nothing at all."""
         if self._unrecorded or self._unsettled:
             return 0.0
-        return min(math.inf, *self._locked.values(), self.refusals.again)
+        again = self.refusals.again if self.refusals.rows else math.inf
+        return min(again, *self._locked.values()) if self._locked else again
 
     @property
     def idle(self) -> bool:
         """True where nothing is held but what the database refused."""
         waits = self._unrecorded or self._unsettled or self._locked
-        return not waits and len(self.keeper) == len(self.refusals)
+        return not waits and len(self.keeper) == len(self.refusals.rows)
 
     def room(self) -> float:
         """Return how many entries may be claimed now, as far as it depends on what waits here."""
-        return 0 if self.full else self.refusals.room()
+        if self.full:
+            return 0
+        return self.refusals.room() if self.refusals.rows else math.inf
 
     @property
     def locked(self) -> list[Held]:
@@ -218,7 +216,7 @@ class Recorder:
     def flush(self) -> None:
         """Write everything that is here. Failures are the trouble's."""
         now = time.monotonic()
-        again = self.refusals.due(now) if self.refusals else []
+        again = self.refusals.due(now) if self.refusals.rows else []
         for held in [held for held, at in self._locked.items() if at <= now]:
             del self._locked[held]
             self._unrecorded.append(held)
@@ -263,7 +261,8 @@ class Recorder:
                     self.keeper.discard(verdicts.gone)
                 if verdicts.locked:
                     self._keep(verdicts.locked)
-                self.refusals.passed(batch)
+                if self.refusals.told:
+                    self.refusals.passed(batch)
             except Exception as error:
                 if not may_concern_some(error):
                     raise
@@ -334,17 +333,17 @@ class Counting:
         #: All that was brought since this process began. It only grows; read by other threads.
         self.brought = Counts()
         self._at = 0.0  # not before this monotonic second
-
-    @property
-    def again(self) -> float:
-        """The monotonic second from which on there is something to bring; infinite for nothing at all."""
-        return self._at if self._counted else math.inf
+        #: The monotonic second from which on there is something to bring, as of the last `write`; infinite for none.
+        self.again = math.inf
 
     def write(self) -> None:
         """Bring what there is, where it is time. Never raises because of Redis."""
-        if self.again <= time.monotonic():
-            self._at = time.monotonic() + EVERY_SECONDS
-            self.flush()
+        now, self.again = time.monotonic(), math.inf
+        if self._counted:
+            if self._at <= now:
+                self._at = now + EVERY_SECONDS
+                self.flush()
+            self.again = self._at if self._counted else math.inf
 
     def flush(self) -> None:
         """Bring what there is, now; nothing more after the first failure, as the next one may take long to show."""

@@ -82,8 +82,8 @@ def main() -> None:
     print(f"{'':15} {'files':>6} {'functions':>10} {'calls':>6} {'file switches':>14}")
     for name, prepare in flows.items():
         for _ in range(2):
-            prepare()
             worker.round(0.0)  # what else there is to do before
+            prepare()
             trip = Trip()
             make(worker, trip)
         calls = sum(trip.functions.values())

@@ -11,10 +11,11 @@ from hashlib import sha1
 from django.db import transaction
 from django.test import override_settings
 
-from django_delayq import conf, failpoints, ledger, registry
+from django_delayq import conf, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
 from django_delayq.mirror import missed
 from django_delayq.worker import slots
+from tests import failpoints
 
 from .clock import Clock, timed
 from .wire import Wire
