@@ -101,7 +101,7 @@ def get_task(path: str) -> AnyTask:
     Raises:
         UnknownTask: No installed app offers it; the message names the nearest one that exists.
     """
-    task = find_task(path)
+    task = get_tasks().get(path) or find_task(path)
     if task is None:
         if path == COMMAND_TASK:
             raise UnknownTask(

@@ -18,7 +18,7 @@ from django.db import transaction
 
 from .. import conf, ledger, registry
 from ..alert_settings import AlertSettings
-from ..jobs.aliases import alias_for
+from ..jobs.calls import alias_for
 from ..models import Alert
 from ..side_channels import send
 from ..signals import alert_changed

@@ -35,7 +35,7 @@ from redis import exceptions as errors
 
 from .cluster import pipelines
 from .connection import FAILURES, raise_translated
-from .keys import Settled
+from .keys import Claim, Entry, Settled
 
 Argument = str | bytes | int
 #: So many connections are kept at hand, where the pool may have ROOMY.
@@ -123,7 +123,7 @@ class Exchange:
 
 
 NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe", "count", "mend",
+    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe",
 )  # fmt: skip
 
 
@@ -243,9 +243,21 @@ def instant_ms(value: Any) -> int | None:
 
 def listed(reply: Any) -> list[Any]:
     """Return the values of a reply of one text: see Note [One text] in `lua/_prelude.lua`."""
-    return json.loads(text(reply))  # type: ignore[no-any-return]
+    said = reply.decode("utf-8", "surrogateescape") if isinstance(reply, bytes) else reply
+    return json.loads(said)  # type: ignore[no-any-return]
 
 
-def settled(reply: Any) -> Settled:
+def read_claim(reply: Any) -> Claim:
+    now, head, epoch, fence, *rest = listed(reply)
+    entries = []
+    for at in range(0, len(rest), 5):
+        member, point, generation, attempts, lapsed = rest[at : at + 5]
+        lapsed_ms = None if lapsed == "0" else claimed_ms(lapsed)
+        parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", lapsed_ms
+        entries.append(Entry(member, *parts))
+    return Claim(int(now), head_ms(head), epoch or None, fence, tuple(entries))
+
+
+def read_settled(reply: Any) -> Settled:
     now, head, *replies = listed(reply)
     return Settled(int(now), head_ms(head), [int(item) for item in replies])

@@ -48,7 +48,8 @@ class Every:
             raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
         if self.every < MILLISECOND:
             raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
-        object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
+        if getattr(self.anchor, "tzinfo", None) is not UTC:
+            object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
         if instant.tzinfo is not UTC:

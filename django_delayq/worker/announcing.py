@@ -53,7 +53,13 @@ def begin_job(held: "Held", task: AnyTask) -> AnyResult:
 def running_job(held: "Held", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run = held.outcome.run
-    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
+    result = new_result(
+        as_called(task, run),
+        run,
+        vars_of(held.outcome.call),
+        from_json(run.attempts) if run.attempts else (),
+        begun=True,
+    )
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 
@@ -128,7 +134,9 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
         return nothing
     try:
         _count(run, counted)
-        if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
+        # Django logs ends of jobs.
+        told = outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST)
+        if told and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
             log_run(outcome)
     except BaseException as error:  # what is done here is no part of the outcome
         side_channels.note_failure("Telling what became of a due point", error)
@@ -190,8 +198,6 @@ def log_run(outcome: Outcome) -> None:
     """
     run = outcome.run
     level = LEVELS.get(run.status, logging.INFO)
-    if not logger.isEnabledFor(level):
-        return
     event = run_event(run) | (outcome.trace or {})
     message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ")
     extra = {"delayq": event, **labels_of(run)}

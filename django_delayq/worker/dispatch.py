@@ -260,12 +260,13 @@ class Dispatcher:
 
         `claims`: something is about to be claimed.
         """
-        waiting = self.waiting
+        waiting = self.waiting if self.slots.busy or self._taken_over else 0
         if waiting and self.slots.stalled():
             self.release_waiting()
         if (claims or waiting or self.isolation.waiting) and self.controls.refresh():
             self.release_all()
-        self.go_on()
+        if self._taken_over or self.isolation.waiting:
+            self.go_on()
 
     def release_waiting(self) -> None:
         """Hand back at once whatever waits for a slot."""
@@ -338,8 +339,6 @@ class Claims:
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         if most is not None and len(claimed.entries) < limit:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
-        if claimed.damaged:
-            self.upkeep.mend_soon(shard)
         entries = claimed.entries
         self.dispatcher.keeper.add(entries)
         refusals = self.dispatcher.recorder.refusals

@@ -71,7 +71,7 @@ from ..broker import Index
 from ..compat import AnyTask
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..jobs import call_of
-from ..jobs.aliases import backend_of
+from ..jobs.calls import backend_of
 from ..ledger import Outcome, Won, version_of
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
@@ -91,7 +91,12 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
     for held in entries:
         belongs = broker.shard_of(held.member, held.shard.queue) == held.shard
         here.append((held, chain.parse_member(held.member) if belongs else None))
-    runs, schedules, open_rows = _read([item for _, item in here if item])
+    own = [item[1] for _, item in here if item and item[0] == "s"]
+    apart = [item[1] for _, item in here if item and item[0] == "r"]
+    runs = ledger.load_runs(apart) if apart else {}
+    named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
+    schedules = ledger.load_schedules({*own, *named}) if own or named else {}
+    open_rows = ledger.load_open_rows(own) if own else {}
     for held, item in here:
         held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
         try:
@@ -113,18 +118,6 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
             logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.shard)
             verdicts.unknown.append(held)
     return verdicts
-
-
-def _read(
-    items: Sequence[tuple[str, int]],
-) -> tuple[dict[int, RunRow], dict[int, ScheduleRow], dict[int, list[RunRow]]]:
-    """Return runs apart from chains, definitions with their states, and the open rows of chains, by their keys."""
-    own = [pk for kind, pk in items if kind == "s"]
-    apart = [pk for kind, pk in items if kind == "r"]
-    runs = ledger.load_runs(apart) if apart else {}
-    named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
-    schedules = ledger.load_schedules({*own, *named}) if own or named else {}
-    return runs, schedules, ledger.load_open_rows(own) if own else {}
 
 
 def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
@@ -273,7 +266,7 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
         verdicts.decided.append(held)
         return
-    run = held.new_run(schedule, due_at)
+    run = RunRow.of(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=held.worker)
     held.outcome = Outcome(run, schedule)
     if skipped:  # see Note [The newest runs at once]
         held.outcome.owner, held.beside = skipped[0], skipped
@@ -310,7 +303,9 @@ def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[S
     skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
     if skips and old:  # a stretch, or what follows, would hold what the edit left
         return [replace(skips[0], last=point, points=1)], None
-    return skips, None if due_at is None else from_ms(to_ms(due_at))
+    if due_at is not None and due_at.microsecond % 1000:
+        due_at = from_ms(to_ms(due_at))
+    return skips, due_at
 
 
 def _judge_again(held: Held, verdicts: Verdicts) -> None:

@@ -75,7 +75,9 @@ class Worker:
             forget=forget_connections,
         )
         self.trip = Trip(self.broker)
-        contexts = Contexts(partial(execute, timeouts=self.timeouts), traces=self.config.traces)
+        contexts = Contexts(
+            partial(execute, timeouts=self.timeouts, most_bytes=self.config.max_result_bytes), traces=self.config.traces
+        )
         self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(
@@ -228,8 +230,7 @@ class Worker:
                 if not self.claims.claim(shard, room):
                     return max(0.0, self.trouble.until - time.monotonic())
                 room = self._room()
-            empty = self.timers.look(now)
-            if empty is not None:
+            if self.timers.ask_at <= now and (empty := self.timers.look(now)) is not None:
                 self._looked(empty)
         except BrokerError as error:
             self.trouble.redis_failed(error)
@@ -244,36 +245,35 @@ class Worker:
             self.recorder.flush()
             if self.claims.limited and self.recorder.runs > runs:
                 self.claims.one_has_ended()
-            self.counting.write()
+            if self.trip.counted:  # else nothing is to be brought
+                self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
-        recorder = self.recorder.room()
-        if not recorder:
-            self.trip.counted.since = utcnow()  # as in an outage
-        room = int(min(recorder, self.dispatcher.capacity(), self.config.batch_size))
+        room = min(self.dispatcher.capacity(), self.config.batch_size)
+        if self.recorder.full or self.recorder.refusals.rows:
+            room = min(room, self.recorder.room())
+            if not room:
+                self.trip.counted.since = utcnow()  # as in an outage
         if self.options.max_runs is not None:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
     def _looked(self, empty: list[Shard]) -> None:
-        """Redis answers; what is empty there may have been flushed, or lost its scores."""
-        found = self.broker.stats(empty)
-        if any(stats.epoch is None for stats in found):
+        """Redis answers; what is empty there may have been flushed."""
+        if None in self.broker.epochs(empty):
             self.upkeep.rebuild_soon()
-        for shard, stats in zip(empty, found, strict=True):
-            if stats.damaged:
-                self.upkeep.mend_soon(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
 
     def _until_next(self, began: float, room: int) -> float:
         """Return the seconds until there may be something to do; in burst mode, stop where nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
-        showing = self.showing.look_at if self.slots.running else math.inf
-        again = min(self.recorder.again, self.counting.again, showing)
+        showing = self.showing.look_at if self.slots.busy else math.inf
+        counting = self.counting.again if self.trip.counted else math.inf
+        again = min(self.recorder.again, counting, showing)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             seconds = min(cap, self.dispatcher.isolation.seconds_left())
         elif room <= 0:  # the end of a task wakes us

@@ -92,11 +92,11 @@ class Refusals:
         """The monotonic second of the next try, 0 for now. For where a row waits."""
         return 0.0 if any(map(self._has_evidence, self.rows)) else self._again
 
-    def room(self) -> float:
+    def room(self) -> int:
         """Return how many entries may be claimed while a row waits: any number, one as a probe, or none."""
         if self._closed or len(self.rows) >= self._most:
             return int(self._probe)
-        return math.inf
+        return self._most
 
     def claimed(self) -> None:
         """Note that something was claimed."""
@@ -193,11 +193,9 @@ class Recorder:
         waits = self._unrecorded or self._unsettled or self._locked
         return not waits and len(self.keeper) == len(self.refusals.rows)
 
-    def room(self) -> float:
-        """Return how many entries may be claimed now, as far as it depends on what waits here."""
-        if self.full:
-            return 0
-        return self.refusals.room() if self.refusals.rows else math.inf
+    def room(self) -> int:
+        """Return how many entries may be claimed where it is `full`, or something was refused."""
+        return 0 if self.full else self.refusals.room()
 
     @property
     def locked(self) -> list[Held]:
@@ -332,18 +330,14 @@ class Counting:
         self._counted = counted
         #: All that was brought since this process began. It only grows; read by other threads.
         self.brought = Counts()
-        self._at = 0.0  # not before this monotonic second
-        #: The monotonic second from which on there is something to bring, as of the last `write`; infinite for none.
-        self.again = math.inf
+        #: The monotonic second from which on something may be brought.
+        self.again = 0.0
 
     def write(self) -> None:
         """Bring what there is, where it is time. Never raises because of Redis."""
-        now, self.again = time.monotonic(), math.inf
-        if self._counted:
-            if self._at <= now:
-                self._at = now + EVERY_SECONDS
-                self.flush()
-            self.again = self._at if self._counted else math.inf
+        if self._counted and self.again <= time.monotonic():
+            self.again = time.monotonic() + EVERY_SECONDS
+            self.flush()
 
     def flush(self) -> None:
         """Bring what there is, now; nothing more after the first failure, as the next one may take long to show."""
@@ -351,7 +345,7 @@ class Counting:
             for queue in {queue for _, queue, _ in self._counted}:
                 self._bring(queue)
         except BrokerError as error:
-            self._at = time.monotonic() + AGAIN_SECONDS
+            self.again = time.monotonic() + AGAIN_SECONDS
             logger.debug("Counts wait for Redis: %s", error)
 
     def _bring(self, queue: str) -> None:

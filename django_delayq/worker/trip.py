@@ -16,7 +16,6 @@ has passed already; what to do about a late point is judged when it is claimed.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from django.db import DatabaseError
 
@@ -63,16 +62,16 @@ class Trip:
             BrokerError: The claim may have been executed.
         """
         claim = self.index.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
-        fence = claim.holder.partition(" ")[0]
-        same: dict[str, Any] = {"fence": fence, "worker": self.index.worker, "claimed_at": from_ms(claim.now_ms)}
+        worker, claimed_at = self.index.worker, from_ms(claim.now_ms)
+        lease = f"{claim.fence} {worker}"
         entries = [
             Held(
-                shard, entry.member, claim.holder, deadline,
-                entry=entry, point=from_ms(entry.point_ms or 0), **same,
+                shard, entry.member, lease, deadline, entry,
+                claim.fence, worker, claimed_at, from_ms(entry.point_ms or 0), entry.member.startswith("s"),
             )
             for entry in claim.entries
         ]  # fmt: skip
-        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, claim.damaged)
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries)
 
     def renew(self, shard: Shard, batch: Sequence[Held]) -> set[str]:
         """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.

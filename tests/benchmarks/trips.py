@@ -97,11 +97,11 @@ def main() -> None:
 
 def make(worker: Any, trip: Trip) -> None:
     """Have the worker do what is due, and note what it calls."""
-    before = worker.runs
+    before = worker.recorder.runs
     for place in worker.shards:
         worker.inbox.put((place, 0))
     with trip:
-        while worker.runs == before or len(worker.keeper):
+        while worker.recorder.runs == before or worker.keeper._held:
             worker.round(0.01)
 
 

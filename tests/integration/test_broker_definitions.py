@@ -12,12 +12,12 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, Definition, MinuteCounts, Settlement, Shard, keys, scripts
+from django_delayq.broker import Broker, Definition, Settlement, Shard, keys, scripts
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
 from tests.integration.in_memory import MemoryShard
-from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, holder_of, listening, names_of
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 
@@ -327,11 +327,10 @@ def test_each_script_tells_purpose_keys_arguments_replies_cost_and_why_it_is_one
 
 def test_each_script_belongs_to_exactly_one_method():
     called: list[str] = []
-    methods = ("_run", "_run_each", "_run_in_parts", "_hand_back", "run")
-    for cls in (Broker, MinuteCounts):
-        for node in ast.walk(ast.parse(inspect.getsource(cls).lstrip())):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
-                called += [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
+    methods = ("_run", "_run_each", "_run_in_parts")
+    for node in ast.walk(ast.parse(inspect.getsource(Broker).lstrip())):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
+            called += [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
     folder = files("django_delayq.broker").joinpath("lua")
     there = {path.name.removesuffix(".lua") for path in folder.iterdir() if not path.name.startswith("_")}
     assert sorted(called) == sorted(there) == sorted(scripts.NAMES)
@@ -366,7 +365,7 @@ def test_bytes_and_str_replies_mean_the_same(prefix, decode):
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
         assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
         assert set().union(*shard.broker.scan(PLACE)) == {"s1"}
-        assert shard.broker.settle(PLACE, [Settlement("s1", claim.holder, "drop", 0, 7)]).replies == [1]
+        assert shard.broker.settle(PLACE, [Settlement("s1", holder_of(claim), "drop", 0, 7)]).replies == [1]
         assert shard.broker.remove(PLACE, [("s1", 8, "")]) == ["GONE"]
         shard.broker.claim_layout("{}")
         assert shard.broker.layout() == "{}"

@@ -11,8 +11,6 @@ local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, FENCE
 local LANES = {{DUE, READY}, {JOBS, JOBS_READY}}
 -- One step of priority is worth so many ms of waiting.
 local STEP_MS = 60000
--- The largest score: the last millisecond of the year 9999.
-local FARTHEST = 253402300799999
 
 local function lane_of(member) return string.sub(member, 1, 1) == 'j' and 2 or 1 end
 
@@ -126,12 +124,6 @@ local function drop(members)
     end
   end
 end
-
-local function count_members() return call('ZCARD', DUE) + call('ZCARD', READY) + call('ZCARD', JOBS) + call('ZCARD', JOBS_READY) end
-
--- Count members with an impossible score. Members that lost their score show as fewer members than points. No script
--- leaves either behind.
-local function astray() return call('ZCOUNT', DUE, '(' .. int(FARTHEST), '+inf') + call('ZCOUNT', JOBS, '(' .. int(FARTHEST), '+inf') end
 
 -- Note [One text]
 -- Where a reply has several values for each of a hundred members, it is one text of JSON: redis-py reads that ten times

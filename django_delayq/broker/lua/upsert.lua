@@ -46,7 +46,7 @@ for i, member in ipairs(members) do
   elseif not stored or not (score or leased) then
     result, to, newer = 'NEW', wake, true
   elseif leased then
-    if not score then append(scores, int(now), member) end
+    if not score then append(scores, int(now + 60000), member) end -- a worker that lives renews its lease before
     result = newer and 'LEASED' or 'SAME'
   elseif mode == 'reset' and stored <= now and stored <= tonumber(point) then
     append(scores, int(now), member)

@@ -37,7 +37,7 @@ JOBS = (
         hj.claimed_for_another_row, "J started in place of another row",
     ),
     mutant(
-        "norowincarn", "an outcome is not written to another row", "ledger.changing:change",
+        "norowincarn", "an outcome is not written to another row", "ledger.recording:change",
         "elif stands == item.seen:", "elif item.seen and stands[:4] == item.seen[:4]:",
         hj.executed_for_another_row, "J an outcome of a job that nobody wants",
     ),

@@ -78,7 +78,7 @@ RULES = (
     ),
     mutant(
         "noundo", "what was handed back counts no take-over", "ledger.recording:undo_start",
-        "change(Run, VERSION, names, changes, using)", "pass",
+        "change(names, changes, using)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
     # R3, R4, the ledger
@@ -97,7 +97,7 @@ RULES = (
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
     mutant(
-        "nocas", "R3 a row is updated only as it was read", "ledger.changing:change",
+        "nocas", "R3 a row is updated only as it was read", "ledger.recording:change",
         "elif stands == item.seen:", "elif True:",
         hl.overtaken_after_a_retry, "I",
     ),
