@@ -125,7 +125,7 @@ class TestHistories(Histories.TestCase):  # type: ignore[misc]
 
 @pytest.mark.everything
 class TestManyHistories(Histories.TestCase):  # type: ignore[misc]
-    settings = settings(QUIET, max_examples=1000)
+    settings = settings(QUIET, max_examples=400)
 
 
 @pytest.mark.parametrize("recurrence", [Cron("* * * * *", "Europe/Riga"), Every(MINUTE, START)])
