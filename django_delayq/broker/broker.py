@@ -313,7 +313,7 @@ class Broker:
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
-        args = [self._channel, str(shard), *chain.from_iterable(settlements)]
+        args = [self._channel, *chain.from_iterable(settlements)]
         return read_settled(self._run("settle", shard, args))
 
     # -- what the mirror does
@@ -323,7 +323,7 @@ class Broker:
 
         Modes: see there. What is leased stays as it is.
         """
-        head = [self._channel, str(shard), mode]
+        head = [self._channel, mode]
         return [
             word for reply in self._run_in_parts("upsert", shard, head, definitions) for word in text(reply).split()
         ]

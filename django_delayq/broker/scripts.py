@@ -157,11 +157,13 @@ class Scripts:
         """
         text, sha = load(name)
         try:
-            replies = self._send("EVALSHA", sha, calls)
+            requests = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]
+            replies = self._exchange.send(requests) if self._exchange is not None else self._execute(requests)
             if not any(isinstance(reply, errors.RedisError) for reply in replies):
                 return replies
             unknown = [index for index, reply in enumerate(replies) if isinstance(reply, errors.NoScriptError)]
-            for index, reply in zip(unknown, self._send("EVAL", text, [calls[at] for at in unknown]), strict=True):
+            again = [("EVAL", text, *requests[index][2:]) for index in unknown]
+            for index, reply in zip(unknown, self._execute(again), strict=True):
                 replies[index] = reply
             for reply in replies:
                 if isinstance(reply, errors.RedisError):
@@ -170,14 +172,9 @@ class Scripts:
             raise_translated(error)
         return replies
 
-    def _send(self, command: str, script: str, calls: Sequence[Call]) -> list[Any]:
-        """Return the replies, an error reply as its exception."""
-        if not calls:
-            return []
-        requests = [(command, script, len(keys), *keys, *args) for keys, args in calls]
-        if self._exchange is not None:
-            return self._exchange.send(requests)
-        if len(calls) > 1 and pipelines(self._client):
+    def _execute(self, requests: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Return the replies by redis-py's client, an error reply as its exception."""
+        if len(requests) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
             for request in requests:
                 _run(pipeline, request)

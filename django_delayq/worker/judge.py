@@ -112,6 +112,9 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
                 _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts)
         except InvalidRecurrence:
             verdicts.park.append(held)
+        except UnknownTask as error:
+            logger.warning("%s is released for other workers: %s", held.title, error)
+            verdicts.unknown.append(held)
         except DatabaseError:
             raise
         except Exception:  # one row that nobody foresaw must not hold up the others of its batch
@@ -141,7 +144,8 @@ def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, ver
             held.close(run, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
             verdicts.decided.append(held)
         else:
-            _dispatch(held, schedule, verdicts.suspects, verdicts)
+            _prepare(held, get_task(schedule.task), schedule.timeout)
+            verdicts.suspects.append(held)
 
 
 def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
@@ -149,14 +153,9 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.put_off(run.due_at))
         return
-    try:
-        task = get_task(run.task)
-        call = call_of(run, task, backend_of(run.backend))
-    except UnknownTask as error:
-        logger.warning("Job %s is released for other workers: %s", run.result_id, error)
-        verdicts.unknown.append(held)
-        return
-    held.outcome = Outcome(run, None, version_of(run), job=call)
+    held.outcome = Outcome(run, None, version_of(run))
+    task = get_task(run.task)
+    call = held.outcome.job = call_of(run, task, backend_of(run.backend))
     if run.status == Status.RETRYING and (delay_ms := held.backoff_left_ms(run, call)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
         return
@@ -277,7 +276,8 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
         verdicts.decided.append(held)
     else:
-        _dispatch(held, schedule, verdicts.start, verdicts)
+        _prepare(held, get_task(schedule.task), schedule.timeout)
+        verdicts.start.append(held)
 
 
 def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
@@ -318,16 +318,8 @@ def _judge_again(held: Held, verdicts: Verdicts) -> None:
     elif (delay_ms := held.backoff_left_ms(run, schedule)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
     else:
-        _dispatch(held, schedule, verdicts.suspects, verdicts)
-
-
-def _dispatch(held: Held, schedule: ScheduleRow, target: list[Held], verdicts: Verdicts) -> None:
-    try:
         _prepare(held, get_task(schedule.task), schedule.timeout)
-        target.append(held)
-    except UnknownTask as error:
-        logger.warning("%s is released for other workers: %s", schedule, error)
-        verdicts.unknown.append(held)
+        verdicts.suspects.append(held)
 
 
 def _prepare(held: Held, task: AnyTask, timeout: timedelta | None) -> None:

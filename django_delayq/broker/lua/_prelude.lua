@@ -44,11 +44,12 @@ local function head()
   return found or ''
 end
 
--- Tell sleeping workers of an earlier head: the message is '<shard> <score>', so that they need not ask. Return the head.
-local function hint(before, channel, shard)
+-- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask. Return
+-- the head.
+local function hint(before, channel)
   local after = head()
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
-    call('PUBLISH', channel, shard .. ' ' .. after)
+    call('PUBLISH', channel, string.match(DUE, '([^:{]+:%d+)}') .. ' ' .. after)
   end
   return after
 end
