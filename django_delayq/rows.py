@@ -33,7 +33,7 @@ class StateRow:
     condition_reason: str = ""
     mirrored_digest: str = ""
     pruned_until: datetime | None = None
-    stored: bool = False
+    stored: bool = True
 
 
 @dataclass(slots=True, eq=False)

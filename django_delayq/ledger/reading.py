@@ -50,7 +50,7 @@ def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
         definition, state = row[: len(DEFINITION)], row[len(DEFINITION) :]
         pk = definition[0]
         blank = state[0] is None
-        found[pk] = ScheduleRow(StateRow(pk) if blank else StateRow(*state), *definition)
+        found[pk] = ScheduleRow(StateRow(pk, stored=False) if blank else StateRow(*state), *definition)
     return found
 
 

@@ -429,7 +429,7 @@ def _advance(
                 Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
             won[index] = Won.GONE
         elif outcome.run.status != Status.RUNNING:
-            state = moved[pk] = states.setdefault(pk, StateRow(pk))
+            state = moved[pk] = states.setdefault(pk, StateRow(pk, stored=False))
             claimed, outcome.schedule = outcome.schedule, row
             _move_on(outcome, claimed, row, state, using, explain=pk not in begun)
     if moved:

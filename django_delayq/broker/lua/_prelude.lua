@@ -33,12 +33,12 @@ local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
 -- The ms at which the shard needs attention next, '' for never: of what has its turn the due point of the first.
-local function head()
+local function head(now)
   local found
   for _, keys in ipairs(LANES) do
     local first = call('ZRANGE', keys[2], 0, 0)[1]
     -- The clock of a row's maker may be ahead of ours.
-    local ms = first and int(math.min(server_ms(), whole(call('HGET', POINT, first)) or 0)) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
+    local ms = first and int(math.min(now, whole(call('HGET', POINT, first)) or 0)) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
     if ms and (not found or tonumber(ms) < tonumber(found)) then found = ms end
   end
   return found or ''
@@ -46,8 +46,8 @@ end
 
 -- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask. Return
 -- the head.
-local function hint(before, channel)
-  local after = head()
+local function hint(now, before, channel)
+  local after = head(now)
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
     call('PUBLISH', channel, string.match(DUE, '([^:{]+:%d+)}') .. ' ' .. after)
   end

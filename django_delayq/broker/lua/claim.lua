@@ -139,5 +139,5 @@ if #members > 0 then
   end
   place(scores, now)
 end
-reply[2] = head()
+reply[2] = head(now)
 return cjson.encode(reply)

@@ -12,7 +12,8 @@
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
-local now, before, members, own = server_ms(), head(), named(2, 6)
+local now = server_ms()
+local before, members, own = head(now), named(2, 6)
 local stored = #members > 0 and call('HMGET', GEN, unpack(members))
 local reply, scores, points, generations = {int(now), ''}, {}, {}, {}
 local waiting, moved, gone, lapsed = {}, {}, {}, {}
@@ -57,5 +58,5 @@ if #waiting > 0 then call('HDEL', LEASE, unpack(waiting)) end
 -- A holder that no worker is: not the caller, whom a late renewal would still find.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
-reply[2] = hint(before, ARGV[1])
+reply[2] = hint(now, before, ARGV[1])
 return cjson.encode(reply)

@@ -15,7 +15,8 @@
 --          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
-local now, before, mode, members = server_ms(), head(), ARGV[2], {}
+local now = server_ms()
+local before, mode, members = head(now), ARGV[2], {}
 for i = 3, #ARGV, 6 do members[#members + 1] = ARGV[i] end
 if #members == 0 then return '' end
 local scores_now, holders = scores_of(members), call('HMGET', LEASE, unpack(members))
@@ -82,5 +83,5 @@ if #steps > 0 then call('HSET', PRIORITY, unpack(steps)) end
 if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 if #scores > 0 then place(scores, now) end
-hint(before, ARGV[1])
+hint(now, before, ARGV[1])
 return table.concat(replies, ' ')
