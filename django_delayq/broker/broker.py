@@ -305,7 +305,7 @@ class Broker:
         """
         journal_ms = 4 * lease_ms + JOURNAL_GRACE_MS
         args = [limit, lease_ms, request, journal_ms, self.worker, "" if most is None else most]
-        return read_claim(self._run("claim", shard, args))
+        return read_claim(self._run("claim", shard, args), self.worker)
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""

@@ -111,14 +111,15 @@ class Entry:
 class Claim(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. Every lease of it is
-    called `fence`, space, worker.
+    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what
+    every lease of it is called: fence, space, worker.
     """
 
     now_ms: int
     head_ms: int | None
     epoch: str | None
     fence: str
+    holder: str
     entries: tuple[Entry, ...]
 
 

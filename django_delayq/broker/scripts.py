@@ -244,7 +244,7 @@ def listed(reply: Any) -> list[Any]:
     return json.loads(said)  # type: ignore[no-any-return]
 
 
-def read_claim(reply: Any) -> Claim:
+def read_claim(reply: Any, worker: str) -> Claim:
     now, head, epoch, fence, *rest = listed(reply)
     entries = []
     for at in range(0, len(rest), 5):
@@ -252,7 +252,7 @@ def read_claim(reply: Any) -> Claim:
         lapsed_ms = None if lapsed == "0" else claimed_ms(lapsed)
         parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", lapsed_ms
         entries.append(Entry(member, *parts))
-    return Claim(int(now), head_ms(head), epoch or None, fence, tuple(entries))
+    return Claim(int(now), head_ms(head), epoch or None, fence, f"{fence} {worker}", tuple(entries))
 
 
 def read_settled(reply: Any) -> Settled:

@@ -83,7 +83,7 @@ class MemoryIndex(Broker):
             item = self.members[key]
             item.holder, item.wake_ms = f"{fence} {self.worker}", now_ms + lease_ms
             entries.append(Entry(key[1], item.point_ms, item.generation, item.attempts, lapsed=False))
-        return Claim(now_ms, None, "memory", fence, tuple(entries))
+        return Claim(now_ms, None, "memory", fence, f"{fence} {self.worker}", tuple(entries))
 
     def _shared(self, shard: Shard, limit: int, request: int) -> list[Key]:
         """Return what is due, points and jobs by turns: as Note [Lanes] of the scripts has it."""

@@ -63,10 +63,9 @@ class Trip:
         """
         claim = self.index.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
         worker, claimed_at = self.index.worker, from_ms(claim.now_ms)
-        lease = f"{claim.fence} {worker}"
         entries = [
             Held(
-                shard, entry.member, lease, deadline, entry,
+                shard, entry.member, claim.holder, deadline, entry,
                 claim.fence, worker, claimed_at, from_ms(entry.point_ms or 0), entry.member.startswith("s"),
             )
             for entry in claim.entries

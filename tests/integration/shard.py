@@ -23,11 +23,6 @@ def begin(broker):
     return broker.now_ms()
 
 
-def holder_of(claim, worker="-"):
-    """Return what the leases of a claim are called."""
-    return f"{claim.fence} {worker}"
-
-
 class about:
     """Equal to a number of ms that the server's clock has moved on by no more than the test has taken until now."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq.broker import Definition, Settlement, keys
 from django_delayq.exceptions import DamagedKeys
-from tests.integration.shard import LEASE_MS, PLACE, SeededShard, holder_of, names_of
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, names_of
 from tests.support import count_keys
 
 
@@ -62,16 +62,16 @@ def test_garbage_values_stop_no_script(shard, value):
     claim = shard.claim(request=10**12)
     assert sorted(names_of(claim)) == ["s1", "s2"]
     assert [item.lapsed for item in sorted(claim.entries, key=lambda item: item.member)] == [False, True]
-    assert broker.renew(PLACE, [("s1", holder_of(claim))], lease_ms=LEASE_MS) == set()
-    assert broker.settle(PLACE, [Settlement("s1", holder_of(claim), "retry")]).replies == [1]
+    assert broker.renew(PLACE, [("s1", claim.holder)], lease_ms=LEASE_MS) == set()
+    assert broker.settle(PLACE, [Settlement("s1", claim.holder, "retry")]).replies == [1]
     again = shard.claim(request=10**12 + 1)
     assert names_of(again) == ["s1"]
     broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
     broker.views([("s1", "default")])
     broker.stats([PLACE])
     items = [
-        Settlement("s1", holder_of(again), "drop", 0, 10**41),
-        Settlement("s2", holder_of(claim), "drop", 0, 10**41),
+        Settlement("s1", again.holder, "drop", 0, 10**41),
+        Settlement("s2", claim.holder, "drop", 0, 10**41),
     ]
     assert broker.settle(PLACE, items).replies == [1, 1]
     assert broker.upsert(PLACE, [Definition("s3", shard.now, 1, 1)], mode="new") == ["SAME"]
@@ -108,9 +108,7 @@ def test_a_garbage_member_can_be_dropped_by_its_claimer(shard, member):
     shard.client.zadd(shard.names["due"], {member: shard.now - 1000})
     claim = shard.claim()
     assert len(claim.entries) == 1
-    assert shard.broker.settle(
-        PLACE, [Settlement(claim.entries[0].member, holder_of(claim), "drop", 0, 7)]
-    ).replies == [1]
+    assert shard.broker.settle(PLACE, [Settlement(claim.entries[0].member, claim.holder, "drop", 0, 7)]).replies == [1]
     assert shard.state() == {}
 
 

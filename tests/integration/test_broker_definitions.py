@@ -17,7 +17,7 @@ from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
 from tests.integration.in_memory import MemoryShard
-from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, holder_of, listening, names_of
+from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 
@@ -68,7 +68,7 @@ UPSERTED_AMISS = [
     ("point lost under a lease", {**LEASED, "point": None}, 7, "", "", "FIXED", {**LEASED, "point": 50_000}),
     ("point lost", {**LATER, "point": None}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
     ("score lost", {**LATER, "due": None}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
-    ("score lost under a lease", {**LEASED, "due": None}, 7, "", "", "SAME", {**LEASED, "due": 0}),
+    ("score lost under a lease", {**LEASED, "due": None}, 7, "", "", "SAME", {**LEASED, "due": 60_000}),
     ("generation lost", {**LATER, "gen": None}, 7, "", "", "MOVED", {**FRESH, "gen": "7"}),
     ("leavings of a lost entry", {"lease": "f", "attempts": "2"}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
     ("ahead of the ledger, reset", LATER, 7, "reset", "", "REWOUND", {**FRESH, "gen": "7"}),
@@ -365,7 +365,7 @@ def test_bytes_and_str_replies_mean_the_same(prefix, decode):
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
         assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
         assert set().union(*shard.broker.scan(PLACE)) == {"s1"}
-        assert shard.broker.settle(PLACE, [Settlement("s1", holder_of(claim), "drop", 0, 7)]).replies == [1]
+        assert shard.broker.settle(PLACE, [Settlement("s1", claim.holder, "drop", 0, 7)]).replies == [1]
         assert shard.broker.remove(PLACE, [("s1", 8, "")]) == ["GONE"]
         shard.broker.claim_layout("{}")
         assert shard.broker.layout() == "{}"

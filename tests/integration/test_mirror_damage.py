@@ -164,7 +164,7 @@ def test_a_lost_lease_score_comes_back_with_its_renewal(built):
     claim = built.claim(shard, limit=1, lease_ms=60_000, request=1)
     score = view(built, row).score_ms
     built.client.delete(f"{{{built.config.prefix}:default:0}}:due")
-    assert not built.renew(shard, [(f"s{row.pk}", f"{claim.fence} {built.worker}")], lease_ms=60_000)
+    assert not built.renew(shard, [(f"s{row.pk}", claim.holder)], lease_ms=60_000)
     assert score <= view(built, row).score_ms < score + 10_000
 
 
