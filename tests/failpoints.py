@@ -38,7 +38,9 @@ def reach(name: str) -> None:
     """Pass by a place. Tests put another function in its place."""
 
 
-def _around(real: Callable[..., Any], before: str, after: str) -> Callable[..., Any]:
+def around(real: Callable[..., Any], before: str, after: str) -> Callable[..., Any]:
+    """Return a function with a place before it, and one after it; '' for none."""
+
     @wraps(real)
     def call(*args: Any, **kwargs: Any) -> Any:
         if before:
@@ -58,7 +60,7 @@ def _wrap(function: str, name: str, when: str) -> None:
     for part in outer:
         owner = getattr(owner, part)
     places = (name, "") if when == "before" else ("", name)
-    setattr(owner, attribute, _around(getattr(owner, attribute), *places))
+    setattr(owner, attribute, around(getattr(owner, attribute), *places))
 
 
 class _Failpoint:
