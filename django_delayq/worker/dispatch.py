@@ -341,9 +341,6 @@ class Claims:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
         entries = claimed.entries
         self.dispatcher.keeper.add(entries)
-        refusals = self.dispatcher.recorder.refusals
-        if entries and refusals.rows:
-            refusals.claimed()
         if (claimed.epoch is None or claimed.epoch != self._known.get(shard)) and not self._is_ours(
             shard, claimed.epoch
         ):

@@ -252,11 +252,10 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
+        if self.recorder.full or len(self.recorder.refusals.rows) >= self.config.batch_size:
+            self.trip.counted.since = utcnow()  # as in an outage
+            return 0
         room = min(self.dispatcher.capacity(), self.config.batch_size)
-        if self.recorder.full or self.recorder.refusals.rows:
-            room = min(room, self.recorder.room())
-            if not room:
-                self.trip.counted.since = utcnow()  # as in an outage
         if self.options.max_runs is not None:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room

@@ -14,9 +14,8 @@ fault only where it is refused once more after other rows of its sort (`Held.sor
 discarded: it comes due again when its lease ends. What every row meets is an outage. The rows stay here, under their
 renewed leases: discarded, what has succeeded would be executed again, and in the end be lost(poison).
 
-One row is tried again after each pause, and all rows of a sort once one of it was taken. Until any new row is taken,
-or while a batch of rows waits here, nothing more is claimed. But a bad row must not stop a worker that has no other
-row: after the tries 1, 2, 4, 8, ... one entry may be claimed, whose outcome is then the evidence.
+One row is tried again after each pause, and all rows of a sort once one of it was taken. While a batch of rows waits
+here, nothing more is claimed.
 
 For some errors no evidence counts, since good rows meet them while others are taken: a sequence is behind its table, as
 after a restore, or a partition is missing. These rows stay here until the database takes them. Errors of other classes
@@ -76,61 +75,39 @@ def is_passing(error: Exception) -> bool:
 class Refusals:
     """Refused rows, in the order of their tries. Used by the loop's thread only."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: how many rows may wait here while anything is claimed."""
-        self._most = most
+    def __init__(self) -> None:
         self.rows: dict[Held, None] = {}
-        self._on_trial: set[Held] = set()  # taken out of these to be written once more
-        self._taken: Counter[Hashable] = Counter()  # rows of each sort, while others waited here
-        self._closed = self._probe = False
+        self._taken: Counter[Hashable] = Counter()  # rows of each sort, since the first refusal
         #: True from the first refusal on, until all is taken again.
         self.told = False
-        self._tries, self._pause, self._again = 0, PAUSE_SECONDS, 0.0
+        self._pause, self._again = PAUSE_SECONDS, 0.0
 
     @property
     def again(self) -> float:
         """The monotonic second of the next try, 0 for now. For where a row waits."""
         return 0.0 if any(map(self._has_evidence, self.rows)) else self._again
 
-    def room(self) -> int:
-        """Return how many entries may be claimed while a row waits: any number, one as a probe, or none."""
-        if self._closed or len(self.rows) >= self._most:
-            return int(self._probe)
-        return self._most
-
-    def claimed(self) -> None:
-        """Note that something was claimed."""
-        self._probe = False
-
     def due(self, now: float) -> list[Held]:
         """Take out the rows that are to be tried again at this monotonic second."""
         found = list(filter(self._has_evidence, self.rows))
         if not found and self.rows and now >= self._again:
             found = [next(iter(self.rows))]
-            self._tries += 1
-            self._probe = self._probe or not self._tries & (self._tries - 1)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             self._again = now + self._pause
         for held in found:
             del self.rows[held]
-        self._on_trial.update(found)
         return found
 
     def refuse(self, held: Held, error: Exception, now: float) -> bool:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
-        self._on_trial.discard(held)
         passing = is_passing(error)
         if self._has_evidence(held) and not passing:
-            self.told = bool(self.rows or self._on_trial)
+            self.told = bool(self.rows)
             return True
-        if held.refused is None:
-            held.refused = self._taken[held.sort]
-            self._closed = True
-        if passing:
-            held.refused = math.inf
+        held.refused = math.inf if passing else self._taken[held.sort] if held.refused is None else held.refused
         if not self.told:
             self.told = True
-            self._tries, self._pause, self._again = 0, PAUSE_SECONDS, now + PAUSE_SECONDS
+            self._pause, self._again = PAUSE_SECONDS, now + PAUSE_SECONDS
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
                 "are refused, look for a constraint, a trigger, a missing column or partition, or a sequence behind "
@@ -143,13 +120,10 @@ class Refusals:
     def passed(self, batch: Iterable[Held]) -> None:
         """Note that the database refused none of these; what it has taken is evidence."""
         for held in batch:
-            if held.taken:
-                self._taken[held.sort] += 1
-                self._closed = False
-            if held in self._on_trial:
-                self._on_trial.discard(held)
+            self._taken[held.sort] += held.taken
+            if held.refused is not None:
                 self._again = 0.0  # the next one may be taken too
-        if not self.rows and not self._on_trial:
+        if not self.rows:
             self.told = False
             logger.info("All outcomes are taken again.")
 
@@ -171,7 +145,7 @@ class Recorder:
         self._unrecorded: list[Held] = []
         self._unsettled: dict[Shard, list[Held]] = {}
         self._locked: dict[Held, float] = {}  # to be tried once more at these monotonic seconds
-        self.refusals = Refusals(self.size)
+        self.refusals = Refusals()
         #: How many executions left here, each attempt is one; what was never called is none.
         self.runs = 0
         #: Calls of receivers, to be made by `tell`. None of them raises.
@@ -192,10 +166,6 @@ class Recorder:
         """True where nothing is held but what the database refused."""
         waits = self._unrecorded or self._unsettled or self._locked
         return not waits and len(self.keeper) == len(self.refusals.rows)
-
-    def room(self) -> int:
-        """Return how many entries may be claimed where it is `full`, or something was refused."""
-        return 0 if self.full else self.refusals.room()
 
     @property
     def locked(self) -> list[Held]:
