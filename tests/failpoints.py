@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from typing import Any
 
@@ -35,7 +35,8 @@ PLACES = {
 
 
 def reach(name: str) -> None:
-    """Pass by a place. Tests put another function in its place."""
+    """Pass a place: do what the environment asks for there. Tests put another function in its place."""
+    _prepared(os.environ.get(VARIABLE, ""))(name)
 
 
 def around(real: Callable[..., Any], before: str, after: str) -> Callable[..., Any]:
@@ -98,8 +99,6 @@ def prepare(text: str) -> Callable[[str], None]:
         ValueError: An unknown name or action.
     """
     points = [_Failpoint(item) for item in text.split(",") if item.strip()]
-    if not points:
-        return reach
 
     def act(name: str) -> None:
         for point in points:
@@ -109,10 +108,11 @@ def prepare(text: str) -> Callable[[str], None]:
     return act
 
 
+_prepared = cache(prepare)
+
+
 def install() -> None:
-    """Make the places, and have this process do there what its environment asks for. Called once."""
-    global reach
+    """Make the places. Called once in a process, or before it forks others."""
     for name, (when, *functions) in PLACES.items():
         for function in functions:
             _wrap(function, name, when)
-    reach = prepare(os.environ.get(VARIABLE, ""))

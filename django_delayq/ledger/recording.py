@@ -250,7 +250,9 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
         ]
         if outputs:
             keep_outputs(outputs, using)
-        calls: list[Any] = [outcome.schedule or outcome.job for outcome in writable]
+        calls: list[Any] = [
+            item.schedule or item.job for item, got in zip(writable, written, strict=True) if got is Won.YES
+        ]
         if any(call.on_success or call.on_failure for call in calls):
             call_back(writable, written)
     for index, result in zip(free, written, strict=True):

@@ -54,19 +54,10 @@ local function hint(now, before, channel)
   return after
 end
 
--- The members of each lane, and where they stand in the list.
-local function by_lane(members)
-  local names, places = {{}, {}}, {{}, {}}
-  for i, member in ipairs(members) do
-    local lane = lane_of(member)
-    names[lane][#names[lane] + 1], places[lane][#places[lane] + 1] = member, i
-  end
-  return names, places
-end
-
 -- The scores of members, by their places in the list; 0 of those whose turn it is, nil of those that are not there.
 local function scores_of(members)
-  local found, names, places = {}, by_lane(members)
+  local found, names, places = {}, {{}, {}}, {{}, {}}
+  for i, member in ipairs(members) do append(names[lane_of(member)], member) append(places[lane_of(member)], i) end
   for lane, keys in ipairs(LANES) do
     if #names[lane] > 0 then
       local ready = call('EXISTS', keys[2]) == 1 and call('ZMSCORE', keys[2], unpack(names[lane])) or {}
@@ -119,11 +110,8 @@ end
 
 local function drop(members)
   for _, key in ipairs({POINT, GEN, PRIORITY, LEASE, ATTEMPTS}) do call('HDEL', key, unpack(members)) end
-  for lane, names in ipairs(by_lane(members)) do
-    if #names > 0 then
-      for _, key in ipairs(LANES[lane]) do call('ZREM', key, unpack(names)) end
-    end
-  end
+  -- Also from the lane where it does not belong: a stranger may have put it there.
+  for _, key in ipairs({DUE, READY, JOBS, JOBS_READY}) do call('ZREM', key, unpack(members)) end
 end
 
 -- Note [One text]
