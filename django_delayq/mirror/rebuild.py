@@ -24,6 +24,7 @@ from itertools import chain
 from .. import ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
+from ..exceptions import DamagedKeys
 from .compare import compare
 from .missed import last_key, note_all_put
 from .pages import PAGE, pages, parts
@@ -56,6 +57,10 @@ class Build:
         """Keep the mark for the next page; False where Redis was flushed again."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
 
+    def give_up(self) -> None:
+        """Let go of the mark: a worker that begins anew need not wait for its end."""
+        self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=1)
+
     def finish(self) -> bool:
         """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark.removeprefix(BUILDING)))
@@ -78,13 +83,17 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
         return False
     count, began = 0, time.monotonic()
     told = began
-    for schedules in _fill(broker, set(build.shards)):
-        count += schedules
-        if time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
-            logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
-        if not build.go_on() or not go_on():
-            return False
+    try:
+        for schedules in _fill(broker, set(build.shards)):
+            count += schedules
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
+            if not build.go_on() or not go_on():
+                return False
+    except DamagedKeys:  # it is repaired, and then this begins anew
+        build.give_up()
+        raise
     if not build.finish():
         return False
     logger.info("Rebuilt %s from the database: %d schedules.", ", ".join(map(str, build.shards)), count)
