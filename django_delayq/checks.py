@@ -20,7 +20,7 @@ from .declared.values import declared_schedule
 from .exceptions import BrokerError
 from .fields import utcnow
 from .isolation import isolation_of
-from .jobs.aliases import alias_for
+from .jobs.calls import alias_for
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .spelling import did_you_mean

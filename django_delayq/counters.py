@@ -10,7 +10,6 @@ reply of Redis may count a second twice. What Redis
 loses before it is moved is lost.
 """
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -62,7 +61,7 @@ class Counts(dict[Key, Tally]):
         """Count an outcome; `lag` and `ran` are in seconds, None where it has none."""
         tally = self.get(key)
         if tally is None:
-            tally = self._new(key)
+            tally = self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
         tally[outcome] = tally.get(outcome, 0) + number
         if lag is not None:
             bucket = LAG[bisect_left(_BOUNDS, lag)]
@@ -117,28 +116,23 @@ def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float)
     return _BOUNDS[-1]
 
 
-def field_of(key: Key) -> str:
-    """Return what a key is called in the hash of its queue."""
-    return f"{key[0]} {key[2]}"
-
-
-def encode(tally: Tally) -> str:
-    """Return a tally as it stands in Redis."""
-    return json.dumps(tally, separators=(",", ":"))
+def field_of(kind: str, name: str, task: str) -> str:
+    """Return the field of a number in the hash of its queue."""
+    return f"{kind} {name} {task}"
 
 
 def decode(queue: str, fields: Mapping[str, str]) -> Counts:
     """Return what a hash holds, without what is garbage there: what is returned any database can store."""
     counts = Counts()
     for field, text in fields.items():
-        kind, _, task = field.partition(" ")
         try:
-            known = {name: int(number) for name, number in json.loads(text).items() if 0 < number < 2**53}
-        except (ValueError, TypeError, AttributeError, RecursionError):
+            kind, name, task = field.split(" ", 2)
+            number = int(text)
+        except ValueError:
             continue
-        tally = {name: number for name, number in known.items() if _is_sound(name, MOST_NAME)}
-        if kind in ("points", "jobs") and _is_sound(task, MOST_TASK) and tally:
-            counts.merge([((kind, queue, task), tally)])
+        sound = kind in ("points", "jobs") and _is_sound(name, MOST_NAME) and _is_sound(task, MOST_TASK)
+        if sound and 0 < number < 2**53:
+            counts.merge([((kind, queue, task), {name: number})])
     return counts
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
-from . import failpoints, ledger, mirror
+from . import ledger, mirror
 from .broker import Broker
 from .fields import utcnow
 from .timing import from_ms
@@ -130,7 +130,6 @@ def prune_batches(after: int = 0, *, rests: float = 1.0) -> Iterator[tuple[ledge
     began = time.monotonic()
     for batch in ledger.find_prunable(utcnow(), after):
         pruned = ledger.prune(batch.rows)
-        failpoints.reach("after_pruning")
         yield batch, pruned
         if batch.rows:
             time.sleep(min(rests * (time.monotonic() - began), MOST_REST_SECONDS))

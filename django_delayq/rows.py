@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Self
 
 from .jobs import Call
-from .jobs.ids import result_id
+from .jobs.results import result_id
 from .models import Condition, Origin, Run, Schedule, ScheduleState
 from .timing import Recurrence
 from .timing.policy import Recurring
@@ -33,7 +33,7 @@ class StateRow:
     condition_reason: str = ""
     mirrored_digest: str = ""
     pruned_until: datetime | None = None
-    stored: bool = False
+    stored: bool = True
 
 
 @dataclass(slots=True, eq=False)

@@ -8,8 +8,6 @@ from pathlib import Path
 import dj_database_url
 import django
 
-from tests import failpoints
-
 SECRET_KEY = "only for tests"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
@@ -113,5 +111,3 @@ if "DELAYQ_TEST_MAIL" in os.environ:
     if django.VERSION >= (6, 1):
         del EMAIL_BACKEND, EMAIL_FILE_PATH
         MAILERS = {"default": {"BACKEND": FILES, "OPTIONS": {"file_path": os.environ["DELAYQ_TEST_MAIL"]}}}
-
-failpoints.install()

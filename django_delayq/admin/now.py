@@ -15,7 +15,7 @@ from ..broker.web import ask
 from ..exceptions import BrokerError, UnknownTask
 from ..fields import utcnow
 from ..jobs import call_of
-from ..jobs.aliases import backend_of
+from ..jobs.calls import backend_of
 from ..models import Cancellation, Run, Schedule, Status
 from ..plain import plain
 from ..registry import get_task

@@ -23,7 +23,7 @@ from ..backend import store
 from ..exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken, UnknownTask
 from ..fields import utcnow
 from ..jobs import Options
-from ..jobs.aliases import backend_of
+from ..jobs.calls import backend_of
 from ..models import Origin, Run, Status
 from ..models.kept import MOST_AT_ONCE
 from ..plain import plain

@@ -8,7 +8,7 @@ look at the same time tell it once. In the quiet hours of its queue neither chan
 told then, and so is what has recovered; what came and went in between is not told at all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 
-from .. import conf, failpoints, ledger, registry
+from .. import conf, ledger, registry
 from ..alert_settings import AlertSettings
-from ..jobs.aliases import alias_for
+from ..jobs.calls import alias_for
 from ..models import Alert
 from ..side_channels import send
 from ..signals import alert_changed
@@ -77,21 +77,23 @@ def _begun(matter: Matter, now: datetime) -> Alert:
 
 
 def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
+    task = find_jobs(alerts)
+    with transaction.atomic(using=ledger.database()):
+        _write_change(row, what, values, task, alerts.channels)
+
+
+def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, channels: Iterable[str]) -> None:
     using = ledger.database()
     rows = Alert.objects.using(using).open().filter(pk=row.pk)
     rows = rows.filter(told_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
-    task = find_jobs(alerts)
-    with transaction.atomic(using=using):
-        if not rows.update(**values):
-            return
-        for name, value in values.items():
-            setattr(row, name, value)
-        if task is not None:
-            task.enqueue_many(((str(row.pk), what, channel), {}) for channel in alerts.channels)
-        tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
-        transaction.on_commit(tell, using=using, robust=True)
-        failpoints.reach("before_alert")
-    failpoints.reach("after_alert")
+    if not rows.update(**values):
+        return
+    for name, value in values.items():
+        setattr(row, name, value)
+    if task is not None:
+        task.enqueue_many(((str(row.pk), what, channel), {}) for channel in channels)
+    tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
+    transaction.on_commit(tell, using=using, robust=True)
 
 
 def find_jobs(alerts: AlertSettings) -> Any:

@@ -12,8 +12,7 @@ from .. import conf, registry, tracing
 from ..compat import AnyTask, InvalidTask, TaskResultStatus
 from ..fields import utcnow
 from ..jobs.callbacks import callbacks_of
-from ..jobs.ids import key_hash, new_tokens
-from ..jobs.results import JobResult, local
+from ..jobs.results import JobResult, key_hash, local, new_tokens
 from ..jobs.task import retries_of, unique_key_of
 from ..timing import from_ms, to_ms
 from ..validators import validate_call

@@ -14,8 +14,8 @@ from . import keys
 from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import info_of, run_ids
-from .keys import LONGEST_WAIT_MS, Claim, Definition, Entry, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial
-from .scripts import Call, Scripts, claimed_ms, clock_ms, head_ms, instant_ms, listed, number, settled, text, wire
+from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial
+from .scripts import Call, Scripts, clock_ms, head_ms, instant_ms, number, read_claim, read_settled, text, wire
 
 SCAN_PAGE = 1000
 #: A server that does not confirm a subscription within so long is asked again.
@@ -265,7 +265,7 @@ class Broker:
 
     def shard_of(self, member: str, queue: str) -> Shard:
         """Return where a member of a queue lives under the configured number of shards."""
-        return keys.member_shard(member, queue, self.config.shard_count(queue))
+        return keys.member_shard(member, queue, self.config.shards)
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
         """Return every shard of these queues, by default of all."""
@@ -277,7 +277,8 @@ class Broker:
 
     def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
         names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
-        return self.scripts.run(name, [Call(names, args)])[0]
+        _, scripts = self._connected or self._connect_now()
+        return scripts.run(name, [Call(names, args)])[0]
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
         made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
@@ -304,13 +305,7 @@ class Broker:
         """
         journal_ms = 4 * lease_ms + JOURNAL_GRACE_MS
         args = [limit, lease_ms, request, journal_ms, self.worker, "" if most is None else most]
-        now, head, epoch, fence, damaged, *rest = listed(self._run("claim", shard, args))
-        entries = []
-        for at in range(0, len(rest), 5):
-            member, point, generation, attempts, lapsed = rest[at : at + 5]
-            parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", claimed_ms(lapsed)
-            entries.append(Entry(member, *parts))
-        return Claim(int(now), head_ms(head), epoch or None, f"{fence} {self.worker}", tuple(entries), bool(damaged))
+        return read_claim(self._run("claim", shard, args), self.worker)
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
@@ -318,7 +313,8 @@ class Broker:
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
-        return settled(self._run("settle", shard, [self._channel, str(shard), *chain.from_iterable(settlements)]))
+        args = [self._channel, *chain.from_iterable(settlements)]
+        return read_settled(self._run("settle", shard, args))
 
     # -- what the mirror does
 
@@ -327,7 +323,7 @@ class Broker:
 
         Modes: see there. What is leased stays as it is.
         """
-        head = [self._channel, str(shard), mode]
+        head = [self._channel, mode]
         return [
             word for reply in self._run_in_parts("upsert", shard, head, definitions) for word in text(reply).split()
         ]
@@ -364,15 +360,6 @@ class Broker:
         for shard in shards:
             names = self._keys(shard)
             self.ask("unlink", *(name for part, name in names.items() if part != keys.OF_A_WORKER))
-
-    def mend(self, shard: Shard) -> int:
-        """Give the members of a shard scores again where they are lost or impossible; return how many were mended.
-
-        Works from what is left in Redis: a point that is wrong is judged when it is claimed.
-        """
-        head = [self._channel, str(shard), int(self.config.lease_seconds * 1000)]
-        pages = self.scan(shard)
-        return sum(sum(self._run_in_parts("mend", shard, head, [(name,) for name in page])) for page in pages)
 
     def count_leases(self, shards: Sequence[Shard]) -> int:
         """Count the leases that have not ended, whether their holders live or not."""

@@ -1,12 +1,13 @@
 """What was counted in each minute, in Redis until a worker moves it into the database. See `counters.py`."""
 
-from .. import counters
-from ..counters import Counts, Key, Tally
+from operator import methodcaller
+
+from ..counters import Counts, Key, Tally, decode, field_of
 from ..exceptions import DamagedKeys
 from . import keys
 from .broker import Broker
 from .keys import Shard
-from .scripts import Call, number, text
+from .scripts import number, text
 
 #: What nobody moves into the database is gone after two days.
 KEPT_MS = 2 * 24 * 3600 * 1000
@@ -24,11 +25,15 @@ class MinuteCounts:
         Raises:
             BrokerError: It may have been counted.
         """
-        args: list[str | int] = [minute, KEPT_MS, counters.MOST_TASKS]
-        for key, tally in tallies:
-            args += (counters.field_of(key), counters.field_of((*key[:2], "")), counters.encode(tally))
-        names = self._name(queue, minute), self._name(queue, "minutes")
-        self.broker.scripts.run("count", [Call(names, args)])
+        name, minutes = self._name(queue, minute), self._name(queue, "minutes")
+        commands = [methodcaller("zadd", minutes, {minute: minute}), methodcaller("pexpire", minutes, KEPT_MS)]
+        for (kind, _, task), tally in tallies:
+            commands += [methodcaller("hincrby", name, field_of(kind, word, task), n) for word, n in tally.items()]
+        try:
+            self.broker.ask_all([*commands, methodcaller("pexpire", name, KEPT_MS)])
+        except DamagedKeys:  # another program wrote these
+            self.broker.ask("unlink", name, minutes)
+            raise
 
     def minutes(self, queue: str, first: int, last: int) -> list[int]:
         """Return the minutes from `first` to `last` that something was counted in, the oldest first."""
@@ -45,7 +50,7 @@ class MinuteCounts:
             found = self.broker.ask("hgetall", self._name(queue, minute))
         except DamagedKeys:
             return Counts()
-        return counters.decode(queue, {text(field): text(value) for field, value in found.items()})
+        return decode(queue, {text(field): text(value) for field, value in found.items()})
 
     def forget(self, queue: str, minute: int) -> None:
         """Delete a minute."""

@@ -1,6 +1,7 @@
 """The names of all keys, and the values that scripts take and return. The keys of a shard share a cluster slot."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -37,8 +38,12 @@ class Shard(NamedTuple):
         return f"{self.queue}:{self.number}"
 
 
-def member_shard(member: str, queue: str, count: int) -> Shard:
-    """Return the shard of a member: stable for a member, so that removal looks where insertion went."""
+def member_shard(member: str, queue: str, shards: int | Mapping[str, int]) -> Shard:
+    """Return the shard of a member: stable for a member, so that removal looks where insertion went.
+
+    `shards` is as in the settings: a queue that it does not name has one.
+    """
+    count = shards if isinstance(shards, int) else shards.get(queue, 1)
     return Shard(queue, crc32(member.encode("utf-8", "surrogateescape")) % count)
 
 
@@ -106,20 +111,16 @@ class Entry:
 class Claim(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what every
-    lease of it is called: fence, space, worker. `damaged` says whether scores are lost there.
+    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what
+    every lease of it is called: fence, space, worker.
     """
 
     now_ms: int
     head_ms: int | None
     epoch: str | None
+    fence: str
     holder: str
     entries: tuple[Entry, ...]
-    damaged: bool = False
-
-    @property
-    def fence(self) -> str:
-        return self.holder.partition(" ")[0]
 
 
 class Trial(NamedTuple):

@@ -35,7 +35,7 @@ from redis import exceptions as errors
 
 from .cluster import pipelines
 from .connection import FAILURES, raise_translated
-from .keys import Settled
+from .keys import Claim, Entry, Settled
 
 Argument = str | bytes | int
 #: So many connections are kept at hand, where the pool may have ROOMY.
@@ -123,7 +123,7 @@ class Exchange:
 
 
 NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe", "count", "mend",
+    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe",
 )  # fmt: skip
 
 
@@ -157,11 +157,13 @@ class Scripts:
         """
         text, sha = load(name)
         try:
-            replies = self._send("EVALSHA", sha, calls)
+            requests = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]
+            replies = self._exchange.send(requests) if self._exchange is not None else self._execute(requests)
             if not any(isinstance(reply, errors.RedisError) for reply in replies):
                 return replies
             unknown = [index for index, reply in enumerate(replies) if isinstance(reply, errors.NoScriptError)]
-            for index, reply in zip(unknown, self._send("EVAL", text, [calls[at] for at in unknown]), strict=True):
+            again = [("EVAL", text, *requests[index][2:]) for index in unknown]
+            for index, reply in zip(unknown, self._execute(again), strict=True):
                 replies[index] = reply
             for reply in replies:
                 if isinstance(reply, errors.RedisError):
@@ -170,14 +172,9 @@ class Scripts:
             raise_translated(error)
         return replies
 
-    def _send(self, command: str, script: str, calls: Sequence[Call]) -> list[Any]:
-        """Return the replies, an error reply as its exception."""
-        if not calls:
-            return []
-        requests = [(command, script, len(keys), *keys, *args) for keys, args in calls]
-        if self._exchange is not None:
-            return self._exchange.send(requests)
-        if len(calls) > 1 and pipelines(self._client):
+    def _execute(self, requests: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Return the replies by redis-py's client, an error reply as its exception."""
+        if len(requests) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
             for request in requests:
                 _run(pipeline, request)
@@ -243,9 +240,21 @@ def instant_ms(value: Any) -> int | None:
 
 def listed(reply: Any) -> list[Any]:
     """Return the values of a reply of one text: see Note [One text] in `lua/_prelude.lua`."""
-    return json.loads(text(reply))  # type: ignore[no-any-return]
+    said = reply.decode("utf-8", "surrogateescape") if isinstance(reply, bytes) else reply
+    return json.loads(said)  # type: ignore[no-any-return]
 
 
-def settled(reply: Any) -> Settled:
+def read_claim(reply: Any, worker: str) -> Claim:
+    now, head, epoch, fence, *rest = listed(reply)
+    entries = []
+    for at in range(0, len(rest), 5):
+        member, point, generation, attempts, lapsed = rest[at : at + 5]
+        lapsed_ms = None if lapsed == "0" else claimed_ms(lapsed)
+        parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", lapsed_ms
+        entries.append(Entry(member, *parts))
+    return Claim(int(now), head_ms(head), epoch or None, fence, f"{fence} {worker}", tuple(entries))
+
+
+def read_settled(reply: Any) -> Settled:
     now, head, *replies = listed(reply)
     return Settled(int(now), head_ms(head), [int(item) for item in replies])

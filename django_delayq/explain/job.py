@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from .. import chain, conf, handover, ledger
 from ..exceptions import UnknownTask
 from ..jobs import parse_id
-from ..jobs.aliases import backend_of
+from ..jobs.calls import backend_of
 from ..models import Origin, Run, Status, explain_wait
 from ..timing.zone import get_zone
 from .entry import Entry

@@ -2,9 +2,8 @@
 
 from ..context import JobContext
 from .calls import Call, call_of
-from .ids import key_hash, new_tokens, parse_id, result_id
 from .options import Options, Retries
-from .results import TOO_LARGE, JobResult, as_called, new_result
+from .results import TOO_LARGE, JobResult, as_called, key_hash, new_result, new_tokens, parse_id, result_id
 from .task import DelayQTask
 
 __all__ = [

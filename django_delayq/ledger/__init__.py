@@ -1,6 +1,6 @@
 """The ledger: reads what is decided, writes outcomes and states. Never touches Redis.
 
-See `changing.py`, Note [Compare and set].
+See `recording.py`, Note [Compare and set].
 """
 
 from ..rows import Outcome, Won, version_of

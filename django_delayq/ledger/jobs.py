@@ -25,7 +25,7 @@ from django.db.models import QuerySet
 from .. import registry
 from ..fields import utcnow
 from ..jobs import new_tokens
-from ..jobs.aliases import first_alias
+from ..jobs.calls import first_alias
 from ..models import Cancellation, Origin, Output, Run, Status
 from ..models.locks import locked
 from ..rows import Outcome, RunRow, Won

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Case, DateTimeField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 
-from .. import conf, failpoints
+from .. import conf
 from ..models import Origin, Output, Run, Schedule, ScheduleState
 from ..models.run import OUTCOMES
 from ..rows import StateRow
@@ -248,7 +248,6 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
         free, locked = lock_free(Run, [row.pk for row in going], using)
         gone = [row for row in going if row.pk in free]
         delete_with_outputs(free, using)
-        failpoints.reach("during_pruning")
         horizons: dict[int, datetime] = {}
         for row in gone:
             state = states.get(row.schedule_id)

@@ -1,7 +1,6 @@
 """Records outcomes: rows and states in one transaction, each row won or lost.
 
-A new row is won by the unique constraint on (schedule, origin, due_at), one that was begun by `changing.py`, Note
-[Compare and set].
+A new row is won by the unique constraint on (schedule, origin, due_at), one that was begun by Note [Compare and set].
 
 Note [A stretch and its point]
 What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
@@ -25,12 +24,19 @@ locked; and whatever would be inserted at or before that point is lost, as if it
 locked and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back
 where the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
 insertion waits for a deletion of the same point, and what is read after it sees what that has noted.
+
+Note [Compare and set]
+Redis is settled after the ledger, by whoever won the ledger's compare-and-set. A new row is won by a unique constraint;
+an existing one by being locked and found with the version (status, attempt, fence, when it was made) that was read,
+compared for equality only: fences are not ordered, as a clock may step back and Redis may be flushed. A row that
+already has the version that I write is mine: the reply to an earlier COMMIT was lost. So is one that I have written in
+this call: after a flush one worker may have executed an entry twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 
@@ -44,16 +50,59 @@ from ..rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow,
 from ..side_channels import note_failure
 from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing
-from .changing import Change, change
 from .jobs import call_back
 from .locks import leave_locked, lock_free, locked_by_others
-from .reading import OF_JOBS, RUN, STATE, load_schedules, stored_state
+from .reading import OF_JOBS, RUN, STATE, load_schedules
+
+
+class Change(NamedTuple):
+    """A row with the version that was read of it, the one that it gets, and all values that it gets.
+
+    None in place of the values: it is deleted.
+    """
+
+    pk: int
+    seen: tuple[Any, ...] | None
+    after: tuple[Any, ...]
+    values: tuple[Any, ...] | None
+
+
+def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[tuple[Won, bool]]:
+    """Write these columns of rows over, as far as they are as they were read. See Note [Compare and set].
+
+    Return for each what became of it, GONE where there is no such row any more, and whether it was mine already.
+    Within a transaction (`writing`), in two statements.
+    """
+    pks = {item.pk for item in changes}
+    found = {pk: tuple(row) for pk, *row in reader(Run, "id", ("pk", *VERSION), using, lock=True).read(pks)}
+    taken = locked_by_others(Run, pks - found.keys(), using) if len(found) < len(pks) else ()
+    changed, won, gone = [], [], []
+    for item in changes:
+        stands = found.get(item.pk)
+        if stands is None:
+            changed.append((Won.LOCKED if item.pk in taken else Won.GONE, False))
+        elif stands == item.seen:
+            if item.values is None:
+                gone.append(item.pk)
+            else:
+                won.append((item.pk, *item.values))
+            found[item.pk] = item.after
+            changed.append((Won.YES, False))
+        else:
+            again = stands == item.after
+            changed.append((Won.YES if again else Won.LOST, again))
+    writer(Run, ("id", *names), using).update(won)
+    if gone:
+        Run._base_manager.using(using).filter(pk__in=gone)._raw_delete(using)
+    return changed
 
 
 def is_pruned(run: RunRow, states: Mapping[int, StateRow]) -> bool:
     """Say whether the row of a point of the chain may have been there and was pruned."""
     state = states.get(run.schedule_id or 0)
-    return state is not None and run.origin == Origin.DUE and _reaches(state.pruned_until, run)
+    if state is None or state.pruned_until is None:
+        return False
+    return run.origin == Origin.DUE and _reaches(state.pruned_until, run)
 
 
 def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow], using: str) -> set[int]:
@@ -104,20 +153,18 @@ def advance(state: StateRow, run: RunRow) -> None:
     if run.status in OPEN:
         return
     state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
-    if run.status != Status.SKIPPED and run.started_at is not None and run.claimed_at is not None:
-        _count_execution(state, run, run.started_at, run.claimed_at)
-
-
-def _count_execution(state: StateRow, run: RunRow, started: datetime, claimed: datetime) -> None:
-    state.last_lag_ms = None if run.lag is None else int(run.lag.total_seconds() * 1000)
+    if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
+        return
+    lag = run.lag
+    state.last_lag_ms = None if lag is None else int(lag.total_seconds() * 1000)
     state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
     if run.origin != Origin.DUE:
         return
     state.run_count += not run.apart
-    finished = run.finished_at or started
+    finished = run.finished_at or run.started_at
     unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
     if not unbroken or state.busy_from is None:
-        state.busy_from = claimed
+        state.busy_from = run.claimed_at
     state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
 
 
@@ -145,7 +192,7 @@ def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELD
     """Write these fields of states whose rows, as far as there are any, are locked; insert those that have none."""
     using = database()
     read = attrgetter("schedule_id", *fields)
-    writer(ScheduleState, ("schedule_id", *fields), using).update(read(state) for state in states if state.stored)
+    writer(ScheduleState, ("schedule_id", *fields), using).update([read(state) for state in states if state.stored])
     new = [state for state in states if not state.stored]  # another one may insert them at the same time
     if new and connections[using].features.supports_update_conflicts_with_target:
         writer(ScheduleState, STATE, using).insert(map(attrgetter(*STATE), new), over=fields)
@@ -164,7 +211,7 @@ _new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 
 
 def record(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Write rows and states in one transaction; say per outcome whether it was won. See `changing.py`.
+    """Write rows and states in one transaction; say per outcome whether it was won. See Note [Compare and set].
 
     After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
     `locks.py`, Note [Nobody's row is waited for].
@@ -196,15 +243,18 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
         writable = [outcomes[index] for index in free]
         written = _write_rows(writable, states, using, refused)
         _advance(writable, written, moving, generations, states, using)
-        keep_outputs(
-            [
-                run_output(item)
-                for item, got in zip(writable, written, strict=True)
-                if item.output and got is Won.YES and not item.is_deleted
-            ],
-            using,
-        )
-        call_back(writable, written)
+        outputs = [
+            run_output(item)
+            for item, got in zip(writable, written, strict=True)
+            if item.output and got is Won.YES and not item.is_deleted
+        ]
+        if outputs:
+            keep_outputs(outputs, using)
+        calls: list[Any] = [
+            item.schedule or item.job for item, got in zip(writable, written, strict=True) if got is Won.YES
+        ]
+        if any(call.on_success or call.on_failure for call in calls):
+            call_back(writable, written)
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
@@ -216,7 +266,7 @@ def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, St
     Return the generations of those that are there, their states, and the keys that others have locked.
     """
     rows = reader(ScheduleState, "schedule", ("schedule__generation", *STATE), using, lock=True).read(sorted(pks))
-    states = {row[1]: stored_state(row[1:]) for row in rows}
+    states = {row[1]: StateRow(*row[1:]) for row in rows}
     generations = {row[1]: row[0] for row in rows}
     if len(rows) == len(pks):
         return generations, states, set()
@@ -239,7 +289,9 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     if behind:
         winners = _winners(outcomes, won)
         _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
-    pruned = take_back_pruned([outcomes[index].run for index in new if won[index] is Won.YES], states, using)
+    pruned = set[int]()
+    if any(outcomes[index].run.status == Status.RUNNING for index in new):
+        pruned = take_back_pruned([outcomes[index].run for index in new if won[index] is Won.YES], states, using)
     return [Won.LOST if pruned and outcome.run.pk in pruned else won[i] for i, outcome in enumerate(outcomes)]
 
 
@@ -266,7 +318,7 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
     """Insert the rows of these indexes, and note in `won` what became of each; without its owner's none is inserted."""
     try:
         with transaction.atomic(using=using):
-            pks = writer(Run, _NEW, using).insert(_new_values(outcomes[index].run) for index in new)
+            pks = writer(Run, _NEW, using).insert([_new_values(outcomes[index].run) for index in new])
         for index, pk in zip(new, pks, strict=True):
             outcomes[index].run.pk, won[index] = pk, Won.YES
     except (DataError, IntegrityError):
@@ -311,7 +363,7 @@ def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], u
         )
         for outcome in map(outcomes.__getitem__, begun)
     ]  # fmt: skip
-    for index, (result, _, again) in zip(begun, change(Run, VERSION, CHANGED, changes, using), strict=True):
+    for index, (result, again) in zip(begun, change(CHANGED, changes, using), strict=True):
         won[index] = Won.LOST if result is Won.GONE else result
         outcomes[index].repeated = outcomes[index].repeated or again
 
@@ -328,10 +380,10 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
     with writing(using):
         try:
             with transaction.atomic(using=using):
-                change(Run, VERSION, names, changes, using)
+                change(names, changes, using)
         except IntegrityError:  # another job has taken a unique key in between: these go without one, as if started
             keys = names.index("unique_key")
-            change(Run, VERSION, names[:keys] + names[keys + 1 :], [_without(item, keys) for item in changes], using)
+            change(names[:keys] + names[keys + 1 :], [_without(item, keys) for item in changes], using)
 
 
 def _without(item: Change, index: int) -> Change:
@@ -355,7 +407,16 @@ def _advance(
     if not moving:
         return
     begun = {outcome.run.schedule_id for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)}
-    current = _as_they_stand(outcomes, won, generations)
+    # Schedules in these generations: only what was edited is read again.
+    current, edited = dict[int, ScheduleRow](), set[int]()
+    for outcome, result in zip(outcomes, won, strict=True):
+        if result is Won.YES and outcome.schedule is not None and outcome.schedule.pk in generations:
+            if outcome.schedule.generation == generations[outcome.schedule.pk]:
+                current[outcome.schedule.pk] = outcome.schedule
+            else:
+                edited.add(outcome.schedule.pk)
+    if edited - current.keys():
+        current |= load_schedules(edited - current.keys())
     moved: dict[int, StateRow] = {}
     for index, outcome in enumerate(outcomes):
         if outcome.schedule is None or outcome.schedule.pk not in moving:
@@ -370,7 +431,7 @@ def _advance(
                 Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
             won[index] = Won.GONE
         elif outcome.run.status != Status.RUNNING:
-            state = moved[pk] = states.setdefault(pk, StateRow(pk))
+            state = moved[pk] = states.setdefault(pk, StateRow(pk, stored=False))
             claimed, outcome.schedule = outcome.schedule, row
             _move_on(outcome, claimed, row, state, using, explain=pk not in begun)
     if moved:
@@ -422,22 +483,6 @@ def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunR
     )
 
 
-def _as_they_stand(
-    outcomes: Sequence[Outcome], won: Sequence[Won], generations: dict[int, int]
-) -> dict[int, ScheduleRow]:
-    """Return the schedules of the won outcomes, in these generations; those not edited are not read again."""
-    current, edited = dict[int, ScheduleRow](), set[int]()
-    for outcome, result in zip(outcomes, won, strict=True):
-        schedule = outcome.schedule
-        if result is Won.YES and schedule is not None and schedule.pk in generations:
-            if schedule.generation == generations[schedule.pk]:
-                current[schedule.pk] = schedule
-            else:
-                edited.add(schedule.pk)
-    edited -= current.keys()
-    return current | load_schedules(edited) if edited else current
-
-
 def close_orphan(run: RunRow, reason: str) -> None:
     """Close an open run whose schedule is gone: nobody is left to execute it for. The sweeps find what is locked."""
     using = database()
@@ -482,8 +527,6 @@ def keep_outputs(outputs: Sequence[Output], using: str) -> None:
     Raises:
         DatabaseError: The whole transaction is lost.
     """
-    if not outputs:
-        return
     try:
         with transaction.atomic(using=using):
             Output._base_manager.using(using).bulk_create(outputs, ignore_conflicts=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from .. import chain, conf, failpoints
+from .. import chain, conf
 from ..broker import Broker, EntryView, web
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
 from ..models import Schedule
@@ -142,7 +142,6 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
             _checked = broker, now
         write(broker)
 
-    failpoints.reach("before_mirror")
     try:
         web.ask(checked)
     except web.NotAsked as error:

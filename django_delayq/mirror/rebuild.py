@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
 
-from .. import failpoints, ledger
+from .. import ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
+from ..exceptions import DamagedKeys
 from .compare import compare
 from .missed import last_key, note_all_put
 from .pages import PAGE, pages, parts
@@ -56,6 +57,10 @@ class Build:
         """Keep the mark for the next page; False where Redis was flushed again."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
 
+    def give_up(self) -> None:
+        """Let go of the mark: a worker that begins anew need not wait for its end."""
+        self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=1)
+
     def finish(self) -> bool:
         """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark.removeprefix(BUILDING)))
@@ -78,13 +83,17 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
         return False
     count, began = 0, time.monotonic()
     told = began
-    for schedules in _fill(broker, set(build.shards)):
-        count += schedules
-        if time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
-            logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
-        if not build.go_on() or not go_on():
-            return False
+    try:
+        for schedules in _fill(broker, set(build.shards)):
+            count += schedules
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
+            if not build.go_on() or not go_on():
+                return False
+    except DamagedKeys:  # it is repaired, and then this begins anew
+        build.give_up()
+        raise
     if not build.finish():
         return False
     logger.info("Rebuilt %s from the database: %d schedules.", ", ".join(map(str, build.shards)), count)
@@ -109,7 +118,6 @@ def walk(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[s
     """
     for page in pages(queues_of()):
         yield len(page), compare(broker, dict(page), dry_run=dry_run)
-        failpoints.reach("during_rebuild")
     for runs in ledger.open_pages(PAGE):
         yield 0, put_back(broker, runs, dry_run=dry_run)
 
@@ -125,7 +133,6 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[int]:
     for page in filter(None, chain(parts(first), others)):
         _put_back(broker, flushed, page)
         yield len(page)
-        failpoints.reach("during_rebuild")
     last = last_key()
     for runs in ledger.open_pages(PAGE, names):
         put_runs(broker, runs)

@@ -14,8 +14,8 @@ from ..annotations import misfits
 from ..compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
-from ..jobs.aliases import first_alias
 from ..jobs.callbacks import NAMES as CALLBACKS
+from ..jobs.calls import first_alias
 from ..outgoing import find_refusal
 from ..timing import Cron, Recurrence
 from ..timing.zone import get_zone

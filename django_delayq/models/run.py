@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import setting_rules
 from ..fields import UTCDateTimeField, utcnow
-from ..jobs.ids import result_id
+from ..jobs.results import result_id
 from .cancellation import Cancellation
 from .primary import PrimaryModel, PrimaryQuerySet
 

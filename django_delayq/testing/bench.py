@@ -121,7 +121,7 @@ class Bench:
         if duration:  # its row says that it runs, as in a worker after a second
             self.trip.show([held])
         with as_committed(), lasting(held.task, duration, limit, self.clock):
-            concluded = copy_context().run(execute, held, self.timeouts)
+            concluded = copy_context().run(execute, held, self.timeouts, self.index.config.max_result_bytes)
         if not concluded:  # by the watching thread, which is about to tell
             self._given_up.get()
         if self.clock.now_ms <= began_ms:

@@ -22,7 +22,7 @@ from ..timing import from_ms, to_ms
 #: Whose `datetime` and `time` are replaced.
 MODULES = ("django_delayq.", "django.utils.timezone.")
 #: What lives by the real clock all the same.
-EXCEPT = ("django_delayq.testing.", "django_delayq.embedded.", "django_delayq.failpoints.")
+EXCEPT = ("django_delayq.testing.", "django_delayq.embedded.")
 DATETIME = datetime
 
 

@@ -78,12 +78,12 @@ class MemoryIndex(Broker):
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
         now_ms = self.now_ms()
         self._fence = max(self._fence + 1, now_ms * 1024)
-        holder, entries = f"{self._fence}.memory {self.worker}", []
+        fence, entries = f"{self._fence}.memory", []
         for key in self._shared(shard, limit, request):
             item = self.members[key]
-            item.holder, item.wake_ms = holder, now_ms + lease_ms
+            item.holder, item.wake_ms = f"{fence} {self.worker}", now_ms + lease_ms
             entries.append(Entry(key[1], item.point_ms, item.generation, item.attempts, lapsed=False))
-        return Claim(now_ms, None, "memory", holder, tuple(entries))
+        return Claim(now_ms, None, "memory", fence, f"{fence} {self.worker}", tuple(entries))
 
     def _shared(self, shard: Shard, limit: int, request: int) -> list[Key]:
         """Return what is due, points and jobs by turns: as Note [Lanes] of the scripts has it."""

@@ -38,7 +38,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction
 
 from .. import capture, conf, handover, tracing
 from ..compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
-from ..context import ExecutionContext, JobContext, RunContext
+from ..context import EXECUTING, ExecutionContext, JobContext, RunContext
 from ..exceptions import (
     DelayQError,
     HandoverFailed,
@@ -163,10 +163,10 @@ MAX_TITLE_CHARS = 200
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 
 
-def take(value: Any) -> tuple[Any, BaseException | None]:
+def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
     """Return a copy of a value in JSON's types, or what it raised when it was looked into. See Note [Given back].
 
-    A value above MAX_RESULT_BYTES is a `ResultTooLarge`: the task that returned it has succeeded all the same.
+    A value above `most` bytes is a `ResultTooLarge`: the task that returned it has succeeded all the same.
     """
     if value is None:
         return None, None
@@ -174,7 +174,7 @@ def take(value: Any) -> tuple[Any, BaseException | None]:
         return value.value, value.error
     try:
         text = _text_of(value)
-        size, most = len(text.encode("utf-8", "surrogatepass")), conf.get_config().max_result_bytes
+        size = len(text.encode("utf-8", "surrogatepass"))
         if size > most:
             return None, ResultTooLarge(
                 f"The result is {size:,} bytes of JSON; at most {most:,} are kept (DELAYQ['MAX_RESULT_BYTES']). "
@@ -185,19 +185,17 @@ def take(value: Any) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def take_or_fail(value: Any) -> tuple[Any, BaseException | None]:
+def take_or_fail(value: Any, most: int) -> tuple[Any, BaseException | None]:
     """Do as `take`; what a database does not store is a failure of the task, as what is no JSON is."""
-    taken, error = take(value)
+    taken, error = take(value, most)
     if error is None and isinstance(taken, str | list | dict) and (what := find_unstorable(_dumps(taken))):
         return None, ValueError(f"The result contains {what}.")
     return taken, error
 
 
-def take_or_note(value: Any) -> tuple[Any, BaseException | None]:
+def take_or_note(value: Any, most: int) -> tuple[Any, BaseException | None]:
     """Do as `take`, with a note in place of what is no JSON or what a database does not store: that is no failure."""
-    if value is None:
-        return None, None
-    taken, error = take(value)
+    taken, error = take(value, most)
     if error is None:
         try:
             storable_json([[taken]])
@@ -260,12 +258,12 @@ def _title(name: str, error: BaseException, timeout: float | None) -> str:
     return f"{name}: {error}"
 
 
-def output_of(held: Held, call: ScheduleRow | Call) -> str:
+def output_of(output: capture.Output, call: ScheduleRow | Call) -> str:
     """Return the end of what an execution has said up to now, as it may be stored: without the call's secrets.
 
     Where the task goes on nevertheless, what it says from now on is not noted.
     """
-    said = "" if held.output is None else held.output.end()
+    said = output.end()
     if not said:
         return ""
     text = said_or(lambda: _storable(said, call), "")
@@ -287,25 +285,29 @@ REASON_HUNG = "timeout"
 REASON_CANCELLED = "cancelled"
 
 
-def execute(held: Held, timeouts: Timeouts) -> bool:
+def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
     """Call the task and fill in its outcome: succeeded, failed, or retrying with `held.retry_after_ms`. Never raises.
 
-    Called in a slot's thread. False where the task ended after its hard timeout: its outcome was reported without it.
+    Called in a slot's thread, in a context of its own. A result of more than `most_bytes` is not kept. False where the
+    task ended after its hard timeout: its outcome was reported without it.
     """
     outcome, run, task = held.outcome, held.outcome.run, held.task
     assert task is not None  # noqa: S101 - it is executed
+    EXECUTING.set(held)
     run.started_at = datetime.now(UTC)
     run.worker = held.worker
     if held.span is not None:
         outcome.trace = tracing.ids(held.span)
     result = None
     if outcome.schedule is not None:
-        send_signal(run_started, "run_started", run, outcome.schedule)
-        ping(run, outcome.schedule, "/start")
+        if run_started.receivers:
+            send_signal(run_started, "run_started", run, outcome.schedule)
+        if outcome.schedule.ping_url:
+            ping(run, outcome.schedule, "/start")
     run.attempt += 1
     if outcome.schedule is None:
         result = begin_job(held, task)
-    call = outcome.call
+    call = outcome.schedule or outcome.call
     try:
         if call.backend:
             ended = perform(held, timeouts, partial(hand_over, task, call))
@@ -318,8 +320,8 @@ def execute(held: Held, timeouts: Timeouts) -> bool:
     if ended is None:
         return False
     error, too_large = ended.error, False  # a task may raise that of another job's result: it has failed
-    if error is None:
-        run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value)
+    if error is None and ended.value is not None:
+        run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value, most_bytes)
         too_large = run.is_job and issubclass(type(error), ResultTooLarge)
     if too_large:
         run.status, run.reason, run.error = Status.SUCCEEDED, TOO_LARGE, str(error)
@@ -357,8 +359,8 @@ def give_up(held: Held, where: str) -> None:
 def _end(held: Held) -> None:
     run = held.outcome.run
     run.finished_at = datetime.now(UTC)
-    held.outcome.output = output_of(held, held.outcome.call)
-    if run.status not in OPEN:
+    held.outcome.output = "" if held.output is None else output_of(held.output, held.outcome.call)
+    if held.outcome.job is not None and run.status not in OPEN:
         close_job(held)
 
 

@@ -2,12 +2,11 @@
 
 Note [Held back]
 The truth is a row (`models/control.py`), so a flush of Redis forgets nothing. A worker reads the rows before it claims,
-where what it knows is older than FRESH_SECONDS, and while something waits for its start; one that is idle asks with
-each of its looks. A paused queue is not claimed from: its members stay where they are, but for those of a claim whose
-reply was lost, which is repeated. What was claimed already and has not started is handed back. Tasks are known after
-the claim only, so entries of a paused one are handed back for TASK_MS, again and again: for many of them, better pause
-their queue. A limit goes with each claim, and the script holds to it. While the database does not answer, what was
-known last holds.
+where what it knows is older than FRESH_SECONDS, and while something waits for its start. A paused queue is not claimed
+from: its members stay where they are, but for those of a claim whose reply was lost, which is repeated. What was
+claimed already and has not started is handed back. Tasks are known after the claim only, so entries of a paused one are
+handed back for TASK_MS, again and again: for many of them, better pause their queue. A limit goes with each claim, and
+the script holds to it. While the database does not answer, what was known last holds.
 """
 
 import logging
@@ -19,7 +18,7 @@ from datetime import datetime
 
 from django.db import DatabaseError, Error, connections
 
-from .. import failpoints, ledger, mirror
+from .. import ledger, mirror
 from ..broker import Shard
 from ..conf import Config
 from ..exceptions import BrokerError, ForeignLayout
@@ -48,7 +47,8 @@ class Controls:
 
     def __init__(self, config: Config, *, read: Callable[[], HeldBack] = ledger.read_held_back) -> None:
         self._config, self._read = config, read
-        self._known = HeldBack()
+        #: What holds, as far as it is known.
+        self.known = HeldBack()
         #: The instant at which a queue or a task was last known as paused, by its name.
         self.paused_at: dict[str, datetime] = {}
         self._read_at = -math.inf
@@ -69,7 +69,7 @@ class Controls:
             connections.close_all()
             return False
         self._backoff.worked()
-        before, self._known = self._known, found
+        before, self.known = self.known, found
         self.paused_at |= dict.fromkeys((name for _, name in (*before.paused, *found.paused)), utcnow())
         for kind, name in sorted(set(found.paused) ^ set(before.paused)):
             held = found.queues if kind == "queue" else found.tasks
@@ -82,23 +82,14 @@ class Controls:
                 logger.info("Of queue %s at most %s run at a time.", name, found.most.get(name, "as many as can"))
         return not set(found.paused) <= set(before.paused)
 
-    def is_paused(self, queue: str) -> bool:
-        """Say whether nothing is to be claimed from this queue."""
-        return queue in self._known.queues
-
-    @property
-    def hold_any(self) -> bool:
-        """Say whether anything is paused."""
-        return bool(self._known.queues or self._known.tasks)
-
     def holds(self, held: Held) -> bool:
         """Say whether this entry must not start: what was claimed before its queue was paused, or of a paused task."""
         task = held.task.module_path if held.task is not None else None
-        return self.is_paused(held.shard.queue) or task in self._known.tasks
+        return held.shard.queue in self.known.queues or task in self.known.tasks
 
     def most(self, shard: Shard) -> int | None:
-        """Return how many leases may stand in a shard, None for any number."""
-        most = self._known.most.get(shard.queue)
+        """Return how many leases may stand in a shard whose queue has a limit."""
+        most = self.known.most.get(shard.queue)
         return most and max(1, most // self._config.shard_count(shard.queue))
 
 
@@ -125,12 +116,9 @@ class Dispatcher:
         """Entries that wait for a slot; those that wait to run alone do not count."""
         return self.slots.waiting + len(self._taken_over)
 
-    def _isolating(self) -> bool:
-        return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.active()
-
     def capacity(self) -> int:
         """Return how many entries to claim now. Nothing is claimed ahead of those that wait for a free slot."""
-        if self._isolating():
+        if (self.isolation.waiting or self.isolation.alone) and self.isolation.active():
             return 0
         if self._taken_over:
             return max(0, self.slots.free - len(self._taken_over))
@@ -139,16 +127,18 @@ class Dispatcher:
     def dispatch(self, entries: list[Held]) -> bool:
         """Have claimed entries judged and set each on its way; False where the database failed."""
         verdicts = self.trip.judge(entries)
-        if self.controls.hold_any:
+        if self.controls.known.queues or self.controls.known.tasks:
             verdicts.hold_back(self.controls.holds, TASK_MS)
         self._carry_out(verdicts)
         at_once = self._sort(verdicts.suspects) if verdicts.suspects else []
-        if self._isolating():
+        if (self.isolation.waiting or self.isolation.alone) and self.isolation.active():
             self.release([*at_once, *verdicts.start], 0)
         else:
             if at_once:
                 self._begin(at_once)
             self.slots.submit(verdicts.start)
+        if verdicts.suspects:
+            self.go_on()
         return verdicts.error is None
 
     def _carry_out(self, verdicts: Verdicts) -> None:
@@ -213,7 +203,7 @@ class Dispatcher:
         """Start those whose turn has come meanwhile."""
         if self.isolation.waiting:
             self._isolate()
-        elif self._taken_over and not self._isolating():
+        elif self._taken_over and not self.isolation.active():
             count = min(self.slots.free, len(self._taken_over))
             self._begin([self._taken_over.popleft() for _ in range(count)])
 
@@ -270,10 +260,13 @@ class Dispatcher:
 
         `claims`: something is about to be claimed.
         """
-        if self.waiting and self.slots.stalled():
+        waiting = self.waiting if self.slots.busy or self._taken_over else 0
+        if waiting and self.slots.stalled():
             self.release_waiting()
-        if (claims or self.waiting or self.isolation.waiting) and self.controls.refresh():
+        if (claims or waiting or self.isolation.waiting) and self.controls.refresh():
             self.release_all()
+        if self._taken_over or self.isolation.waiting:
+            self.go_on()
 
     def release_waiting(self) -> None:
         """Hand back at once whatever waits for a slot."""
@@ -304,7 +297,8 @@ class Claims:
     def __init__(self, dispatcher: Dispatcher, upkeep: Upkeep) -> None:
         self.dispatcher, self.upkeep = dispatcher, upkeep
         self.timers, self.trouble, self.controls = dispatcher.timers, dispatcher.trouble, dispatcher.controls
-        self._limited: set[Shard] = set()  # where a limit was reached
+        #: Where a limit was reached.
+        self.limited: set[Shard] = set()
         self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
         self._request: dict[Shard, int] = {}
         self._unanswered: set[Shard] = set()
@@ -316,57 +310,52 @@ class Claims:
 
     def one_has_ended(self) -> None:
         """Something was settled: where a limit was reached, there may be room again."""
-        while self._limited:
-            self.timers.put_off(self._limited.pop(), 0.0)
+        while self.limited:
+            self.timers.put_off(self.limited.pop(), 0.0)
 
     def claim(self, shard: Shard, limit: int) -> bool:
         """Claim and dispatch what is due, up to `limit` entries.
 
         False where the loop must not go on to the next shard: a server failed, or it ends.
         """
-        if self.controls.is_paused(shard.queue) and shard not in self._unanswered:
+        controls = self.controls.known
+        if shard.queue in controls.queues and shard not in self._unanswered:
             self.timers.put_off(shard, PAUSED_SECONDS)
             return True
         if shard not in self._unanswered:
             self._request[shard] = self._request.get(shard, 0) + 1
-        failpoints.reach("before_claim")
         deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `held.py`
         try:
-            most = self.controls.most(shard)
+            most = self.controls.most(shard) if controls.most else None
             claimed = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)
         except BrokerError as error:
             self._unanswered.add(shard)
             self.timers.unanswered(shard)
             self.trouble.redis_failed(error, shard)
             return False
-        failpoints.reach("after_claim")
         self._unanswered.discard(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
         self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
         if most is not None and len(claimed.entries) < limit:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
-        if claimed.damaged:
-            self.upkeep.mend_soon(shard)
         entries = claimed.entries
         self.dispatcher.keeper.add(entries)
-        if entries:
-            self.dispatcher.recorder.refusals.claimed()
-        if not self._is_ours(shard, claimed.epoch):
+        if (claimed.epoch is None or claimed.epoch != self._known.get(shard)) and not self._is_ours(
+            shard, claimed.epoch
+        ):
             self.dispatcher.release(entries, 0)
             return False
         try:
-            worked = self.dispatcher.dispatch(entries) if entries else True
+            return self.dispatcher.dispatch(entries) if entries else True
         except Exception:
             self.dispatcher.release(entries, UNFORESEEN_MS)
             raise
-        self.dispatcher.go_on()
-        return worked
 
     def _note_limited(self, shard: Shard, now_ms: int, head_ms: int | None) -> None:
         """Something is due and was not given: not before one has ended, or another worker's may have."""
         if head_ms is not None and head_ms <= now_ms:
-            self._limited.add(shard)
+            self.limited.add(shard)
             self.timers.put_off(shard, LIMITED_SECONDS)
 
     def _is_ours(self, shard: Shard, told: str | None) -> bool:
@@ -375,7 +364,7 @@ class Claims:
         if not epoch:
             self.upkeep.rebuild_soon()
             self.timers.flushed(shard)
-        if not epoch or told != epoch or epoch == self._known.get(shard):
+        if not epoch or told != epoch:
             return True
         try:
             mirror.check_layout(self.upkeep.broker)

@@ -63,6 +63,8 @@ class Held:
     claimed_at: datetime
     #: The point that Redis names; the epoch where it names none.
     point: datetime
+    #: True for a member of a schedule's chain, False for a run apart from it.
+    in_chain: bool = True
     #: What it has become or will have. There from its judgement on, where it is to be executed or recorded.
     outcome: Outcome = None  # type: ignore[assignment]
     #: To be recorded with its outcome: what an edit left behind it (rule R8), or what is skipped for it (R9).
@@ -108,18 +110,17 @@ class Held:
     #: Calls the receivers of its end, which must not be called before that is recorded. Never raises.
     after: Callable[[], None] | None = None
     _record: threading.Event | None = None
-    _unconcluded: list[None] = field(default_factory=lambda: [None])
-    _undecided: list[None] = field(default_factory=lambda: [None])
+    _concluded: threading.Lock = field(default_factory=threading.Lock)  # never released: see `conclude`
+    _decided: threading.Lock = field(default_factory=threading.Lock)
 
     def conclude(self) -> bool:
         """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
-        return _take(self._unconcluded)
+        return self._concluded.acquire(blocking=False)
 
-    def expects_record(self) -> bool:
-        """Say whether receivers are to be called once it is recorded; this thread may `wait_for_record` then."""
+    def expect_record(self) -> None:
+        """Where receivers are to be called once it is recorded, this thread may `wait_for_record`."""
         if self.after is not None:
             self._record = threading.Event()
-        return self.after is not None
 
     @property
     def is_awaited(self) -> bool:
@@ -143,7 +144,7 @@ class Held:
 
     def _is_first(self) -> bool:
         """Say True to the first caller only: it decides who calls `after`."""
-        return _take(self._undecided)
+        return self._decided.acquire(blocking=False)
 
     def lapsed(self) -> bool:
         """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
@@ -192,11 +193,6 @@ class Held:
         """Return in which trace it was asked for, empty for none: see `tracing.py`, Note [Parent]."""
         carried = (self.outcome.run.options or {}).get("trace")
         return carried if isinstance(carried, dict) else {}
-
-    @property
-    def in_chain(self) -> bool:
-        """True for a member of a schedule's chain, False for a run apart from it."""
-        return self.member.startswith("s")
 
     def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
         """Return for how long a retry has still to wait of which Redis does not know: not settled, or flushed."""
@@ -279,14 +275,13 @@ class Due(NamedTuple):
 class Claimed(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after it, None if the shard is empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt. `damaged`: members there lost their scores.
+    `epoch` is None where the shard was flushed and has to be rebuilt.
     """
 
     now_ms: int
     head_ms: int | None
     epoch: str | None
     entries: list[Held]
-    damaged: bool = False
 
 
 @dataclass(slots=True)
@@ -332,15 +327,6 @@ class Verdicts:
         for group in (self.start, self.suspects, self.decided, self.unknown, self.park):
             self.back += [(held, AGAIN_MS) for held in group if held.member in members]
             group[:] = [held for held in group if held.member not in members]
-
-
-def _take(tokens: list[None]) -> bool:
-    """Return True to the first caller only, in any thread."""
-    try:
-        tokens.pop()  # atomic
-    except IndexError:
-        return False
-    return True
 
 
 Renew = Callable[[Shard, Sequence[Held]], set[str]]
@@ -406,7 +392,9 @@ class LeaseKeeper:
             self._leaving |= leaving
         try:
             yield
-            self.discard(leaving)
+            with self._lock:
+                for item in leaving:
+                    self._held.pop(item, None)
         finally:
             with self._lock:
                 self._leaving -= leaving

@@ -177,7 +177,7 @@ def _limited(memory_mb: int | None) -> Iterator[None]:
 
 def _outcome(value: Any, error: BaseException | None, memory_mb: int | None) -> dict[str, Any]:
     if error is None:
-        value, unfit = take(value)
+        value, unfit = take(value, conf.get_config().max_result_bytes)
         return {"value": value} if unfit is None else {"unfit": pack_error(unfit)}
     packed = pack_error(error)
     if memory_mb is not None and isinstance(error, MemoryError):

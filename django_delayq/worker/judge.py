@@ -71,7 +71,7 @@ from ..broker import Index
 from ..compat import AnyTask
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..jobs import call_of
-from ..jobs.aliases import backend_of
+from ..jobs.calls import backend_of
 from ..ledger import Outcome, Won, version_of
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
@@ -87,8 +87,16 @@ logger = logging.getLogger("django_delayq.worker")
 def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = Verdicts(asked=True)
-    here = [(held, _parse(held, broker)) for held in entries]
-    runs, schedules, open_rows = _read([item for _, item in here if item])
+    here: list[tuple[Held, tuple[str, int] | None]] = []
+    for held in entries:
+        belongs = broker.shard_of(held.member, held.shard.queue) == held.shard
+        here.append((held, chain.parse_member(held.member) if belongs else None))
+    own = [item[1] for _, item in here if item and item[0] == "s"]
+    apart = [item[1] for _, item in here if item and item[0] == "r"]
+    runs = ledger.load_runs(apart) if apart else {}
+    named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
+    schedules = ledger.load_schedules({*own, *named}) if own or named else {}
+    open_rows = ledger.load_open_rows(own) if own else {}
     for held, item in here:
         held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
         try:
@@ -104,30 +112,15 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
                 _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts)
         except InvalidRecurrence:
             verdicts.park.append(held)
+        except UnknownTask as error:
+            logger.warning("%s is released for other workers: %s", held.title, error)
+            verdicts.unknown.append(held)
         except DatabaseError:
             raise
         except Exception:  # one row that nobody foresaw must not hold up the others of its batch
             logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.shard)
             verdicts.unknown.append(held)
     return verdicts
-
-
-def _parse(held: Held, broker: Index) -> tuple[str, int] | None:
-    """Return the kind letter and the primary key of an entry; None where its shard is not that of its member."""
-    here = broker.shard_of(held.member, held.shard.queue) == held.shard
-    return chain.parse_member(held.member) if here else None
-
-
-def _read(
-    items: Sequence[tuple[str, int]],
-) -> tuple[dict[int, RunRow], dict[int, ScheduleRow], dict[int, list[RunRow]]]:
-    """Return runs apart from chains, definitions with their states, and the open rows of chains, by their keys."""
-    own = [pk for kind, pk in items if kind == "s"]
-    apart = [pk for kind, pk in items if kind == "r"]
-    runs = ledger.load_runs(apart) if apart else {}
-    named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
-    schedules = ledger.load_schedules({*own, *named}) if own or named else {}
-    return runs, schedules, ledger.load_open_rows(own) if own else {}
 
 
 def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
@@ -151,7 +144,8 @@ def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, ver
             held.close(run, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
             verdicts.decided.append(held)
         else:
-            _dispatch(held, verdicts.suspects, verdicts)
+            _prepare(held, get_task(schedule.task), schedule.timeout)
+            verdicts.suspects.append(held)
 
 
 def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
@@ -159,14 +153,9 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.put_off(run.due_at))
         return
-    try:
-        task = get_task(run.task)
-        call = call_of(run, task, backend_of(run.backend))
-    except UnknownTask as error:
-        logger.warning("Job %s is released for other workers: %s", run.result_id, error)
-        verdicts.unknown.append(held)
-        return
-    held.outcome = Outcome(run, None, version_of(run), job=call)
+    held.outcome = Outcome(run, None, version_of(run))
+    task = get_task(run.task)
+    call = held.outcome.job = call_of(run, task, backend_of(run.backend))
     if run.status == Status.RETRYING and (delay_ms := held.backoff_left_ms(run, call)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
         return
@@ -174,7 +163,7 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     begun = held.entry.lapsed or run.status != Status.QUEUED
     # A key that is held until the start is given up before the start: see `ledger/jobs.py`, Note [Unique keys].
     keyed = run.unique_key is not None and not holds_until_end(run)
-    _prepare(held, task)
+    _prepare(held, task, call.timeout)
     if held.entry.lapsed and run.status == Status.QUEUED and not keyed:  # its first execution has no row
         held.take_overs += 1
     (verdicts.suspects if begun or keyed else verdicts.start).append(held)
@@ -190,65 +179,53 @@ def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow]
     if schedule.queue != held.shard.queue:
         verdicts.settle.append(held.drop())
         return
+    point, edited, state = held.point, schedule.effective_from, schedule.state
     known = held.entry.point_ms is not None  # else Redis has lost it, and no row has the epoch for its point
-    row = next((row for row in rows if row.due_at == held.point), None)
-    owed = chain.left_undecided(schedule, schedule.state)
-    if row is None and known and (before := _before(held.point, schedule, rows, owed)) is not None:
-        verdicts.settle.append(held.go_to(before, schedule))
-        return
+    row = next((row for row in rows if row.due_at == point), None)
+    owed = chain.left_undecided(schedule, state)
+    decided = state.last_due_at is not None and point <= state.last_due_at
+    if row is None and known:
+        if rows and decided:  # it came with the stretch that decided this one
+            verdicts.settle.append(held.go_to(rows[0].due_at, schedule))
+            return
+        if owed is not None and owed < point <= edited:  # the edit came late, when a later point had fallen due
+            verdicts.settle.append(held.go_to(owed, schedule))
+            return
     if not schedule.enabled:
-        _judge_disabled(held, schedule, row, verdicts)
+        _judge_disabled(held, schedule, row, verdicts, owed=owed, decided=decided)
         return
-    upcoming = chain.next_point(schedule, schedule.state)
+    upcoming = chain.next_point(schedule, state)
     first = rows[0].due_at if rows else upcoming
-    early = held.point > held.claimed_at  # its score was damaged
-    if not known or early or _not_owed(held.point, schedule, row, first):
-        verdicts.settle.append(held.go_to(first if rows else owed or first, schedule))
+    early = point > held.claimed_at  # its score was damaged
+    # See Note [What is owed]. What was due already when it was edited still runs once (rule R8).
+    if row is None and (point <= schedule.created_at or decided):
+        owes = False
+    elif row is None and point <= edited:
+        owes = True
     else:
-        _left_by_edit(held, schedule, verdicts)
-        _judge_owed(held, schedule, row, verdicts)
-
-
-def _judge_owed(held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts) -> None:
+        owes = point == first
+    if not known or early or not owes:
+        verdicts.settle.append(held.go_to(first if rows else owed or first, schedule))
+        return
+    if point <= edited or owed is not None:
+        _left_by_edit(held, schedule, owed, verdicts)
     if row is None:
         _judge_new(held, schedule, verdicts)
-        return
-    held.outcome = Outcome(row, schedule, version_of(row))
-    _judge_again(held, verdicts)
+    else:
+        held.outcome = Outcome(row, schedule, version_of(row))
+        _judge_again(held, verdicts)
 
 
-def _before(point: datetime, schedule: ScheduleRow, rows: list[RunRow], owed: datetime | None) -> datetime | None:
-    """Return what comes before a point without a row; None where the point is next, or that is not known here."""
-    if rows and not _undecided(point, schedule):  # it came with the stretch that decided this one
-        return rows[0].due_at
-    if owed is not None and owed < point <= schedule.effective_from:
-        return owed  # the edit came to Redis late, when a later point had fallen due there
-    return None
-
-
-def _undecided(point: datetime, schedule: ScheduleRow) -> bool:
-    return schedule.state.last_due_at is None or point > schedule.state.last_due_at
-
-
-def _not_owed(point: datetime, schedule: ScheduleRow, row: RunRow | None, first: datetime | None) -> bool:
-    """Say whether the point is decided, a hole was left before it, or is of no definition. Note [What is owed]."""
-    if row is None and (point <= schedule.created_at or not _undecided(point, schedule)):
-        return True
-    if row is None and point <= schedule.effective_from:  # due already when it was edited: still runs once (rule R8)
-        return False
-    return point != first
-
-
-def _judge_disabled(held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts) -> None:
+def _judge_disabled(
+    held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts, *, owed: datetime | None, decided: bool
+) -> None:
     """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
         held.close(row, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
-        _left_by_edit(held, schedule, verdicts, reason="paused")
+        _left_by_edit(held, schedule, owed, verdicts, reason="paused")
     elif (
-        held.entry.point_ms is not None
-        and _undecided(held.point, schedule)
-        and schedule.created_at < held.point <= schedule.effective_from
+        held.entry.point_ms is not None and not decided and schedule.created_at < held.point <= schedule.effective_from
     ):
         run = held.new_run(schedule, held.point)
         if held.point < schedule.effective_from:  # more may have fallen due by then, of this definition or others
@@ -256,15 +233,17 @@ def _judge_disabled(held: Held, schedule: ScheduleRow, row: RunRow | None, verdi
         held.outcome = Outcome(run, schedule)
         held.close(run, Status.SKIPPED, "paused")
     else:
-        verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))
+        verdicts.settle.append(held.go_to(owed, schedule))
         return
     verdicts.decided.append(held)
 
 
-def _left_by_edit(held: Held, schedule: ScheduleRow, verdicts: Verdicts, reason: str = "edited") -> None:
+def _left_by_edit(
+    held: Held, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
+) -> None:
     """Explain what the definition before an edit left undecided, as one stretch. See Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
-    first = point + timedelta(milliseconds=1) if point <= edited else chain.left_undecided(schedule, schedule.state)
+    first = point + timedelta(milliseconds=1) if point <= edited else owed
     if first is None or first > edited:
         return
     run = held.new_run(schedule, first, last_due_at=edited, points=0)
@@ -274,7 +253,11 @@ def _left_by_edit(held: Held, schedule: ScheduleRow, verdicts: Verdicts, reason:
 
 def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
     """A point without a row: on time, or for the policies to decide."""
-    skips, due_at, again = _decide(held, schedule)
+    again = held.entry.lapsed
+    if again:
+        skips, due_at, again = _decide_again(held, schedule)
+    else:
+        skips, due_at = _decide_at(held.claimed_at, held, schedule)
     skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
     for outcome in skipped[1:]:
         outcome.owner = skipped[0]
@@ -282,7 +265,7 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
         verdicts.decided.append(held)
         return
-    run = held.new_run(schedule, due_at)
+    run = RunRow.of(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=held.worker)
     held.outcome = Outcome(run, schedule)
     if skipped:  # see Note [The newest runs at once]
         held.outcome.owner, held.beside = skipped[0], skipped
@@ -293,22 +276,22 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
         verdicts.decided.append(held)
     else:
-        _dispatch(held, verdicts.start, verdicts)
+        _prepare(held, get_task(schedule.task), schedule.timeout)
+        verdicts.start.append(held)
 
 
-def _decide(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
-    """Return what is skipped, which point runs (None: none), and whether somebody may have begun it already.
+def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
+    """Return what is skipped, which point runs (None: none), and whether another worker may have begun it already.
 
-    A holder whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
+    The worker whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
     """
-    if held.entry.lapsed:
-        point, lapsed_ms = held.point, held.entry.lapsed_ms
-        if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
-            return [], point, True
-        skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule)
-        if due_at is not None:
-            return skips, due_at, True
-    return *_decide_at(held.claimed_at, held, schedule), held.entry.lapsed
+    point, lapsed_ms = held.point, held.entry.lapsed_ms
+    if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
+        return [], point, True
+    skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule)
+    if due_at is not None:
+        return skips, due_at, True
+    return *_decide_at(held.claimed_at, held, schedule), True
 
 
 def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
@@ -320,7 +303,9 @@ def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[S
     skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
     if skips and old:  # a stretch, or what follows, would hold what the edit left
         return [replace(skips[0], last=point, points=1)], None
-    return skips, None if due_at is None else from_ms(to_ms(due_at))
+    if due_at is not None and due_at.microsecond % 1000:
+        due_at = from_ms(to_ms(due_at))
+    return skips, due_at
 
 
 def _judge_again(held: Held, verdicts: Verdicts) -> None:
@@ -333,21 +318,13 @@ def _judge_again(held: Held, verdicts: Verdicts) -> None:
     elif (delay_ms := held.backoff_left_ms(run, schedule)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
     else:
-        _dispatch(held, verdicts.suspects, verdicts)
+        _prepare(held, get_task(schedule.task), schedule.timeout)
+        verdicts.suspects.append(held)
 
 
-def _dispatch(held: Held, target: list[Held], verdicts: Verdicts) -> None:
-    try:
-        _prepare(held, get_task(held.outcome.call.task))
-        target.append(held)
-    except UnknownTask as error:
-        logger.warning("%s is released for other workers: %s", held.outcome.schedule, error)
-        verdicts.unknown.append(held)
-
-
-def _prepare(held: Held, task: AnyTask) -> None:
+def _prepare(held: Held, task: AnyTask, timeout: timedelta | None) -> None:
     """Note what is executed, for how long it may run, and how often an execution of it did not end."""
-    run, timeout = held.outcome.run, held.outcome.call.timeout
+    run = held.outcome.run
     held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())
     # With the one that would begin now: a `running` row was never concluded.
     held.take_overs = run.reclaims + (run.status == Status.RUNNING)

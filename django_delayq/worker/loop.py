@@ -75,7 +75,9 @@ class Worker:
             forget=forget_connections,
         )
         self.trip = Trip(self.broker)
-        contexts = Contexts(partial(execute, timeouts=self.timeouts), traces=self.config.traces)
+        contexts = Contexts(
+            partial(execute, timeouts=self.timeouts, most_bytes=self.config.max_result_bytes), traces=self.config.traces
+        )
         self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
         self.trouble = Trouble(self.broker, self.shards)
         self.keeper = LeaseKeeper(
@@ -191,7 +193,8 @@ class Worker:
                 elif isinstance(item, tuple):
                     self.timers.due_at_ms(*item)
                 item = self.inbox.get_nowait()
-        self.recorder.add(held for held in ended if held.executed)
+        if ended:
+            self.recorder.add([held for held in ended if held.executed])
         for held in ended:
             if not held.executed:  # its lease was over, or it could not be executed
                 self.keeper.discard([held])
@@ -209,30 +212,30 @@ class Worker:
     def tick(self) -> float:
         """Record, claim and start what can be now; return the seconds until the next look is due."""
         self._write()
-        kept = len(self.recorder.refusals)
-        if self.options.max_runs is not None and self.recorder.runs + kept >= self.options.max_runs:
+        refused = len(self.recorder.refusals.rows)
+        if self.options.max_runs is not None and self.recorder.runs + refused >= self.options.max_runs:
             self.stopping = True
             return 0.0
         now = time.monotonic()
-        if self.trouble.until > now or not self.recorder.room():
-            self.trip.counted.since = utcnow()  # what falls due in an outage is no overload
         if self.trouble.until > now:
+            self.trip.counted.since = utcnow()  # what falls due in an outage is no overload
             return self.trouble.until - now
-        self.dispatcher.hand_back(claims=not self.timers.until(now))
-        self.dispatcher.go_on()
+        turns = self.timers.turns(now)
+        self.dispatcher.hand_back(claims=bool(turns))
+        room = self._room()
         try:
-            for shard in self.timers.turns(now) if self._room() > 0 else ():
-                if self._room() <= 0:
+            for shard in turns:
+                if room <= 0:
                     break
-                if not self.claims.claim(shard, self._room()):
+                if not self.claims.claim(shard, room):
                     return max(0.0, self.trouble.until - time.monotonic())
-            empty = self.timers.look(now)
-            if empty is not None:
+                room = self._room()
+            if self.timers.ask_at <= now and (empty := self.timers.look(now)) is not None:
                 self._looked(empty)
         except BrokerError as error:
             self.trouble.redis_failed(error)
             return max(0.0, self.trouble.until - time.monotonic())
-        return self._until_next(now)
+        return self._until_next(now, room)
 
     def _write(self) -> None:
         """Record what has ended, and show what runs, unless a server is in trouble."""
@@ -240,38 +243,39 @@ class Worker:
         if self.trouble.until <= now:
             runs = self.recorder.runs
             self.recorder.flush()
-            if self.recorder.runs > runs:
+            if self.claims.limited and self.recorder.runs > runs:
                 self.claims.one_has_ended()
-            self.counting.write()
+            if self.trip.counted:  # else nothing is to be brought
+                self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
-        room = int(min(self.recorder.room(), self.dispatcher.capacity(), self.config.batch_size))
+        if self.recorder.full or len(self.recorder.refusals.rows) >= self.config.batch_size:
+            self.trip.counted.since = utcnow()  # as in an outage
+            return 0
+        room = min(self.dispatcher.capacity(), self.config.batch_size)
         if self.options.max_runs is not None:
             room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
         return room
 
     def _looked(self, empty: list[Shard]) -> None:
-        """Redis answers; what is empty there may have been flushed, or lost its scores."""
-        found = self.broker.stats(empty)
-        if any(stats.epoch is None for stats in found):
+        """Redis answers; what is empty there may have been flushed."""
+        if None in self.broker.epochs(empty):
             self.upkeep.rebuild_soon()
-        for shard, stats in zip(empty, found, strict=True):
-            if stats.damaged:
-                self.upkeep.mend_soon(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
 
-    def _until_next(self, began: float) -> float:
+    def _until_next(self, began: float, room: int) -> float:
         """Return the seconds until there may be something to do; in burst mode, stop where nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
-        showing = self.showing.look_at if self.slots.running else math.inf
-        again = min(self.recorder.again, self.counting.again, showing)
+        showing = self.showing.look_at if self.slots.busy else math.inf
+        counting = self.counting.again if self.trip.counted else math.inf
+        again = min(self.recorder.again, counting, showing)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             seconds = min(cap, self.dispatcher.isolation.seconds_left())
-        elif self._room() <= 0:  # the end of a task wakes us
+        elif room <= 0:  # the end of a task wakes us
             seconds = cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
         else:
             seconds = self.timers.until(now)

@@ -14,9 +14,8 @@ fault only where it is refused once more after other rows of its sort (`Held.sor
 discarded: it comes due again when its lease ends. What every row meets is an outage. The rows stay here, under their
 renewed leases: discarded, what has succeeded would be executed again, and in the end be lost(poison).
 
-One row is tried again after each pause, and all rows of a sort once one of it was taken. Until any new row is taken,
-or while a batch of rows waits here, nothing more is claimed. But a bad row must not stop a worker that has no other
-row: after the tries 1, 2, 4, 8, ... one entry may be claimed, whose outcome is then the evidence.
+One row is tried again after each pause, and all rows of a sort once one of it was taken. While a batch of rows waits
+here, nothing more is claimed.
 
 For some errors no evidence counts, since good rows meet them while others are taken: a sequence is behind its table, as
 after a restore, or a partition is missing. These rows stay here until the database takes them. Errors of other classes
@@ -76,86 +75,56 @@ def is_passing(error: Exception) -> bool:
 class Refusals:
     """Refused rows, in the order of their tries. Used by the loop's thread only."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: how many rows may wait here while anything is claimed."""
-        self._most = most
-        self._rows: dict[Held, None] = {}
-        self._on_trial: set[Held] = set()  # taken out of these to be written once more
-        self._taken: Counter[Hashable] = Counter()  # rows of each sort, while others waited here
-        self._closed = self._probe = self._told = False
-        self._tries, self._pause, self._again = 0, PAUSE_SECONDS, 0.0
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __init__(self) -> None:
+        self.rows: dict[Held, None] = {}
+        self._taken: Counter[Hashable] = Counter()  # rows of each sort, since the first refusal
+        #: True from the first refusal on, until all is taken again.
+        self.told = False
+        self._pause, self._again = PAUSE_SECONDS, 0.0
 
     @property
     def again(self) -> float:
-        """The monotonic second of the next try: 0 for now, infinite where no row waits."""
-        if not self._rows:
-            return math.inf
-        return 0.0 if any(map(self._has_evidence, self._rows)) else self._again
-
-    def room(self) -> float:
-        """Return how many entries may be claimed: any number, one as a probe, or none."""
-        if self._rows and (self._closed or len(self._rows) >= self._most):
-            return int(self._probe)
-        return math.inf
-
-    def claimed(self) -> None:
-        """Note that something was claimed."""
-        self._probe = False
+        """The monotonic second of the next try, 0 for now. For where a row waits."""
+        return 0.0 if any(map(self._has_evidence, self.rows)) else self._again
 
     def due(self, now: float) -> list[Held]:
         """Take out the rows that are to be tried again at this monotonic second."""
-        found = list(filter(self._has_evidence, self._rows))
-        if not found and self._rows and now >= self._again:
-            found = [next(iter(self._rows))]
-            self._tries += 1
-            self._probe = self._probe or not self._tries & (self._tries - 1)
+        found = list(filter(self._has_evidence, self.rows))
+        if not found and self.rows and now >= self._again:
+            found = [next(iter(self.rows))]
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             self._again = now + self._pause
         for held in found:
-            del self._rows[held]
-        self._on_trial.update(found)
+            del self.rows[held]
         return found
 
     def refuse(self, held: Held, error: Exception, now: float) -> bool:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
-        self._on_trial.discard(held)
         passing = is_passing(error)
         if self._has_evidence(held) and not passing:
-            self._told = bool(self._rows or self._on_trial)
+            self.told = bool(self.rows)
             return True
-        if held.refused is None:
-            held.refused = self._taken[held.sort]
-            self._closed = True
-        if passing:
-            held.refused = math.inf
-        if not self._told:
-            self._told = True
-            self._tries, self._pause, self._again = 0, PAUSE_SECONDS, now + PAUSE_SECONDS
+        held.refused = math.inf if passing else self._taken[held.sort] if held.refused is None else held.refused
+        if not self.told:
+            self.told = True
+            self._pause, self._again = PAUSE_SECONDS, now + PAUSE_SECONDS
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
                 "are refused, look for a constraint, a trigger, a missing column or partition, or a sequence behind "
                 "its table (manage.py sqlsequencereset django_delayq)."
             )
             logger.error(text, held.title, str(error).strip().partition("\n")[0].rstrip(".") or repr(error))
-        self._rows[held] = None
+        self.rows[held] = None
         return False
 
     def passed(self, batch: Iterable[Held]) -> None:
         """Note that the database refused none of these; what it has taken is evidence."""
-        if not self._told:
-            return
         for held in batch:
-            if held.taken:
-                self._taken[held.sort] += 1
-                self._closed = False
-            if held in self._on_trial:
-                self._on_trial.discard(held)
+            self._taken[held.sort] += held.taken
+            if held.refused is not None:
                 self._again = 0.0  # the next one may be taken too
-        if not self._rows and not self._on_trial:
-            self._told = False
+        if not self.rows:
+            self.told = False
             logger.info("All outcomes are taken again.")
 
     def _has_evidence(self, held: Held) -> bool:
@@ -176,7 +145,7 @@ class Recorder:
         self._unrecorded: list[Held] = []
         self._unsettled: dict[Shard, list[Held]] = {}
         self._locked: dict[Held, float] = {}  # to be tried once more at these monotonic seconds
-        self.refusals = Refusals(self.size)
+        self.refusals = Refusals()
         #: How many executions left here, each attempt is one; what was never called is none.
         self.runs = 0
         #: Calls of receivers, to be made by `tell`. None of them raises.
@@ -189,17 +158,14 @@ class Recorder:
         """The monotonic second from which on `flush` has something to write: 0 for now, infinite for nothing at all."""
         if self._unrecorded or self._unsettled:
             return 0.0
-        return min(math.inf, *self._locked.values(), self.refusals.again)
+        again = self.refusals.again if self.refusals.rows else math.inf
+        return min(again, *self._locked.values()) if self._locked else again
 
     @property
     def idle(self) -> bool:
         """True where nothing is held but what the database refused."""
         waits = self._unrecorded or self._unsettled or self._locked
-        return not waits and len(self.keeper) == len(self.refusals)
-
-    def room(self) -> float:
-        """Return how many entries may be claimed now, as far as it depends on what waits here."""
-        return 0 if self.full else self.refusals.room()
+        return not waits and len(self.keeper) == len(self.refusals.rows)
 
     @property
     def locked(self) -> list[Held]:
@@ -218,7 +184,7 @@ class Recorder:
     def flush(self) -> None:
         """Write everything that is here. Failures are the trouble's."""
         now = time.monotonic()
-        again = self.refusals.due(now) if self.refusals else []
+        again = self.refusals.due(now) if self.refusals.rows else []
         for held in [held for held, at in self._locked.items() if at <= now]:
             del self._locked[held]
             self._unrecorded.append(held)
@@ -263,7 +229,8 @@ class Recorder:
                     self.keeper.discard(verdicts.gone)
                 if verdicts.locked:
                     self._keep(verdicts.locked)
-                self.refusals.passed(batch)
+                if self.refusals.told:
+                    self.refusals.passed(batch)
             except Exception as error:
                 if not may_concern_some(error):
                     raise
@@ -333,17 +300,13 @@ class Counting:
         self._counted = counted
         #: All that was brought since this process began. It only grows; read by other threads.
         self.brought = Counts()
-        self._at = 0.0  # not before this monotonic second
-
-    @property
-    def again(self) -> float:
-        """The monotonic second from which on there is something to bring; infinite for nothing at all."""
-        return self._at if self._counted else math.inf
+        #: The monotonic second from which on something may be brought.
+        self.again = 0.0
 
     def write(self) -> None:
         """Bring what there is, where it is time. Never raises because of Redis."""
-        if self.again <= time.monotonic():
-            self._at = time.monotonic() + EVERY_SECONDS
+        if self._counted and self.again <= time.monotonic():
+            self.again = time.monotonic() + EVERY_SECONDS
             self.flush()
 
     def flush(self) -> None:
@@ -352,7 +315,7 @@ class Counting:
             for queue in {queue for _, queue, _ in self._counted}:
                 self._bring(queue)
         except BrokerError as error:
-            self._at = time.monotonic() + AGAIN_SECONDS
+            self.again = time.monotonic() + AGAIN_SECONDS
             logger.debug("Counts wait for Redis: %s", error)
 
     def _bring(self, queue: str) -> None:

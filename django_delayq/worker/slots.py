@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from django.core.cache import caches
@@ -36,7 +37,6 @@ from django.db import close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..compat import task_backends
-from ..context import EXECUTING
 from . import spans
 from .held import Held
 
@@ -79,7 +79,8 @@ class Slots:
         self.telling = 0
         self._inbox: queue.SimpleQueue[Held | None] = queue.SimpleQueue()  # None ends a thread
         self._lock = threading.Lock()
-        self._busy = 0  # submitted, and neither ended nor taken back
+        #: How many were submitted, and have neither ended nor were taken back.
+        self.busy = 0
         self._mean: float | None = None
         self._last_end = 0.0
         self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes
@@ -105,7 +106,7 @@ class Slots:
     def submit(self, items: Sequence[Held]) -> None:
         """Queue entries for the next free slots, in this order."""
         with self._lock:
-            self._busy += len(items)
+            self.busy += len(items)
         for held in items:
             self._inbox.put(held)
 
@@ -117,12 +118,12 @@ class Slots:
     @property
     def running(self) -> int:
         """Entries that run now."""
-        return max(0, self._busy - self.waiting)
+        return max(0, self.busy - self.waiting)
 
     @property
     def free(self) -> int:
         """Slots that would start another entry at once."""
-        return max(0, self.threads - self._busy)
+        return max(0, self.threads - self.busy)
 
     def executing(self) -> list[tuple[Held, float]]:
         """Return what runs now, each with the monotonic second at which it began."""
@@ -130,14 +131,14 @@ class Slots:
 
     def stalled(self) -> bool:
         """Say whether all slots are busy and nothing has ended for a while. See Note [Claim ahead]."""
-        return self._busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
+        return self.busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
 
     def capacity(self) -> int:
         """Return how many entries to claim now. See Note [Claim ahead]."""
         room = self.threads
         if self._mean is not None and time.monotonic() - self._last_end < AHEAD_SECONDS:
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)))
-        return max(0, room - self._busy)
+        return max(0, room - self.busy)
 
     def take_back(self) -> list[Held]:
         """Take everything that did not start out of the inbox again."""
@@ -146,7 +147,7 @@ class Slots:
             while (held := self._inbox.get_nowait()) is not None:
                 taken.append(held)
         with self._lock:
-            self._busy -= len(taken)
+            self.busy -= len(taken)
         return taken
 
     # -- in a slot's thread
@@ -155,11 +156,19 @@ class Slots:
         prepare_thread()
         while (held := self._inbox.get()) is not None:
             self._begun[number] = held, time.monotonic()
-            to_be_told = self._execute(held)
+            to_be_told = True
+            try:
+                if not held.lapsed():
+                    to_be_told = self._call(held)
+            except BaseException:  # neither the thread nor the entry may be lost by what nobody foresaw
+                logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
+                held.executed = False
             self._begun[number] = None
-            tells = to_be_told and (held.expects_record() or held.span is not None)
+            tells = to_be_told and (held.span is not None or held.after is not None)
+            if tells:
+                held.expect_record()
             with self._lock:
-                self._busy -= 1
+                self.busy -= 1
                 self.telling += tells
                 if held.executed and not held.hung:
                     self._last_end = time.monotonic()
@@ -172,17 +181,6 @@ class Slots:
                 with self._lock:
                     self.telling -= 1
         forget_connections()
-
-    def _execute(self, held: Held) -> bool:
-        """Call, where the lease still stands; say whether the entry is to be reported."""
-        if held.lapsed():
-            return True
-        try:
-            return self._call(held)
-        except BaseException:  # neither the thread nor the entry may be lost by what nobody foresaw
-            logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
-            held.executed = False
-            return True
 
 
 def prepare_thread() -> None:
@@ -234,15 +232,14 @@ class Contexts:
     """Of one worker; made before its first execution, in the locale that all are to find."""
 
     def __init__(self, call: Callable[[Held], bool], *, traces: bool = False) -> None:
-        self._call = call
+        self._call = partial(spans.execute, call=call) if traces else call
         self._locale = locale.setlocale(locale.LC_ALL)
-        self._traces = traces
 
     def execute(self, held: Held) -> bool:
         """Execute an entry in a context of its own. See Note [A context of its own] and `calling.py`."""
         close_old_connections()
         try:
-            return copy_context().run(self._begin, held)
+            return copy_context().run(self._call, held)
         finally:
             tidy_connections()
             if locale.setlocale(locale.LC_ALL) != self._locale:
@@ -259,7 +256,3 @@ class Contexts:
                 held.after()
             finally:
                 tidy_connections()
-
-    def _begin(self, held: Held) -> bool:
-        EXECUTING.set(held)
-        return spans.execute(held, self._call) if self._traces else self._call(held)

@@ -68,11 +68,6 @@ class Watch:
         self._gate = threading.Lock()  # never released: who acquires it is the first
         self._sent = False
 
-    @property
-    def next_at(self) -> float:
-        """The monotonic second at which there is something to do about it."""
-        return min(self.soft_at, self.hard_at)
-
     def interrupt(self, exception: type[TaskTimeout] = TaskTimeout) -> None:
         """Send the exception, unless the execution has ended or one was sent. Called by any other thread."""
         self.soft_at = math.inf
@@ -151,7 +146,9 @@ class Timeouts:
         watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt, spare_seconds=spare_seconds)
         try:
             try:
-                self._begin(watch)
+                self._watches.add(watch)
+                if min(watch.soft_at, watch.hard_at) < self._wake_at:
+                    self._nudge.put(None)
                 return call(), None
             finally:
                 watch.close()
@@ -177,11 +174,6 @@ class Timeouts:
             held.interrupt()
         self._nudge.put(None)
         return True
-
-    def _begin(self, watch: Watch) -> None:
-        self._watches.add(watch)
-        if watch.next_at < self._wake_at:
-            self._nudge.put(None)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -216,5 +208,5 @@ class Timeouts:
                     self._give_up(watch.held, watch.where())
                     self._overdue(watch.held)
             else:
-                soonest = min(soonest, watch.next_at)
+                soonest = min(soonest, watch.soft_at, watch.hard_at)
         return soonest

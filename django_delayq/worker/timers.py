@@ -47,6 +47,8 @@ class Timers:
         self._not_before = dict.fromkeys(shards, 0.0)  # monotonic second up to which to leave it to others
         self._stood_back = dict.fromkeys(shards, -math.inf)  # monotonic second of the last time that it was
         self._look_at = 0.0  # monotonic second of the next regular look
+        #: The monotonic second from which on `look` has something to ask.
+        self.ask_at = 0.0
         self._workers_at = math.inf if alone else 0.0
         self._workers_pause = WORKERS_FIRST_SECONDS
         # The server's clock less the monotonic one. Each node of a cluster has a clock of its own.
@@ -58,9 +60,8 @@ class Timers:
         """Note what a claim tells: the server's clock and the next head."""
         now = time.monotonic()
         self._offsets_ms[shard] = now_ms - now * 1000
-        self._claim_at(shard, now + LONGEST_SECONDS)
-        if head_ms is not None:
-            self.due_at_ms(shard, head_ms)
+        head = now + LONGEST_SECONDS if head_ms is None else (head_ms - now_ms) / 1000 + now
+        self._turn[shard] = max(min(head, now + LONGEST_SECONDS), self._not_before[shard])
 
     def due_at_ms(self, shard: Shard, server_ms: int) -> None:
         """Note that something comes due at this time of the server's."""
@@ -112,7 +113,7 @@ class Timers:
 
     def until(self, now: float) -> float:
         """Return the seconds until there is something to do."""
-        return max(0.0, min(self._look_at, self._workers_at, *self._turn.values()) - now)
+        return max(0.0, min(self.ask_at, *self._turn.values()) - now)
 
     def nothing_now(self, now: float) -> bool:
         """Say whether it is no shard's turn."""
@@ -123,9 +124,10 @@ class Timers:
         return sorted((shard for shard in self.shards if self._turn[shard] <= now), key=self._turn.__getitem__)
 
     def look(self, now: float) -> list[Shard] | None:
-        """Where it is time, ask how many workers live, and for the heads of all shards: a hint may have been lost.
+        """Ask how many workers live, and for the heads of all shards, as far as it is time: a hint may have been lost.
 
-        Returns those that are empty, perhaps because Redis was flushed; None where there was nothing to ask.
+        Called from `ask_at` on. Returns the shards that are empty, perhaps because Redis was flushed; None where the
+        heads were not asked for.
 
         Raises:
             BrokerError: It is still time.
@@ -134,11 +136,13 @@ class Timers:
             self._count_workers()
             self._workers_at = now + self._workers_pause
             self._workers_pause = min(2 * self._workers_pause, WORKERS_SECONDS)
+            self.ask_at = min(self._look_at, self._workers_at)
         if now < self._look_at:
             return None
         heads = self.broker.heads(self.shards)
         fewer = min(self.workers, FEWEST_LOOKS)
         self._look_at = now + self._cap_seconds * fewer * self._random.uniform(0.8, 1.0)
+        self.ask_at = min(self._look_at, self._workers_at)
         for shard, head_ms in zip(self.shards, heads, strict=True):
             if head_ms is not None:
                 self.due_at_ms(shard, head_ms)

@@ -16,11 +16,10 @@ has passed already; what to do about a late point is judged when it is claimed.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from django.db import DatabaseError
 
-from .. import chain, failpoints, ledger, mirror
+from .. import chain, ledger, mirror
 from ..broker import Index, Shard
 from ..counters import Counts
 from ..exceptions import InvalidRecurrence
@@ -63,15 +62,15 @@ class Trip:
             BrokerError: The claim may have been executed.
         """
         claim = self.index.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
-        same: dict[str, Any] = {"fence": claim.fence, "worker": self.index.worker, "claimed_at": from_ms(claim.now_ms)}
+        worker, claimed_at = self.index.worker, from_ms(claim.now_ms)
         entries = [
             Held(
-                shard, entry.member, claim.holder, deadline,
-                entry=entry, point=from_ms(entry.point_ms or 0), **same,
+                shard, entry.member, claim.holder, deadline, entry,
+                claim.fence, worker, claimed_at, from_ms(entry.point_ms or 0), entry.member.startswith("s"),
             )
             for entry in claim.entries
         ]  # fmt: skip
-        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries, claim.damaged)
+        return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries)
 
     def renew(self, shard: Shard, batch: Sequence[Held]) -> set[str]:
         """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.
@@ -87,7 +86,6 @@ class Trip:
         """Read what the database says, and decide; write what has to stand there before anything is started."""
         try:
             verdicts = judge(batch, self.index)
-            failpoints.reach("after_judge")
             decided = [(held, chain.parse_member(held.member)) for held in verdicts.settle if held.entry.lapsed]
             points = [(item[1], held.point) for held, item in decided if item is not None and item[0] == "s"]
             if points:
@@ -170,9 +168,7 @@ class Trip:
             entries.append((number, held.outcome, held))
             if held.beside:
                 entries += [(number, outcome, None) for outcome in _beside(held)]
-        failpoints.reach("before_ledger")
         won = ledger.record([outcome for _, outcome, _ in entries])
-        failpoints.reach("after_ledger")
         verdicts: Verdicts = Verdicts(asked=True)
         in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
         for (_, outcome, owner), result in in_order:
@@ -180,10 +176,11 @@ class Trip:
                 tell = announce(outcome, self.counted)
                 if outcome.schedule is None:
                     tell = owner.after if owner is not None and owner.after is not None else tell
-                if owner is not None and owner.is_awaited:
+                if owner is not None and owner.after is not None and owner.is_awaited:
                     owner.after = tell
                 else:
-                    self.untold.append(tell)
+                    if tell is not nothing:
+                        self.untold.append(tell)
                     if owner is not None:
                         owner.after = None  # else the recorder would call it too
                 if owner is not None:
@@ -278,7 +275,6 @@ class Trip:
             shards = [self.index.shard_of(chain.member_of_run(run), run.queue) for run in runs]
             dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
         settled = self.index.settle(shard, [held.settlement for held in batch if held.settlement is not None])
-        failpoints.reach("after_settle")
         if self._callbacks:  # what is missed here, the next sweep puts there
             callbacks, self._callbacks = self._callbacks, []
             mirror.put_runs(self.index, callbacks)

@@ -8,7 +8,7 @@ is replaced within these seconds; a holder that has lost the lease stops after t
 A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One
 worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
 The lease only saves work: what is done twice does no harm. What must not wait for the end of a dead holder's lease each
-worker does for itself: delta sweeps, mending of scores that its claims find damaged.
+worker does for itself: delta sweeps.
 """
 
 import json
@@ -72,7 +72,7 @@ class Upkeep:
         self._wake, self._hinted, self.fail, self._describe = wake, hinted, fail, describe
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._check_layout = threading.Event(), threading.Event()
-        self._damaged: dict[Shard, None] = {}
+        self._damaged = False  # a stranger's write or an eviction has left members without a score
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat", "lease"), 0.0)  # monotonic seconds
         self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # two of them for the holder of the lease
@@ -141,8 +141,9 @@ class Upkeep:
         if burst:  # there is no thread that does it later
             self._hold()
             if self.holds:
-                mirror.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
                 self._count_up()
+                every = 0.0 if self._damaged else FULL_SECONDS
+                mirror.sweep_if_due(self.broker, every_seconds=every, go_on=lambda checked: self._keep())
                 self._prune(seconds=BURST_PRUNE_SECONDS)
                 self._look()
                 self._let_go()
@@ -179,11 +180,6 @@ class Upkeep:
     def rebuild_soon(self) -> None:
         """A shard has no epoch: Redis was flushed."""
         self._rebuild.set()
-        self._nudge.set()
-
-    def mend_soon(self, shard: Shard) -> None:
-        """A shard has members without a score, or with an impossible one: an eviction, or another program."""
-        self._damaged[shard] = None
         self._nudge.set()
 
     def redis_is_back(self) -> None:
@@ -237,7 +233,6 @@ class Upkeep:
             self._build()
             self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
             self._wake()
-        self._mend()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
         if look:
@@ -251,11 +246,12 @@ class Upkeep:
         """Sweep and prune, where it is time."""
         report = mirror.sweep_if_due(
             self.broker,
-            every_seconds=FULL_SECONDS,
+            every_seconds=0.0 if self._damaged else FULL_SECONDS,
             go_on=self._between_pages,
             now_ms=self._beat_ms,
             run_ids=run_ids,
         )
+        self._damaged = self._damaged and not (report and report.done)
         for line in report.lines[:20] if report else ():
             logger.info("Mirror mended: %s", line)
         self._prune()
@@ -323,27 +319,20 @@ class Upkeep:
             return None
 
     def _count_up(self) -> None:
-        """Move what was counted; look for overload, and for damage in shards that no worker claims from."""
+        """Move what was counted; look for overload, and for entries that lost their scores."""
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.now_ms()
         self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.told)
-        self._find_damage()
-
-    def _find_damage(self) -> None:
         shards = self.broker.shards()
-        for shard, stats in zip(shards, self.broker.stats(shards), strict=True):
-            if stats.damaged:
-                self.mend_soon(shard)
-        self._mend()
-
-    def _mend(self) -> None:
-        while self._damaged:
-            shard, _ = self._damaged.popitem()
-            if mended := self.broker.mend(shard):
-                logger.error("%s: %d entries had lost their times in Redis; they are back.", shard, mended)
+        damaged = [shard for shard, stats in zip(shards, self.broker.stats(shards), strict=True) if stats.damaged]
+        if damaged and not self._damaged:
+            logger.error(
+                "%s: entries have lost their times in Redis. A full sweep begins.", ", ".join(map(str, damaged))
+            )
+            self._damaged, self._due["beat"] = True, 0.0
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
         def prune() -> pruning.LastPass | None:

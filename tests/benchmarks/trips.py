@@ -82,8 +82,8 @@ def main() -> None:
     print(f"{'':15} {'files':>6} {'functions':>10} {'calls':>6} {'file switches':>14}")
     for name, prepare in flows.items():
         for _ in range(2):
-            prepare()
             worker.round(0.0)  # what else there is to do before
+            prepare()
             trip = Trip()
             make(worker, trip)
         calls = sum(trip.functions.values())
@@ -97,11 +97,11 @@ def main() -> None:
 
 def make(worker: Any, trip: Trip) -> None:
     """Have the worker do what is due, and note what it calls."""
-    before = worker.runs
+    before = worker.recorder.runs
     for place in worker.shards:
         worker.inbox.put((place, 0))
     with trip:
-        while worker.runs == before or len(worker.keeper):
+        while worker.recorder.runs == before or worker.keeper._held:
             worker.round(0.01)
 
 

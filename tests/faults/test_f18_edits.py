@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import failpoints
 from django_delayq.models import Run, Schedule
 from django_delayq.signals import run_started
 from django_delayq.timing import from_ms
+from tests import failpoints
 from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import History, check
 from tests.faults.harness.verdict import row_of

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import failpoints
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from tests import failpoints
 from tests.faults import tasks
 from tests.faults.harness.oracle import histories_of
 from tests.support import DAILY_CRON, make_due, run_burst

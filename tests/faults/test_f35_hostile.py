@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
-from django_delayq import failpoints, registry
+from django_delayq import registry
 from django_delayq.compat import TaskResultStatus, task
 from django_delayq.models import Run, Schedule
+from tests import failpoints
 from tests.app import tasks as app_tasks
 from tests.faults.harness.oracle import histories_of
 from tests.jobs.support import run

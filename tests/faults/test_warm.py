@@ -37,7 +37,8 @@ import os, signal, sys
 from django.conf import settings
 from django.core.cache import caches
 from django.db import connection
-from django_delayq import conf, failpoints
+from django_delayq import conf
+from tests import failpoints
 print(conf.get_config(), connection.settings_dict, caches["default"]._server, failpoints.reach.__qualname__)
 print([(name, getattr(settings, name)) for name in dir(settings) if name.isupper()])
 print(sorted(os.environ.items()), sys.argv[1:], sys.orig_argv, os.getcwd(), sys.path)

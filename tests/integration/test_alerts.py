@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
 
-from django_delayq import alerts, checks, conf, controls, failpoints, outgoing
+from django_delayq import alerts, checks, conf, controls, outgoing
 from django_delayq.alert_settings import parse, parse_quiet
 from django_delayq.alerts import looking, matters, sending
 from django_delayq.exceptions import DeliveryFailed
@@ -26,6 +26,7 @@ from django_delayq.fields import utcnow
 from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
 from django_delayq.outgoing import find_refusal, post
 from django_delayq.signals import alert_changed
+from tests import failpoints
 from tests.acceptance.support import ROOT
 from tests.faults.harness.background import Background
 from tests.integration.admin_pages import client_for

@@ -69,7 +69,10 @@ def test_garbage_values_stop_no_script(shard, value):
     broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
     broker.views([("s1", "default")])
     broker.stats([PLACE])
-    items = [Settlement("s1", again.holder, "drop", 0, 10**41), Settlement("s2", claim.holder, "drop", 0, 10**41)]
+    items = [
+        Settlement("s1", again.holder, "drop", 0, 10**41),
+        Settlement("s2", claim.holder, "drop", 0, 10**41),
+    ]
     assert broker.settle(PLACE, items).replies == [1, 1]
     assert broker.upsert(PLACE, [Definition("s3", shard.now, 1, 1)], mode="new") == ["SAME"]
     assert broker.remove(PLACE, [("s3", 10**41, str(value))]) != ["OLD"]

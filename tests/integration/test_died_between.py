@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import failpoints
 from django_delayq.chain import member_of
 from django_delayq.models import Run, Schedule
+from tests import failpoints
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""Damaged entries: the full sweep mends them, says so, and finds nothing the next time; lost scores come at once."""
+"""Damaged entries: the full sweep mends them, says so, and finds nothing the next time."""
 
 import pytest
 
@@ -141,47 +141,45 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("how", ["a claim", "a look at what is empty", "once a minute"])
 @pytest.mark.parametrize("lose", [row[1] for row in LOSSES], ids=[row[0] for row in LOSSES])
-def test_a_worker_restores_lost_scores_without_a_sweep(built, monkeypatch, lose, how):
-    monkeypatch.setattr(mirror, "sweep_if_due", lambda *args, **kwargs: None)
+def test_the_worker_that_does_the_upkeep_finds_lost_scores_within_a_minute_and_sweeps(built, lose):
     rows = [schedule("a"), schedule("b")]
     before = [view(built, row) for row in rows]
-    names = [f"s{row.pk}" for row in rows]
-    due = f"{{{built.config.prefix}:default:0}}:due"
+    mirror.sweep_now(built)
+    lose(built.client, f"{{{built.config.prefix}:default:0}}:due", [f"s{row.pk}" for row in rows])
     worker = Worker(WorkerOptions(queues=("default",)))
     worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))
-    lose(built.client, due, names)
-    if how == "a claim":
-        worker.claims.claim(built.shards()[0], 1)
-    elif how == "once a minute":
-        worker.upkeep._due["minutes"] = 0.0
-    else:
-        built.client.delete(due)
-        worker.timers._turn = dict.fromkeys(worker.timers._turn, float("inf"))
-        worker.tick()
-    worker.upkeep.round()
-    worker.claims.claim(built.shards()[0], 1)  # of jobs too, whose place in the index may be lost as well
+    worker.upkeep._hold()
+    worker.upkeep._due["minutes"] = 0.0
+    worker.upkeep.round()  # looks
+    worker.upkeep.round()  # sweeps
     assert [view(built, row) for row in rows] == before
     assert not built.stats(built.shards()[:1])[0].damaged
 
 
-def test_a_lost_lease_score_waits_for_its_holder_and_ends_without_one(built):
+def test_a_lost_lease_score_comes_back_with_its_renewal(built):
+    row, shard = schedule(), built.shards()[0]
+    set_due(built, row, "due", 5)
+    set_due(built, row, "point", 5)
+    claim = built.claim(shard, limit=1, lease_ms=60_000, request=1)
+    score = view(built, row).score_ms
+    built.client.delete(f"{{{built.config.prefix}:default:0}}:due")
+    assert not built.renew(shard, [(f"s{row.pk}", claim.holder)], lease_ms=60_000)
+    assert score <= view(built, row).score_ms < score + 10_000
+
+
+def test_a_sweep_makes_nothing_due_that_is_leased(built):
     row = schedule()
     set_due(built, row, "due", 5)
     set_due(built, row, "point", 5)
-    shard = built.shards()[0]
-    claim = built.claim(shard, limit=1, lease_ms=60_000, request=1)
+    built.claim(built.shards()[0], limit=1, lease_ms=60_000, request=1)
     built.client.delete(f"{{{built.config.prefix}:default:0}}:due")
-    assert built.mend(shard) == 1
-    assert 0 < view(built, row).score_ms - built.now_ms() <= built.config.lease_seconds * 1000
-    assert not built.renew(shard, [(f"s{row.pk}", claim.holder)], lease_ms=60_000)
+    mirror.full_sweep(built)
+    assert view(built, row).score_ms > built.now_ms() + 30_000
 
 
-def test_garbage_beside_lost_scores_is_mended_once(built):
+def test_garbage_beside_lost_scores_is_removed(built):
     name = f"{{{built.config.prefix}:default:0}}:"
     built.client.hset(f"{name}point", mapping={"s99": 7, "s98": "x"})
-    assert built.mend(built.shards()[0]) == 2
+    mirror.full_sweep(built)
     assert not built.stats(built.shards()[:1])[0].damaged
-    run_burst()
-    assert built.stats(built.shards()[:1])[0].members == 0

@@ -226,7 +226,8 @@ def test_an_outage_moves_on_the_time_since_which_workers_can_work(well, monkeypa
     if how == "a server in trouble":
         worker.trouble.until = float("inf")
     else:
-        monkeypatch.setattr(worker.recorder, "room", lambda: 0)
+        monkeypatch.setattr(worker.recorder, "flush", lambda: None)
+        worker.recorder.full = True
     worker.tick()
     assert counted.since > before
 

@@ -146,13 +146,12 @@ def test_a_coroutine_that_was_stopped_before_its_loop_ran_ends_at_once():
         async def acall():
             await asyncio.sleep(600)
 
-    begin = timeouts._begin
+    class Watches(set):
+        def add(self, watch):
+            super().add(watch)
+            assert timeouts.cancel(held, "ann"), "the loop does not run yet"
 
-    def stopped(watch):
-        begin(watch)
-        assert timeouts.cancel(held, "ann"), "the loop does not run yet"
-
-    timeouts._begin = stopped
+    timeouts._watches = Watches()
     ended = perform_task(held, Spun, timeouts)
     assert type(ended.error) is TaskCancelled
 

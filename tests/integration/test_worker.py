@@ -482,7 +482,7 @@ def test_what_waits_behind_stalled_slots_is_handed_back(broker):
     row = schedule()
     make_due(broker, row)
     worker = waiting_worker()
-    worker.slots._busy += 1  # something else runs in its only slot
+    worker.slots.busy += 1  # something else runs in its only slot
     worker.tick()
     assert not view(broker, row).leased
     assert worker.slots.capacity() == 0

@@ -125,13 +125,13 @@ def test_a_take_over_is_not_overtaken_for_ever_by_what_is_claimed_ahead(broker, 
     """Short tasks keep the slots' inbox filled, and a take-over waits for a slot that is free."""
     died(broker, note("s", tmp_path / "f"))
     worker = idle_worker()
-    worker.slots._busy = 1
+    worker.slots.busy = 1
     worker.slots._mean, worker.slots._last_end = 0.001, time.monotonic()
     assert worker.dispatcher.capacity() > 100
     worker.tick()
     assert len(worker.keeper) == 1
     assert worker.dispatcher.capacity() == 0
-    worker.slots._busy = 0
+    worker.slots.busy = 0
     worker.tick()
     assert worker.slots.waiting == 1
     worker.dispatcher.release_all()
@@ -142,7 +142,7 @@ def test_what_was_handed_back_is_a_suspect_for_the_next_one_too(broker, tmp_path
     died(broker, note("s", tmp_path / "f"))
     for _ in range(3):
         worker = idle_worker()
-        worker.slots._busy = 1  # something else runs in its only slot
+        worker.slots.busy = 1  # something else runs in its only slot
         worker.slots._mean, worker.slots._last_end = 0.001, time.monotonic()
         worker.tick()
         assert len(worker.keeper) == 1

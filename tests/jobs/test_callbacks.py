@@ -182,7 +182,7 @@ def test_where_the_end_is_written_by_two_there_is_one_callback(broker):
             held.append((trip, (verdicts.start or trip.begin(verdicts.suspects).start)[0]))
             standing.make_due()
         for _, job in held:
-            execute(job, timeouts)
+            execute(job, timeouts, 10_000)
         for trip, job in held:
             trip.settle(standing.shard, trip.record([job]).settle)
     finally:

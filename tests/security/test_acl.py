@@ -147,7 +147,6 @@ def steps(broker, admin):
     yield lambda: broker.settle(place, [Settlement("r3", fence, "drop", 0, 1)])
     yield lambda: broker.remove(place, [("s1", 9, "")])
     yield lambda: broker.remove(place, [("j5", 9, "")], gone=True)
-    yield lambda: broker.mend(place)
     yield lambda: broker.probe(place)
     yield lambda: broker.views([("s2", "default"), ("j1", "default")])
     yield lambda: list(broker.scan(place))

@@ -14,7 +14,7 @@ from django_delayq.timing import from_ms
 BEGIN_MS = 1_795_219_200_000
 #: Whose `time` and `datetime` are replaced, and what lives by the real clock all the same.
 PACKAGES = ("django_delayq.", "django.utils.timezone")
-EXCEPT = ("django_delayq.testing", "django_delayq.embedded", "django_delayq.failpoints")
+EXCEPT = ("django_delayq.testing", "django_delayq.embedded")
 #: How scripts ask for the time, and what they ask instead.
 MS = """  local time = call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)"""

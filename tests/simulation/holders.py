@@ -83,7 +83,7 @@ class Holders:
 
     def _check_claim(self, request, before, reply, late):
         told = scripts.listed(reply)
-        place, fence, leased = request.shard, told[3], set(told[5::5])
+        place, fence, leased = request.shard, told[3], set(told[4::5])
         identity = (request.owner, int(request.args[2]))
         key = (request.owner, place)
         again = self.journaled.get(key, 0) >= identity[1]
@@ -114,7 +114,7 @@ class Holders:
         """Note what a worker was given without knowing it."""
         if request.name == "claim":
             told = scripts.listed(reply)
-            self.lost[(request.owner, request.shard)] = dict.fromkeys(told[5::5], f"{told[3]} {request.owner}")
+            self.lost[(request.owner, request.shard)] = dict.fromkeys(told[4::5], f"{told[3]} {request.owner}")
 
     def reply_arrived(self, request, reply):
         """Note that its sender knows the reply, and what it may trust from now on."""
@@ -123,7 +123,7 @@ class Holders:
             self.answered[(request.owner, request.shard)] = int(request.args[2])
             told = scripts.listed(reply)
             lease = told[3], request.sent + int(request.args[1]) / 1000
-            trusted.update(((request.shard, member), lease) for member in told[5::5])
+            trusted.update(((request.shard, member), lease) for member in told[4::5])
         elif request.name == "renew":
             lost = set(map(plain, reply))
             for member, holder in request.items():

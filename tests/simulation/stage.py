@@ -1,5 +1,6 @@
 """What a test sets up once for all histories: the injected clock, the scripts that read it, the wires, the hooks."""
 
+import inspect
 import logging
 import os
 import random
@@ -11,10 +12,11 @@ from hashlib import sha1
 from django.db import transaction
 from django.test import override_settings
 
-from django_delayq import conf, failpoints, ledger, registry
+from django_delayq import conf, ledger, registry
 from django_delayq.broker import Broker, connector, scripts
 from django_delayq.mirror import missed
 from django_delayq.worker import slots
+from tests import failpoints
 
 from .clock import Clock, timed
 from .wire import Wire
@@ -61,8 +63,9 @@ class Stage:
         for name in ("close_old_connections", "tidy_connections"):
             monkeypatch.setattr(slots, name, lambda: None)
         monkeypatch.setattr(os, "urandom", random.randbytes)
-        for name, check in (("record", "recorded"), ("start", "started")):
-            monkeypatch.setattr(ledger, name, self._watched(getattr(ledger, name), check))
+        record = self._watched(inspect.unwrap(ledger.record), "recorded")  # within the places, which are put back
+        monkeypatch.setattr(ledger, "record", failpoints.around(record, "before_ledger", "after_ledger"))
+        monkeypatch.setattr(ledger, "start", self._watched(ledger.start, "started"))
         monkeypatch.setattr(ledger, "undo_start", self._undoing(ledger.undo_start))
         monkeypatch.setattr(ledger, "add_jobs", self._adding(ledger.add_jobs))
         for name, tell in (("cancel_job", "cancelled"), ("move_job", "moved_to"), ("retry_job", "retried")):

@@ -45,6 +45,11 @@ class Hand(Slots):
         """How many have begun."""
         return len(self.begun)
 
+    @property
+    def busy(self):
+        """How many were submitted and have not ended."""
+        return len(self.entries) + len(self.begun)
+
     def executing(self):
         """Return what runs, and since when."""
         return [(held, self.since[held]) for held in self.begun]

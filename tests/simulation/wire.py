@@ -16,7 +16,7 @@ from django_delayq.broker import EXACT, keys, scripts
 #: Scripts whose members name a fence.
 BY_FENCE = ("settle", "renew")
 #: How many arguments stand before the members, and how many each takes, where the header says more of them.
-SHAPES = {"settle": (2, 6), "upsert": (3, 6)}
+SHAPES = {"settle": (1, 6), "upsert": (2, 6)}
 
 
 def plain(value: Any) -> str:
@@ -63,7 +63,7 @@ class Request:
     @property
     def mode(self) -> str:
         """How it mirrors, where it is an upsert: see upsert.lua."""
-        return plain(self.args[2]) if self.name == "upsert" else ""
+        return plain(self.args[1]) if self.name == "upsert" else ""
 
     @property
     def by_member(self) -> bool:
@@ -79,7 +79,7 @@ class Request:
     def forces(self) -> bool:
         """True where it acts against the generations: a late one puts the past in place of the present."""
         if self.name == "upsert":
-            return self.mode == "reset" or any(map(plain, self.args[7::6]))
+            return self.mode == "reset" or any(map(plain, self.args[6::6]))
         return self.name == "remove" and any(int(number) >= EXACT for number in self.args[2::3])
 
     def items(self) -> list[list[str]]:

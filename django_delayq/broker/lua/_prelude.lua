@@ -11,8 +11,6 @@ local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, FENCE
 local LANES = {{DUE, READY}, {JOBS, JOBS_READY}}
 -- One step of priority is worth so many ms of waiting.
 local STEP_MS = 60000
--- The largest score: the last millisecond of the year 9999.
-local FARTHEST = 253402300799999
 
 local function lane_of(member) return string.sub(member, 1, 1) == 'j' and 2 or 1 end
 
@@ -46,28 +44,20 @@ local function head(now)
   return found or ''
 end
 
--- Tell sleeping workers of an earlier head: the message is '<shard> <score>', so that they need not ask. Return the head.
-local function hint(now, before, channel, shard)
+-- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask. Return
+-- the head.
+local function hint(now, before, channel)
   local after = head(now)
   if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
-    call('PUBLISH', channel, shard .. ' ' .. after)
+    call('PUBLISH', channel, string.match(DUE, '([^:{]+:%d+)}') .. ' ' .. after)
   end
   return after
 end
 
--- The members of each lane, and where they stand in the list.
-local function by_lane(members)
-  local names, places = {{}, {}}, {{}, {}}
-  for i, member in ipairs(members) do
-    local lane = lane_of(member)
-    names[lane][#names[lane] + 1], places[lane][#places[lane] + 1] = member, i
-  end
-  return names, places
-end
-
 -- The scores of members, by their places in the list; 0 of those whose turn it is, nil of those that are not there.
 local function scores_of(members)
-  local found, names, places = {}, by_lane(members)
+  local found, names, places = {}, {{}, {}}, {{}, {}}
+  for i, member in ipairs(members) do append(names[lane_of(member)], member) append(places[lane_of(member)], i) end
   for lane, keys in ipairs(LANES) do
     if #names[lane] > 0 then
       local ready = call('EXISTS', keys[2]) == 1 and call('ZMSCORE', keys[2], unpack(names[lane])) or {}
@@ -120,18 +110,9 @@ end
 
 local function drop(members)
   for _, key in ipairs({POINT, GEN, PRIORITY, LEASE, ATTEMPTS}) do call('HDEL', key, unpack(members)) end
-  for lane, names in ipairs(by_lane(members)) do
-    if #names > 0 then
-      for _, key in ipairs(LANES[lane]) do call('ZREM', key, unpack(names)) end
-    end
-  end
+  -- Also from the lane where it does not belong: a stranger may have put it there.
+  for _, key in ipairs({DUE, READY, JOBS, JOBS_READY}) do call('ZREM', key, unpack(members)) end
 end
-
-local function count_members() return call('ZCARD', DUE) + call('ZCARD', READY) + call('ZCARD', JOBS) + call('ZCARD', JOBS_READY) end
-
--- Count members with an impossible score. Members that lost their score show as fewer members than points. No script
--- leaves either behind.
-local function astray() return call('ZCOUNT', DUE, '(' .. int(FARTHEST), '+inf') + call('ZCOUNT', JOBS, '(' .. int(FARTHEST), '+inf') end
 
 -- Note [One text]
 -- Where a reply has several values for each of a hundred members, it is one text of JSON: redis-py reads that ten times

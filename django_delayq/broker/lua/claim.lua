@@ -2,8 +2,7 @@
 -- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
 --          how many leases may stand in the shard (Note [Limits]) | ''
--- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '' | 'stale', epoch | '', fence | '', '1' where scores are lost | '',
---          then per member:
+-- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '' | 'stale', epoch | '', fence | '', then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
 --          or '1' or '-' where it is not known any more)
 -- COST     O((limit + 500) · log N), with a limit of leases also O(leases)
@@ -112,7 +111,7 @@ local function lease(members, fence)
   return lapsed
 end
 
-local reply = {int(now), '', call('GET', EPOCH) or '', '', (count_members() < call('HLEN', POINT) or astray() > 0) and '1' or ''}
+local reply = {int(now), '', call('GET', EPOCH) or '', ''}
 if reply[3] == '' then return cjson.encode(reply) end
 local fence, members, lapsed = replayed()
 if fence == 'stale' then

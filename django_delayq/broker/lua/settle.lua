@@ -1,6 +1,6 @@
 -- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
 -- KEYS     the constant list
--- ARGV     channel, shard, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
+-- ARGV     channel, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
 --          'next'    its next point is point_ms, and it wakes at ms
 --          'drop'    it has no next point
 --          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
@@ -13,12 +13,12 @@
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
 local now = server_ms()
-local before, members, own = head(now), named(3, 6)
+local before, members, own = head(now), named(2, 6)
 local stored = #members > 0 and call('HMGET', GEN, unpack(members))
 local reply, scores, points, generations = {int(now), ''}, {}, {}, {}
 local waiting, moved, gone, lapsed = {}, {}, {}, {}
 for i, member in ipairs(members) do
-  local at = 6 * i - 3
+  local at = 6 * i - 4
   local what, ms, used, point = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   local known, result = whole(stored[i]) or 0, 1
   if not own[i] then
@@ -58,5 +58,5 @@ if #waiting > 0 then call('HDEL', LEASE, unpack(waiting)) end
 -- A holder that no worker is: not the caller, whom a late renewal would still find.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
-reply[2] = hint(now, before, ARGV[1], ARGV[2])
+reply[2] = hint(now, before, ARGV[1])
 return cjson.encode(reply)

@@ -1,6 +1,6 @@
 -- PURPOSE  Mirror schedules and rows: their generation, next due point, wake-up and priority. Never disturbs what is leased.
 -- KEYS     the constant list
--- ARGV     channel, shard, mode, then per member, each at most once: member, generation, point_ms, wake_ms ('0': now),
+-- ARGV     channel, mode, then per member, each at most once: member, generation, point_ms, wake_ms ('0': now),
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down), priority,
 --          where mode is
 --          ''      a schedule as it was saved; what is due stays as it is
@@ -16,15 +16,15 @@
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
 local now = server_ms()
-local before, mode, members = head(now), ARGV[3], {}
-for i = 4, #ARGV, 6 do members[#members + 1] = ARGV[i] end
+local before, mode, members = head(now), ARGV[2], {}
+for i = 3, #ARGV, 6 do members[#members + 1] = ARGV[i] end
 if #members == 0 then return '' end
 local scores_now, holders = scores_of(members), call('HMGET', LEASE, unpack(members))
 local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
 local attempts = call('HMGET', ATTEMPTS, unpack(members))
 local replies, scores, points, generations, fresh, steps, plain = {}, {}, {}, {}, {}, {}, {}
 for i, member in ipairs(members) do
-  local at = 6 * i - 2
+  local at = 6 * i - 3
   local generation, point, wake, expected = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   if wake == '0' then wake = int(now) end
   local known, stored, score = whole(known_now[i]), whole(stored_now[i]), scores_now[i]
@@ -47,7 +47,7 @@ for i, member in ipairs(members) do
   elseif not stored or not (score or leased) then
     result, to, newer = 'NEW', wake, true
   elseif leased then
-    if not score then append(scores, int(now), member) end
+    if not score then append(scores, int(now + 60000), member) end -- a worker that lives renews its lease before
     result = newer and 'LEASED' or 'SAME'
   elseif mode == 'reset' and stored <= now and stored <= tonumber(point) then
     append(scores, int(now), member)
@@ -83,5 +83,5 @@ if #steps > 0 then call('HSET', PRIORITY, unpack(steps)) end
 if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 if #scores > 0 then place(scores, now) end
-hint(now, before, ARGV[1], ARGV[2])
+hint(now, before, ARGV[1])
 return table.concat(replies, ' ')

@@ -37,7 +37,7 @@ JOBS = (
         hj.claimed_for_another_row, "J started in place of another row",
     ),
     mutant(
-        "norowincarn", "an outcome is not written to another row", "ledger.changing:change",
+        "norowincarn", "an outcome is not written to another row", "ledger.recording:change",
         "elif stands == item.seen:", "elif item.seen and stands[:4] == item.seen[:4]:",
         hj.executed_for_another_row, "J an outcome of a job that nobody wants",
     ),
@@ -139,10 +139,13 @@ JOBS = (
     Mutant(
         "callbackafter", "a callback is written in the transaction of its cause",
         (
-            Change("django_delayq.ledger.recording:_write", "        call_back(writable, written)\n", ""),
             Change(
-                "django_delayq.worker.trip:Trip.record", 'failpoints.reach("after_ledger")',
-                'failpoints.reach("after_ledger")\n    call_back([outcome for _, outcome, _ in entries], won)',
+                "django_delayq.ledger.recording:_write",
+                "            call_back(writable, written)\n", "            pass\n",
+            ),
+            Change(
+                "django_delayq.worker.trip:Trip.record", "for _, outcome, _ in entries])",
+                "for _, outcome, _ in entries])\n    call_back([outcome for _, outcome, _ in entries], won)",
             ),
         ),
         hj.killed_before_the_callback, "J not one callback for each outcome", names={"call_back": call_back},

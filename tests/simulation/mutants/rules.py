@@ -31,17 +31,17 @@ RULES = (
     mutant(
         "r2flag", "R2 asks of every point whether it is decided, not only after a lapsed lease",
         "worker.judge:_judge_schedule",
-        "or _not_owed(", "or held.entry.lapsed and _not_owed(",
+        "or not owes:", "or held.entry.lapsed and not owes:",
         hl.recorded_and_rolled_back, "R2 started after its outcome",
     ),
     mutant(
-        "nocreated", "R2 no point from before the schedule", "worker.judge:_not_owed",
+        "nocreated", "R2 no point from before the schedule", "worker.judge:_judge_schedule",
         "point <= schedule.created_at or ", "",
         hl.restored_and_made_anew, "I8 ",
     ),
     mutant(
-        "noR9", "R2 a point ahead of a missing one waits", "worker.judge:_not_owed",
-        "return point != first", "return row is not None and point != first or first is None",
+        "noR9", "R2 a point ahead of a missing one waits", "worker.judge:_judge_schedule",
+        "owes = point == first", "owes = not (row is not None and point != first or first is None)",
         hl.restored_and_ahead, "I1 a due point without a row",
     ),
     # R2b, R6
@@ -78,17 +78,17 @@ RULES = (
     ),
     mutant(
         "noundo", "what was handed back counts no take-over", "ledger.recording:undo_start",
-        "change(Run, VERSION, names, changes, using)", "pass",
+        "change(names, changes, using)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
     # R3, R4, the ledger
     mutant(
         "settlefirst", "R3 the ledger first", "worker.trip:Trip.record",
-        'failpoints.reach("before_ledger")',
+        "won = ledger.record(",
         "for held in batch:\n"
         "        outcome = held.outcome\n"
         "        point = outcome.schedule.recurrence.next_after(outcome.run.due_at)\n"
-        "        self.settle(held.shard, [held.go_to(point, outcome.schedule)])",
+        "        self.settle(held.shard, [held.go_to(point, outcome.schedule)])\n    won = ledger.record(",
         h.recorded_in_time, "R3 settled beyond",
     ),
     mutant(
@@ -97,7 +97,7 @@ RULES = (
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
     mutant(
-        "nocas", "R3 a row is updated only as it was read", "ledger.changing:change",
+        "nocas", "R3 a row is updated only as it was read", "ledger.recording:change",
         "elif stands == item.seen:", "elif True:",
         hl.overtaken_after_a_retry, "I",
     ),
@@ -177,8 +177,8 @@ RULES = (
     ),
     mutant(
         "noowedfirst", "R8 an owed point comes before a later one that fell due meanwhile",
-        "worker.judge:_before",
-        "owed < point <= schedule.effective_from", "False",
+        "worker.judge:_judge_schedule",
+        "owed < point <= edited", "False",
         hl.edits_seen_late, "I1 a due point without a row",
     ),
     mutant(
@@ -189,7 +189,7 @@ RULES = (
     mutant(
         "dropsowed", "R8 a decided point of a schedule that is switched off makes way for an owed one",
         "worker.judge:_judge_disabled",
-        "verdicts.settle.append(held.go_to(chain.left_undecided(schedule, schedule.state), schedule))",
+        "verdicts.settle.append(held.go_to(owed, schedule))",
         "verdicts.settle.append(held.drop())",
         h.disabled_before_it_was_settled, "I1 a due point without a row",
     ),
@@ -221,8 +221,8 @@ RULES = (
         h.killed_before_settling, "R3 settled beyond",
     ),
     mutant(
-        "noedited", "R8 a point that was due at an edit runs once", "worker.judge:_not_owed",
-        "if row is None and point <= schedule.effective_from:", "if False:",
+        "noedited", "R8 a point that was due at an edit runs once", "worker.judge:_judge_schedule",
+        "elif row is None and point <= edited:", "elif False:",
         h.edited_when_due, "I1 a due point without a row",
     ),
     mutant(
