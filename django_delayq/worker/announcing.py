@@ -120,7 +120,7 @@ LEVELS: dict[str, int] = {
 }
 
 
-#: What had an execution. A point waits once: after a first attempt.
+#: What had an execution. Its wait is counted with the first attempt only.
 EXECUTED = frozenset(("succeeded", "failed", "retrying"))
 
 

@@ -125,7 +125,7 @@ class Dispatcher:
         return self.slots.capacity()
 
     def dispatch(self, entries: list[Held]) -> bool:
-        """Have claimed entries judged and set each on its way; False where the database failed."""
+        """Have claimed entries judged and set each on its way; False where they could not be read."""
         verdicts = self.trip.judge(entries)
         if self.controls.known.queues or self.controls.known.tasks:
             verdicts.hold_back(self.controls.holds, TASK_MS)

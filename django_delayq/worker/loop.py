@@ -204,7 +204,7 @@ class Worker:
 
     @property
     def runs(self) -> int:
-        """How many executions were recorded, each attempt is one; what was never called is none."""
+        """How many executions were recorded or lost, each attempt is one; what was never called is none."""
         return self.recorder.runs
 
     # -- one round
