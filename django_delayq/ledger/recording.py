@@ -17,12 +17,12 @@ Whoever records once more what was committed changes nothing: others may have go
 next point. Where the chain goes on stands in the state, as the first commit, or an edit since, has left it.
 
 Note [What was pruned is decided]
-The unique row of a due point is what lets it be recorded once. A row that was pruned refuses nothing
-any more: a worker may have stood still for days and then record, or a user may backfill once more (`orders.py`). So the deletion
-raises `ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state
-locked; and whatever would be inserted at or before that point is lost, as if its row still stood. Whoever records has
-locked and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back
-where the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
+The unique row of a due point is what lets it be recorded once. A row that was pruned refuses nothing any more: a worker
+may have stood still for days and then record, or a user may backfill once more (`orders.py`). So the deletion raises
+`ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state locked;
+and whatever would be inserted at or before that point is lost, as if its row still stood. Whoever records has locked
+and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back where
+the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
 insertion waits for a deletion of the same point, and what is read after it sees what that has noted.
 
 Note [Compare and set]
@@ -261,7 +261,8 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that a deletion or a second worker waits: see `models/locks.py`, Note [Order of locks].
+    """Lock schedules and states, so that a deletion or a second worker waits: see `models/locks.py`, Note [Order of
+    locks].
 
     Return the generations of those that are there, their states, and the keys that others have locked.
     """

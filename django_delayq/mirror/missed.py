@@ -181,8 +181,8 @@ def _snapshot() -> tuple[int | None, int | None]:
     """Return the oldest transaction that is open, and the one that comes next; None where the database does not tell.
 
     A transaction draws a key before it gets its number, and has both within a second. So a transaction that can still
-    fill a gap has a number below `following`, as it is a second after the gap was seen. Once the oldest open transaction
-    has a greater number, no row can come into the gap any more.
+    fill a gap has a number below `following`, as it is a second after the gap was seen. Once the oldest open
+    transaction has a greater number, no row can come into the gap any more.
     """
     connection = connections[ledger.database()]
     if connection.vendor != "postgresql":

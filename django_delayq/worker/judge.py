@@ -28,8 +28,9 @@ claim that skips them runs it too: settled to it instead, the member would queue
 missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the row of the point
 that runs are written in one transaction, which is won by the first stretch. Until then Redis and the ledger only know
 the first skipped point. So a worker that takes it over repeats the decision of the last one, as of the time of that
-claim, with which the fence begins, and so finds the point that may have been begun. From then on that row is the chain's first missing point; Redis
-learns of it when it is settled, or from the next claimer, who finds its own point decided (R2).
+claim, with which the fence begins, and so finds the point that may have been begun. From then on that row is the
+chain's first missing point; Redis learns of it when it is settled, or from the next claimer, who finds its own point
+decided (R2).
 
 Note [Another row]
 A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
