@@ -20,16 +20,16 @@ Note [What was pruned is decided]
 The unique row of a due point is what lets it be recorded once. A row that was pruned refuses nothing any more: a worker
 may have stood still for days and then record, or a user may backfill once more (`orders.py`). So the deletion raises
 `ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state locked;
-and whatever would be inserted at or before that point is lost, as if its row still stood. Whoever records has locked
+and what would be inserted at or before that point is lost, as if its row still stood. A worker that records has locked
 and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back where
 the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
 insertion waits for a deletion of the same point, and what is read after it sees what that has noted.
 
 Note [Compare and set]
-Redis is settled after the ledger, by whoever won the ledger's compare-and-set. A new row is won by a unique constraint;
+Redis is settled after the ledger, by the worker that won the ledger's compare-and-set. A new row is won by a unique constraint;
 an existing one by being locked and found with the version (status, attempt, fence, worker, when it was made) as read,
 compared for equality only: fences are not ordered, as a clock may step back and Redis may be flushed. A row that
-already has the version that I write is mine: the reply to an earlier COMMIT was lost. Of two changes of a row in one
+already has the version that a worker writes is its own: the reply to an earlier COMMIT was lost. Of two changes of a row in one
 call the first wins: after a flush one worker may have executed an entry twice.
 """
 

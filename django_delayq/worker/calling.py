@@ -300,14 +300,12 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
         outcome.trace = tracing.ids(held.span)
     result = None
     if outcome.schedule is not None:
-        if run_started.receivers:
-            send_signal(run_started, "run_started", run, outcome.schedule)
-        if outcome.schedule.ping_url:
-            ping(run, outcome.schedule, "/start")
+        send_signal(run_started, "run_started", run, outcome.schedule)
+        ping(run, outcome.schedule, "/start")
     run.attempt += 1
     if outcome.schedule is None:
         result = begin_job(held, task)
-    call = outcome.schedule or outcome.call
+    call = outcome.call
     try:
         if call.backend:
             ended = perform(held, timeouts, partial(hand_over, task, call))

@@ -392,9 +392,7 @@ class LeaseKeeper:
             self._leaving |= leaving
         try:
             yield
-            with self._lock:
-                for item in leaving:
-                    self._held.pop(item, None)
+            self.discard(leaving)
         finally:
             with self._lock:
                 self._leaving -= leaving
