@@ -105,12 +105,12 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
     monkeypatch.setattr(MinuteCounts, "add", lambda self, *args: written.append(args))
     now = [100.0]
     monkeypatch.setattr(recorder.time, "monotonic", lambda: now[0])
-    worker.counting.write()
+    worker._write()
     assert written == []
     for seconds, expected in ((0, 1), (0.5, 1), (1.0, 2)):
         now[0] = 100.0 + seconds
         worker.trip.counted.add(KEY, "succeeded")
-        worker.counting.write()
+        worker._write()
         assert len(written) == expected
     assert [tallies for _, _, tallies in written] == [[(KEY, {"succeeded": 1})], [(KEY, {"succeeded": 2})]]
     assert not worker.trip.counted
@@ -122,7 +122,7 @@ def test_the_loop_wakes_for_what_is_still_to_be_brought(worker, monkeypatch):
     assert worker._until_next(recorder.time.monotonic(), 1) == 60.0
     for _ in range(2):  # the second time it is too early to write
         worker.trip.counted.add(KEY, "succeeded")
-        worker.counting.write()
+        worker._write()
     assert 0 < worker._until_next(recorder.time.monotonic(), 1) <= recorder.EVERY_SECONDS
 
 
@@ -136,7 +136,7 @@ def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
         assert counts == {KEY: {"succeeded": 1}, OTHER: {"failed": 1}}
         assert recorder.time.monotonic() < worker.counting.again < recorder.time.monotonic() + 60
     counts.add(KEY, "succeeded")
-    worker.counting.flush()
+    worker.counting.write()
     assert counted(broker) == {KEY: {"succeeded": 2}, OTHER: {"failed": 1}}
     assert counts == {}
 

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_delayq.broker import scripts
-from django_delayq.broker.scripts import MOST_KEPT, ROOMY, Call, Exchange, Scripts, is_plain, pack
+from django_delayq.broker.scripts import MOST_KEPT, ROOMY, Call, Exchange, Scripts, is_plain
 from django_delayq.exceptions import BrokerError
 from tests.faults.harness.servers import Server
 from tests.faults.harness.shapes import free_ports
@@ -68,9 +68,10 @@ def sleep(sent, seconds):
     "arguments",
     [("GET", "k"), ("A", "", b"", 0), ("B", "é ß 漢", b"\xff\x00\r\n", -5, 2**53), ("x" * 70_000, b"y" * 70_000)],
 )
-def test_arguments_are_packed_as_the_client_packs_them(make, arguments):
-    connection = make().connection_pool.make_connection()
-    assert pack(arguments) == b"".join(connection.pack_command(*arguments))
+def test_the_server_gets_the_arguments_as_they_are(make, arguments):
+    sent = Exchange(make().connection_pool)
+    texts = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
+    assert sent.send([("EVAL", "return ARGV", 0, *arguments)]) == [texts]
 
 
 def test_one_connection_serves_one_request_after_the_other(make):
