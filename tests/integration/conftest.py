@@ -25,6 +25,14 @@ def built(broker):
 
 
 @pytest.fixture
+def noted(broker):
+    """A prefix that has just been swept."""
+    mirror.check_layout(broker)
+    assert mirror.sweep_if_due(broker).done
+    return broker
+
+
+@pytest.fixture
 def dead_redis(settings):
     """No Redis for the length of a test."""
     good = settings.CACHES

@@ -92,7 +92,6 @@ def test_a_dead_sentinel_holds_up_nobody_for_longer_than_the_timeout(alias, monk
     tried = attempts(monkeypatch)
     with pytest.raises(BrokerUnavailable):
         broker.layout()
-    print(tried)
     assert set(tried) == {(0.2, 0.2)}
     assert len(tried) == 2, "each Sentinel once"
     assert call_command("check") is None

@@ -2,7 +2,6 @@
 
 import io
 import json
-from datetime import timedelta
 
 import pytest
 from django.core import checks
@@ -12,7 +11,7 @@ from django.test import override_settings
 
 from django_delayq.declared import sync_after_migrate
 from django_delayq.models import Declaration, Schedule
-from tests.integration.mirroring import mirrored, schedule
+from tests.integration.mirroring import lose, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -202,11 +201,7 @@ def test_settings_that_are_wrong_are_told_once(code):
         assert [number for number, _message in found()] == ["delayq.E001"]
 
 
-@pytest.mark.django_db(transaction=True)
 def test_sync_tells_programs_what_it_changed_as_json(broker):
-    Schedule.objects.create(name="s", kind="every", every=timedelta(hours=1), task="tests.app.tasks.noop")
-    broker.client.delete(f"{{{broker.config.prefix}:default:0}}:due")
-    out = io.StringIO()
-    call_command("delayq_sync", "--json", stdout=out)
-    told = json.loads(out.getvalue())
+    lose(broker, schedule())
+    told = json.loads("".join(said("delayq_sync", "--json")))
     assert (told["checked"], told["changed"], told["dry_run"], len(told["lines"])) == (1, 1, False, 1)

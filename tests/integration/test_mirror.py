@@ -4,7 +4,6 @@ care. What it missed is the sweeps' business.
 
 import time
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pytest
 from django.conf import settings
@@ -77,18 +76,6 @@ def test_writing_the_queue_it_is_in_already_keeps_it_there(broker, write):
     assert not Tombstone.objects.exists()
     mirror.delta_sweep(broker)
     assert mirrored(broker, row)
-
-
-def test_pause_and_resume_leave_and_return_after_now(broker):
-    row = schedule(kind="every", cron="", every=timedelta(seconds=30))
-    row.pause("holidays")
-    assert absent(broker, row)
-    row.refresh_from_db()
-    assert (row.enabled, row.pause_reason, row.synced_generation) == (False, "holidays", row.generation)
-    row.resume()
-    assert mirrored(broker, row)
-    assert view(broker, row).point_ms > broker.now_ms() - 1000
-    assert (Schedule.objects.get().enabled, Schedule.objects.get().pause_reason) == (True, "")
 
 
 def test_mirror_false_touches_no_redis(broker):

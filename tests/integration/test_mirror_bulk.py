@@ -1,22 +1,20 @@
 """Writes of many schedules at once: nobody waits for their mirroring, and the workers do not do it several times."""
 
 import re
-import threading
 from pathlib import Path
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
 from django_delayq.broker import Broker
 from django_delayq.mirror import fast, pages, sweep, write
 from django_delayq.models import Schedule, Tombstone
-from tests.integration.mirroring import absent, mirrored, schedule
+from tests.integration.mirroring import absent, at_once, lose, mirrored, schedule
 from tests.support import OTHER_DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
-LONG = 10**15
 
 
 @pytest.fixture
@@ -37,27 +35,7 @@ def unmirror():
     Schedule._base_manager.update(synced_generation=0)
 
 
-def lease(broker, row):
-    make_due(broker, row)
-    shard = broker.shard_of(f"s{row.pk}", row.queue)
-    assert len(broker.claim(shard, limit=1, lease_ms=30_000, request=1).entries) == 1
-
-
 # -- deletions
-
-
-def test_a_deletion_of_more_than_a_request_may_wait_for_is_left_to_the_sweep(built, monkeypatch):
-    rows = make(5)
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 4)
-    pks = [row.pk for row in rows]
-    Schedule.objects.all().delete()
-    assert {stone.member for stone in Tombstone.objects.all()} == {f"s{pk}" for pk in pks}
-    for row, pk in zip(rows, pks, strict=True):
-        row.pk = pk
-        assert not absent(built, row)
-    assert mirror.delta_sweep(built) == 5
-    assert all(absent(built, row) for row in rows)
-    assert not Tombstone.objects.exists()
 
 
 def test_a_deletion_is_followed_once_however_many_were_deleted(built, monkeypatch):
@@ -85,14 +63,17 @@ def test_a_queryset_that_deletes_twice_notes_only_what_it_has_deleted(built, mon
 
 def test_deletions_are_followed_page_after_page_and_what_is_leased_asks_for_no_more(built, small, monkeypatch):
     rows = make(7)
-    lease(built, rows[-1])  # Django deletes from the last to the first
+    make_due(built, rows[-1])  # Django deletes from the last to the first
+    assert len(built.claim(built.shards()[0], limit=1, lease_ms=30_000, request=1).entries) == 1
     monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
-    pks = [row.pk for row in rows]
     Schedule.objects.all().delete()
+    assert {stone.member for stone in Tombstone.objects.all()} == {f"s{row.pk}" for row in rows}
+    assert not any(absent(built, row) for row in rows)
     assert mirror.delta_sweep(built) == 3  # of two pages of two
     assert mirror.delta_sweep(built) == 3
     assert mirror.delta_sweep(built) == 0, "asking at once again would not end"
-    assert [stone.member for stone in Tombstone.objects.all()] == [f"s{pks[-1]}"]
+    assert all(absent(built, row) for row in rows[:-1])
+    assert [stone.member for stone in Tombstone.objects.all()] == [f"s{rows[-1].pk}"]
 
 
 # -- edits
@@ -101,7 +82,7 @@ def test_deletions_are_followed_page_after_page_and_what_is_leased_asks_for_no_m
 def test_edits_are_mirrored_several_pages_at_a_time(built, small):
     rows = make(7)
     for row in rows:
-        built.remove(built.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", LONG, "")])
+        lose(built, row)
     unmirror()
     assert mirror.delta_sweep(built) == 4
     assert mirror.delta_sweep(built) == 3
@@ -133,24 +114,13 @@ def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
     Schedule.objects.filter(pk__in=[row.pk for row in rows[:40]]).update(cron=OTHER_DAILY_CRON)
     Schedule.objects.filter(pk__in=[row.pk for row in gone]).delete()
     assert Schedule.objects.unmirrored().count() == 40
-    failures = []
 
     def work():
-        try:
-            own = Broker(timeout_seconds=5)
-            while mirror.delta_sweep(own):
-                pass
-        except Exception as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
+        own = Broker(timeout_seconds=5)
+        while mirror.delta_sweep(own):
+            pass
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, work, work)
     assert all(mirrored(built, row) for row in rows[:40])
     assert all(absent(built, row) for row in gone)
     assert not Tombstone.objects.exists()
