@@ -67,6 +67,7 @@ UPSERTED = [
 
 #: Of an index that was damaged, or comes from before a restore; the mode `reset`.
 UPSERTED_AMISS = [
+    ("older, reset", LATER, 6, "reset", "", "OLD", LATER),
     ("older, forced down", LATER, 6, "", "7", "MOVED", {**FRESH, "gen": "6"}),
     ("older, forced down too late", LATER, 6, "", "5", "OLD", LATER),
     ("leased, forced down", LEASED, 6, "", "7", "LEASED", {**LEASED, "gen": "6"}),
@@ -79,6 +80,7 @@ UPSERTED_AMISS = [
     ("leavings of a lost entry", {"lease": "f", "attempts": "2"}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
     ("ahead of the ledger, reset", LATER, 7, "reset", "", "REWOUND", {**FRESH, "gen": "7"}),
     ("behind, reset", {**LATER, "point": 40_000}, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
+    ("score damaged, reset", {**LATER, "point": 50_000}, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
     ("attempts left over, reset", RETRYING, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
     ("due with a damaged score, reset", {**OVERDUE, "due": FAR}, 7, "reset", "", "RESET", {**OVERDUE, "due": 0}),
     ("newer and leased, reset", LEASED, 8, "reset", "", "LEASED", {**LEASED, "gen": "8"}),
@@ -188,9 +190,7 @@ GONE = [
     ("older", LATER, 6, "OLD", LATER),
 ]
 
-GONE_AMISS = [
-    ("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {}),
-]
+GONE_AMISS = [("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {})]
 
 
 @pytest.mark.parametrize(("index", "seed", "generation", "result", "after"), cases(GONE, GONE_AMISS),

@@ -316,6 +316,7 @@ SETTLED = [
     ("moves to a point that has passed", 7, 7, -9000, 1, {"due": -4000, "point": -9000, "gen": "7"}),
     ("drops every trace", 7, 7, None, 1, {}),
     ("edited meanwhile: due at once", 8, 7, 90_000, 2, {"due": about(0), "point": LEASE_MS, "gen": "8"}),
+    ("edited meanwhile: not dropped", 8, 7, None, 2, {"due": about(0), "point": LEASE_MS, "gen": "8"}),
 ]
 
 
@@ -326,7 +327,9 @@ def test_settle(index, stored, used, point, reply, after):
     index.seed(attempts={"s1": 3}, gen={"s1": stored})
     target = None if point is None else index.now + point
     what = ("drop", 0, used) if target is None else ("next", target + 5000, used, target)
-    item = Settlement("s1", "f", *what)
+    item, foreign = Settlement("s1", "f", *what), Settlement("s1", "other", *what)
+    assert index.broker.settle(PLACE, [foreign]).replies == [0]
+    assert index.state()["lease"] == {"s1": "f"}
     assert index.broker.settle(PLACE, [item]).replies == [reply]
     wanted = {part: {"s1": value} for part, value in after.items()}
     assert index.state() == wanted

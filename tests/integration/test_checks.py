@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
+from django_delayq import checks as own
 from tests.acceptance.support import ROOT
 from tests.faults.harness.servers import Server, pointing_at
 
@@ -51,18 +52,16 @@ SAME = [
     ("the database in the query", CLOSED, other("redis://127.0.0.1:1?db=0")),
     ("another user", CLOSED, other("redis://cache:secret@127.0.0.1:1/0")),
     ("TLS", CLOSED, other("rediss://127.0.0.1:1/0")),
+    ("a key prefix", CLOSED, {**other(CLOSED), "KEY_PREFIX": "cache"}),
     ("Django's backend", CLOSED, other(CLOSED, CORE)),
     ("Django's backend, database in the options", "redis://127.0.0.1:1/3", other("redis://127.0.0.1:1", CORE, db=3)),
-    (
-        "the database of the pool",
-        "redis://127.0.0.1:1/3",
-        other("redis://127.0.0.1:1", CONNECTION_POOL_KWARGS={"db": 3}),
-    ),
+    ("the pool's database", "redis://127.0.0.1:1/3", other("redis://127.0.0.1:1", CONNECTION_POOL_KWARGS={"db": 3})),
     ("a unix socket", "unix:///tmp/no?db=1", other("unix:///tmp/no?db=1")),
     ("a replica beside it", CLOSED, other(["redis://127.0.0.1:2/0", CLOSED])),
 ]
 APART = [
     ("another database", CLOSED, other("redis://127.0.0.1:1/1")),
+    ("another port", CLOSED, other("redis://127.0.0.1:2/0")),
     ("another host", CLOSED, other("redis://127.0.0.2:1/0")),
     ("another socket", "unix:///tmp/no?db=1", other("unix:///tmp/other?db=1")),
     ("another database of a socket", "unix:///tmp/no?db=1", other("unix:///tmp/no?db=2")),
@@ -221,3 +220,13 @@ def test_the_reference_tells_each_id_of_the_code_once_and_no_other():
     names = ("E004", "E005", *(f"W00{n}" for n in (3, 4, 6, 7, 8)), "W020", "I001")
     assert deploys == {f"delayq.{name}" for name in names}
     assert all(len(row) == 6 and all(cell.strip() for cell in row[1:5]) for row in rows)
+
+
+def test_every_check_is_registered_and_those_that_ask_servers_for_a_deployment_only():
+    registry = checks.registry.registry
+    plain, deployed = (
+        {check for check in found if "delayq" in check.tags}
+        for found in (registry.registered_checks, registry.deployment_checks)
+    )
+    assert deployed == {own.check_mirror, own.check_server, own.check_sqlite}
+    assert plain == {check for name, check in vars(own).items() if name.startswith("check_")} - deployed

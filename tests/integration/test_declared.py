@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, registry
 from django_delayq.declared.step import GONE
-from django_delayq.declared.values import values_of
+from django_delayq.declared.values import from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
 from tests.integration.mirroring import at_once, mirrored
 
@@ -239,6 +239,7 @@ def test_a_schedule_made_by_hand_for_the_same_task_is_taken_over_but_for_its_swi
         "s: taken over by the code, it was made by hand", "s: description from 'mine' to ''",
         "s: max_attempts from 1 to 3",
     ]  # fmt: skip
+    assert declared.sync().changed == 0
 
 
 def test_a_name_of_another_tasks_schedule_is_refused_and_the_others_are_written(code):
@@ -341,3 +342,9 @@ def test_syncs_and_people_who_delete_at_once_wait_for_each_other(code):
     assert [report.problems for report in reports if report] == [[], []]
     declared.sync()
     assert Schedule.objects.filter(cron="0 10 * * *").count() == Declaration.objects.count() == 10
+
+
+def test_what_is_stored_is_json_and_comes_back_equal():
+    at = datetime(2030, 5, 6, 7, 8, 9, 1, tzinfo=UTC)
+    values = values_of(Schedule(every=timedelta(days=3, microseconds=1), at=at))
+    assert from_json(to_json(values)) == values

@@ -381,9 +381,11 @@ def test_next_lists_points_with_their_annotations():
         ("9" * 40, {}, "no schedule"),
         ("Nightly report", {"at": "soon"}, "2026-11-21T09:00:30+02:00"),
         ("Nightly report", {"at": "2026-13-41 09:00"}, "is not a time"),
+        ("Nightly report", {"at": ""}, "is not a time"),
         ("Nightly report", {"at": "9999-12-31T23:59:30-12:00"}, "beyond the calendar"),
         ("Nightly report", {"at": "9999-12-31T23:59"}, "beyond the calendar"),
         ("Nightly report", {"next": 0}, "--next must be from 1 to 1000"),
+        ("Nightly report", {"next": 1001}, "--next must be from 1 to 1000"),
     ],
 )
 def test_bad_input_is_told_what_to_write(name, options, message):

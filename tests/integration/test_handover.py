@@ -237,6 +237,7 @@ def test_our_own_backend_gets_a_job_and_our_workers_execute_that(broker):
         ({"backend": "plain", "task": "urgent"}, "backend", ["@task(priority=5)"]),
         ({"backend": "plain", "task": "anote", "args": ["/f"]}, "backend", ["does not support async"]),
         ({"backend": "accepting", "priority": 101}, "priority", ["between -100 and 100"]),
+        ({"backend": "accepting", "priority": -101}, "priority", ["between -100 and 100"]),
         ({"backend": "unmakeable"}, "backend", ["cannot be used: OSError", "no route"]),
         ({"backend": "missing"}, "backend", ["cannot be used", "no.such.Backend"]),
     ],
@@ -290,6 +291,7 @@ def test_the_form_offers_the_backends_and_explains_them(boss):
         ({"backend": "nowhere"}, "backend", "valid choice"),
         ({"backend": "letters"}, "backend", "has letters, parcels"),
         ({"priority": "101"}, "priority", "less than or equal to 100"),
+        ({"priority": "-101"}, "priority", "greater than or equal to -100"),
     ],
 )
 def test_the_form_tells_what_is_refused_at_its_field(boss, values, field, message):

@@ -161,6 +161,7 @@ def crossed(error):
     ("error", "base"),
     [
         (ValueError("a", 1), ValueError),
+        (KeyError("k"), KeyError),
         (OSError(2, "gone", "f"), OSError),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), UnicodeDecodeError),
         (Awkward(item="tea"), Awkward),
@@ -173,6 +174,7 @@ def crossed(error):
         (ProcessDied(3), ProcessDied),
         (TaskTimeout(), TaskTimeout),
         (SystemExit(3), SystemExit),
+        (StopIteration(3), StopIteration),
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

@@ -327,6 +327,13 @@ def test_a_next_point_that_cannot_be_computed_parks_and_the_outcome_stands():
     assert (state_of(owner).condition, state_of(owner).condition_reason) == (Condition.ACTIVE, "")
 
 
+def test_a_disabled_schedule_has_no_next_point():
+    owner = schedule(enabled=False)
+    outcome = Outcome(row_of(owner), owner)
+    assert (ledger.record([outcome]), outcome.next_point) == ([Won.YES], None)
+    assert (state_of(owner).next_due_at, state_of(owner).condition) == (None, Condition.ACTIVE)
+
+
 def test_open_rows_are_those_of_the_chain_oldest_first():
     owner, other = schedule("a"), schedule("b")
     for hour, status in enumerate(["retrying", "succeeded", "running", "queued", "lost"]):

@@ -73,7 +73,7 @@ def test_points_that_were_due_when_an_edit_came_before_a_retry_are_explained(bro
 
 
 @EDITED
-@pytest.mark.parametrize(("overlap", "flushed"), [("queue_all", False), ("allow", False), ("skip", True)])
+@pytest.mark.parametrize(("overlap", "flushed"), [("skip", 0), ("queue_all", 0), ("allow", 0), ("skip", 1)])
 def test_points_that_were_due_when_an_edit_came_before_their_claim_are_explained(broker, edit, overlap, flushed):
     row, points = overdue(broker, overlap=overlap)
     edit(row)

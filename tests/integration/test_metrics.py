@@ -183,8 +183,10 @@ def test_the_view_tells_how_all_stands(broker):
     assert value(found, "delayq_queue_depth", kind="points", queue="default") == 0
     assert value(found, "delayq_last_hour_lag_seconds", kind="points", queue="default", quantile="0.95") > 0
     assert (value(found, "delayq_overloaded"), value(found, "delayq_recently_missed")) == (0, 0)
-    Schedule._base_manager.update(generation=10**6)
-    assert value(fleet(), "delayq_drift_entries") == 1
+    assert value(found, "delayq_problem", code="unknown_tasks") is None
+    Schedule._base_manager.update(generation=10**6, task="shop.tasks.gone")
+    found = fleet()
+    assert value(found, "delayq_drift_entries") == value(found, "delayq_problem", code="unknown_tasks") == 1
 
 
 def test_what_does_not_answer_is_left_out(broker):

@@ -186,12 +186,13 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     own.broker.close()
 
 
-def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_at_its_next_delta_sweep(built, monkeypatch):
+def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_when_it_would_renew_its_lease(built, monkeypatch):
     own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    assert own.upkeep.round()
+    assert own.upkeep.round() and own.upkeep.holds
     adopt_elsewhere(built, monkeypatch)
-    own.upkeep._due["delta"] = 0.0
-    assert not own.upkeep.round()
+    own.upkeep._due["lease"] = 0.0
+    assert own.upkeep.round() and not own.upkeep.holds
+    assert not own.upkeep.round(), "it looks before it would take it anew"
     assert isinstance(own.failure, ForeignLayout) and own.stopping
     own.broker.close()
 

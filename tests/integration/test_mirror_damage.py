@@ -127,6 +127,7 @@ def test_a_damaged_run_member_is_mended(built, part, value, word):
 LOSSES = [
     ("all scores", lambda client, due, rows: client.delete(due)),
     ("one score", lambda client, due, rows: client.zrem(due, rows[0])),
+    ("an endless score", lambda client, due, rows: client.zadd(due, {rows[0]: float("inf")})),
     ("a score behind all years", lambda client, due, rows: client.zadd(due, {rows[0]: 9e15})),
 ]
 

@@ -129,7 +129,7 @@ def test_what_is_left_to_the_delta_sweep_comes_page_after_page(noted, own, monke
 def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, own, monkeypatch):
     row = schedule()
     lose(noted, row)
-    noted.note_sweep(None)
+    change_note(noted, run_id="of the old server")
     compare, failures = rebuilding.compare, []
 
     def failing(*args, **kwargs):
@@ -142,5 +142,19 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, own, mon
     for _ in range(3):
         assert own.round()
     assert len(failures) == 2
-    assert swept.read_last(noted)
+    assert swept.read_last(noted).run_id != "of the old server"
     assert mirrored(noted, row)
+
+
+def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, own):
+    last = noted.last_sweep()
+    assert own.round()
+    before = noted.workers()
+    assert (noted.last_sweep(), len(before)) == (last, 1), "no sweep so soon after one"
+    noted.purge()
+    own.rebuild_soon()
+    assert own.round()
+    assert None not in noted.epochs(noted.shards())
+    ((name, (_, details)),) = noted.workers().items()
+    kept = [{part: json.loads(text)[part] for part in ("queues", "started")} for text in (before[name][1], details)]
+    assert kept[0] == kept[1] and kept[0]["queues"] == ["default", "mail"]

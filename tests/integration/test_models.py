@@ -5,6 +5,9 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.apps import apps
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import IntegrityError, connection
@@ -12,6 +15,7 @@ from django.db.models import F
 
 from django_delayq.fields import utcnow
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
+from tests.integration.admin_pages import client_for
 from tests.integration.mirroring import schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,6 +36,7 @@ REFUSED = [
     ("nothing set", {"kind": "cron"}),
     ("cron and every", {**CRON, "every": MINUTE}),
     ("cron and at", {**CRON, "at": SOON}),
+    ("every and at", {"kind": "every", "every": MINUTE, "at": SOON}),
     ("every without an interval", {"kind": "every"}),
     ("once without an instant", {"kind": "once"}),
     ("the kind of another", {"kind": "once", "every": MINUTE}),
@@ -72,9 +77,9 @@ def versions(row):
 TIMING = [
     {"cron": "5 * * * *"}, {"timezone": "Europe/Riga"}, {"dst_gap": "skip"}, {"dst_overlap": "twice"},
     {"start_at": SOON}, {"end_at": SOON}, {"enabled": False}, {"kind": "every", "cron": "", "every": MINUTE},
-    {"every_from": "finish"},
+    {"every_from": "finish"}, {"max_runs": 3},
 ]  # fmt: skip
-OTHER = [{"description": "x"}, {"kwargs": {}}, {"queue": "mail"}, {"priority": 5}, {"timeout": MINUTE}]
+OTHER = [{"description": "x"}, {"kwargs": {}}, {"queue": "mail"}, {"priority": 5}, {"grace": MINUTE, "timeout": MINUTE}]
 
 
 def changed(row, values):
@@ -289,6 +294,22 @@ def test_a_naive_instant_is_refused_with_the_way_out(settings, use_tz, values):
     with pytest.raises(ValidationError) as caught:
         Schedule(name="s", task="tests.app.tasks.noop", **values).save()
     assert "aware" in caught.value.message_dict[field][0]
+
+
+def test_the_flush_after_each_test_leaves_what_every_test_finds():
+    models = [model for model in apps.get_models(include_auto_created=True) if model._meta.managed]
+
+    def rows():
+        found = {model: list(model._base_manager.order_by("pk").values()) for model in models}
+        return {model: values for model, values in found.items() if values}
+
+    before = rows()
+    assert set(before) == {ContentType, Permission}
+    Run.of(schedule(), SOON).save()
+    client_for("view_schedule")
+    assert len(rows()) >= 6
+    call_command("flush", verbosity=0, interactive=False, reset_sequences=False, inhibit_post_migrate=False)
+    assert rows() == before
 
 
 def test_migrations_are_complete():
