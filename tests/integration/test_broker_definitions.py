@@ -16,22 +16,10 @@ from django_delayq.broker import Broker, Definition, Settlement, Shard, keys, sc
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
-from tests.integration.in_memory import MemoryShard
 from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
 from tests.support import count_keys
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
-
-
-@pytest.fixture
-def shard(broker):
-    return SeededShard(broker)
-
-
-@pytest.fixture(params=["redis", "memory"])
-def index(request, broker):
-    """A shard by either implementation."""
-    return SeededShard(broker) if request.param == "redis" else MemoryShard()
 
 
 def cases(rows, amiss):

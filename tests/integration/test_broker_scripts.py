@@ -8,20 +8,7 @@ import time
 import pytest
 
 from django_delayq.broker import Definition, Settlement, Shard
-from tests.integration.in_memory import MemoryShard
-from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, names_of
-
-
-@pytest.fixture
-def shard(broker):
-    return SeededShard(broker)
-
-
-@pytest.fixture(params=["redis", "memory"])
-def index(request, broker):
-    """A shard by either implementation."""
-    return SeededShard(broker) if request.param == "redis" else MemoryShard()
-
+from tests.integration.shard import LEASE_MS, PLACE, about, names_of
 
 # -- claim
 

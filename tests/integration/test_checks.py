@@ -52,7 +52,6 @@ SAME = [
     ("the database in the query", CLOSED, other("redis://127.0.0.1:1?db=0")),
     ("another user", CLOSED, other("redis://cache:secret@127.0.0.1:1/0")),
     ("TLS", CLOSED, other("rediss://127.0.0.1:1/0")),
-    ("a key prefix", CLOSED, {**other(CLOSED), "KEY_PREFIX": "cache"}),
     ("Django's backend", CLOSED, other(CLOSED, CORE)),
     ("Django's backend, database in the options", "redis://127.0.0.1:1/3", other("redis://127.0.0.1:1", CORE, db=3)),
     ("the pool's database", "redis://127.0.0.1:1/3", other("redis://127.0.0.1:1", CONNECTION_POOL_KWARGS={"db": 3})),

@@ -2,11 +2,10 @@
 
 import json
 from datetime import timedelta
-from io import StringIO
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import OperationalError
 
 from django_delayq import controls, explain, ledger, status
@@ -19,8 +18,8 @@ from tests.app import tasks
 from tests.integration.admin_pages import client_for, text_of
 from tests.integration.mirroring import schedule, view
 from tests.integration.probing import beat
-from tests.integration.shard import PLACE, SeededShard
-from tests.support import DAY, make_due, run_burst
+from tests.integration.shard import PLACE
+from tests.support import DAY, make_due, run_burst, said
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,53 +27,48 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # -- the limit of a shard
 
 
-@pytest.fixture
-def points(broker):
-    return SeededShard(broker)
-
-
-def claim(points, request, most, *, limit=10, lease_ms=30_000):
-    claimed = points.broker.claim(PLACE, limit=limit, lease_ms=lease_ms, request=request, most=most)
+def claim(shard, request, most, *, limit=10, lease_ms=30_000):
+    claimed = shard.broker.claim(PLACE, limit=limit, lease_ms=lease_ms, request=request, most=most)
     return [entry.member for entry in claimed.entries]
 
 
-def test_no_more_points_are_leased_than_may_stand(points):
+def test_no_more_points_are_leased_than_may_stand(shard):
     for number in range(6):
-        points.member(f"s{number}", due=-1000 + number)
+        shard.member(f"s{number}", due=-1000 + number)
     for _ in range(2):
-        assert claim(points, 1, 4) == ["s0", "s1", "s2", "s3"], "a repeated request too, as its reply may be lost"
+        assert claim(shard, 1, 4) == ["s0", "s1", "s2", "s3"], "a repeated request too, as its reply may be lost"
     for _ in range(2):
-        assert claim(points, 2, 4) == [], "a repeated request too"
-    assert claim(points, 3, 5) == ["s4"]
-    assert claim(points, 4, 0) == []
-    assert claim(points, 5, None) == ["s5"]
+        assert claim(shard, 2, 4) == [], "a repeated request too"
+    assert claim(shard, 3, 5) == ["s4"]
+    assert claim(shard, 4, 0) == []
+    assert claim(shard, 5, None) == ["s5"]
 
 
-def test_a_lease_that_ran_out_does_not_count(points):
+def test_a_lease_that_ran_out_does_not_count(shard):
     for number in range(6):
-        points.member(f"s{number}", due=-1000 + number)
-    assert len(claim(points, 1, 3, lease_ms=1)) == 3
-    ended = points.broker.now_ms() + 1
-    while points.broker.now_ms() <= ended:
+        shard.member(f"s{number}", due=-1000 + number)
+    assert len(claim(shard, 1, 3, lease_ms=1)) == 3
+    ended = shard.broker.now_ms() + 1
+    while shard.broker.now_ms() <= ended:
         pass
-    assert len(claim(points, 2, 3)) == 3
-    assert claim(points, 3, 3) == []
+    assert len(claim(shard, 2, 3)) == 3
+    assert claim(shard, 3, 3) == []
 
 
-def test_what_was_handed_back_after_a_lapse_does_not_count_while_it_waits(points):
-    points.member("s1", due=60_000, lease="-")
-    points.member("s2")
-    assert claim(points, 1, 1) == ["s2"]
+def test_what_was_handed_back_after_a_lapse_does_not_count_while_it_waits(shard):
+    shard.member("s1", due=60_000, lease="-")
+    shard.member("s2")
+    assert claim(shard, 1, 1) == ["s2"]
 
 
-def test_points_and_jobs_of_a_shard_have_one_limit(points):
-    jobs = [Definition(f"j{number}", 7, points.now - 1000 + number, 0) for number in range(1, 4)]
-    points.broker.upsert(PLACE, jobs, mode="new")
-    points.member("s1")
-    points.member("s2")
-    assert sorted(claim(points, 1, 3)) == ["j1", "s1", "s2"]
-    assert claim(points, 2, 3) == []
-    assert claim(points, 3, 4) == ["j2"]
+def test_points_and_jobs_of_a_shard_have_one_limit(shard):
+    jobs = [Definition(f"j{number}", 7, shard.now - 1000 + number, 0) for number in range(1, 4)]
+    shard.broker.upsert(PLACE, jobs, mode="new")
+    shard.member("s1")
+    shard.member("s2")
+    assert sorted(claim(shard, 1, 3)) == ["j1", "s1", "s2"]
+    assert claim(shard, 2, 3) == []
+    assert claim(shard, 3, 4) == ["j2"]
 
 
 # -- a worker
@@ -276,9 +270,7 @@ def test_a_limit_outlives_a_pause_and_is_one_row():
 
 
 def command(*words):
-    out = StringIO()
-    call_command("delayq_control", *words, stdout=out)
-    return out.getvalue()
+    return said("delayq_control", *words)
 
 
 def test_the_command_pauses_limits_resumes_and_lists():

@@ -1,16 +1,16 @@
 """Declared schedules in `delayq_sync`, after `migrate`, and in the system checks."""
 
-import io
 import json
 
 import pytest
 from django.core import checks
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 from django.test import override_settings
 
 from django_delayq.declared import sync_after_migrate
 from django_delayq.models import Declaration, Schedule
+from tests import support
 from tests.integration.mirroring import lose, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,9 +19,7 @@ NOOP = "tests.app.tasks.noop"
 
 
 def said(command="delayq_sync", *options, **kwargs):
-    out = io.StringIO()
-    call_command(command, *options, stdout=out, **kwargs)
-    return out.getvalue().splitlines()
+    return support.said(command, *options, **kwargs).splitlines()
 
 
 def everything():
@@ -63,11 +61,6 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(code, broker):
     did = said()
     assert did[: len(would) - 2] == would[:-2]
     assert did[len(would) - 2] == "3 declared schedules, 4 changed."
-
-
-def test_without_declarations_it_says_nothing_of_them():
-    schedule()
-    assert len(said()) == 1
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])

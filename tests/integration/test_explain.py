@@ -1,7 +1,6 @@
 """`manage.py delayq_explain`: why a point or a job did or did not run."""
 
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -11,7 +10,7 @@ from django_delayq.jobs import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.app import tasks
 from tests.integration.admin_pages import make
-from tests.support import DAILY_CRON, DAY, YEARLY_CRON, make_due, run_burst
+from tests.support import DAILY_CRON, DAY, YEARLY_CRON, make_due, run_burst, said
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,10 +19,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def told(schedule: object, **options: object) -> str:
-    out = StringIO()
-    name = schedule.name if isinstance(schedule, Schedule) else schedule
-    call_command("delayq_explain", name, stdout=out, **options)
-    return out.getvalue()
+    return said("delayq_explain", schedule.name if isinstance(schedule, Schedule) else schedule, **options)
 
 
 def old(**values: object) -> Schedule:
@@ -269,9 +265,7 @@ def test_a_project_that_does_not_mirror_is_told(settings):
 
 
 def told_of(result, **options):
-    out = StringIO()
-    call_command("delayq_explain", job=result if isinstance(result, str) else result.id, stdout=out, **options)
-    return out.getvalue()
+    return said("delayq_explain", job=result if isinstance(result, str) else result.id, **options)
 
 
 def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):

@@ -180,8 +180,6 @@ def test_management_commands_need_no_map(written, settings):
         "0 3 * * * python manage.py tell two 'wor ds' --seconds=2\n"
         "0 3 * * * python manage.py tell --second=soon\n"
         "0 3 * * * python manage.py migrate\n"
-        "0 4 * * * cd /srv && ./manage.py one && ./manage.py two\n"
-        "0 4 * * * ./manage.py one | mail\n"
     )
     why = entries("crontab", path, timezone="UTC")["clearsessions"]["reason"]
     assert "'clearsessions', and DELAYQ['COMMANDS'] names none. Add it" in why
@@ -189,8 +187,6 @@ def test_management_commands_need_no_map(written, settings):
     found = entries("crontab", path, timezone="UTC", write=True)
     assert "invalid float" in found["tell --second=soon"]["reason"]
     assert "'migrate' may not be scheduled" in found["migrate"]["reason"] and "Add it" in found["migrate"]["reason"]
-    both, piped = (found.pop(name)["reason"] for name in [*found] if " one " in name)
-    assert "a line of its own" in both and "a line of its own" not in piped and "needs a shell" in piped
     assert {name: entry["action"] for name, entry in found.items()} == {
         "clearsessions": "create", "clearsessions (2)": "create", "tell two 'wor ds' --seconds=2": "create",
         "tell --second=soon": "refuse", "migrate": "refuse",
@@ -276,16 +272,14 @@ def test_a_line_keeps_its_schedule_wherever_it_is(written, before, after, wanted
     assert set(found.values()) == {"same"}
 
 
-def test_a_line_whose_schedule_was_edited_here_is_known_by_its_import(tmp_path):
-    path = tmp_path / "t"
-    command = ("crontab", str(path), "--map=x=tests.app.tasks.noop")
-    path.write_text(AT_1 + AT_13)
+def test_a_line_whose_schedule_was_edited_here_is_known_by_its_import(written):
+    command = ("crontab", written(AT_1 + AT_13), "--map=x=tests.app.tasks.noop")
     actions(*command, write=True)
     Schedule.objects.filter(name="x").update(cron="0 13 * * *")
-    path.write_text(AT_13 + AT_1)
+    written(AT_13 + AT_1)
     assert actions(*command, write=True) == {"x": "keep", "x (2)": "same"}
     Schedule.objects.create(name="x (3)", task=NOOP, kind="cron", cron="0 14 * * *")
-    path.write_text(AT_14 + AT_13 + AT_1)
+    written(AT_14 + AT_13 + AT_1)
     assert actions(*command, write=True) == {"x": "keep", "x (2)": "same", "x (3)": "refuse"}  # made here
 
 
@@ -314,9 +308,7 @@ def test_what_the_clocks_do_to_it_is_said(written):
 
 
 def test_secrets_are_hidden(written, beat):
-    path = written("0 9 * * * curl -H 'Authorization: Bearer abcdefgh' x\n")
-    assert "abcdefgh" not in run("delayq_import", "crontab", path)[0]
-    written("0 9 * * * API_TOKEN=abcdefgh python manage.py send\n")
+    path = written("0 9 * * * API_TOKEN=abcdefgh python manage.py send\n")
     (sent,) = entries("crontab", path, "--map=*send=tests.app.tasks.noop").values()
     assert "left out: API_TOKEN=********" in sent["notes"]
     source = beat(s={"task": "tests.app.tasks.urgent", "schedule": 60, "kwargs": {"token": "abcdefgh"}})

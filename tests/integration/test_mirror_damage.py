@@ -32,12 +32,9 @@ DAMAGES = [
     ("generation lost", lambda b, row: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{row.pk}"), "repaired"),
     ("point behind", lambda b, row: set_due(b, row, "point", view(b, row).point_ms - 1), "reset, it stood before"),
     ("attempts of nobody", lambda b, row: set_due(b, row, "attempts", "3"), "reset, attempts"),
-    (
-        "a lease that no worker can hold",
-        lambda b, row: (set_due(b, row, "lease", "f"), set_due(b, row, "due", 9 * 10**12)),
-        "reset, its lease",
-    ),
-]
+    ("a lease that no worker can hold",
+     lambda b, row: (set_due(b, row, "lease", "f"), set_due(b, row, "due", 9 * 10**12)), "reset, its lease"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("damage", "word"), [row[1:] for row in DAMAGES], ids=[row[0] for row in DAMAGES])

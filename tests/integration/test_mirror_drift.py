@@ -19,17 +19,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def built(broker):
+def built(noted):
     """A prefix that has just been swept, with entries of several kinds."""
-    mirror.check_layout(broker)
-    mirror.sweep_now(broker)
     for n in range(3):
         schedule(f"s{n}")
     schedule("elsewhere", queue="mail")
     schedule("paused").pause()
     schedule("exhausted", max_runs=0)
     orders.run_now(Schedule.objects.get(name="s0"))
-    return broker
+    return noted
 
 
 def parts(drift):
