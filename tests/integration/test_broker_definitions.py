@@ -178,11 +178,10 @@ GONE = [
     ("older", LATER, 6, "OLD", LATER),
 ]
 
-GONE_AMISS = [("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {})]
+ENDED = ("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {})
 
 
-@pytest.mark.parametrize(("index", "seed", "generation", "result", "after"), cases(GONE, GONE_AMISS),
-                         indirect=["index"])  # fmt: skip
+@pytest.mark.parametrize(("index", "seed", "generation", "result", "after"), cases(GONE, [ENDED]), indirect=["index"])
 def test_remove_of_what_is_gone(index, seed, generation, result, after):
     seed_entry(index, seed)
     assert index.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]

@@ -15,7 +15,7 @@ from django.core.management import BaseCommand
 from django_delayq import registry
 from django_delayq.capture import listening
 from django_delayq.commands import command_words
-from django_delayq.commands.process import Process
+from django_delayq.commands.process import Process, _program
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import alive
@@ -268,8 +268,6 @@ def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
 
 
 def test_the_program_of_the_worker_runs_its_commands(monkeypatch):
-    from django_delayq.commands.process import _program
-
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "manage.py", "delayq_worker", "--burst"])
     assert _program() == [sys.executable, "-X", "dev", "manage.py"]
     monkeypatch.setattr(sys, "orig_argv", ["gunicorn"])

@@ -12,7 +12,10 @@ import pytest
 import structlog
 
 from django_delayq import orders
+from django_delayq.ledger import Outcome
 from django_delayq.models import Run, Schedule
+from django_delayq.rows import RunRow
+from django_delayq.worker.announcing import log_run
 from django_delayq.worker.logs import JsonFormatter, LineFormatter, TaskFilter
 from tests.acceptance.support import ROOT, command_environment
 from tests.app import tasks
@@ -170,10 +173,6 @@ def test_json_lines_tell_the_ids_of_the_trace(broker, caplog, settings):
 
 
 def test_what_is_lost_has_no_exception_and_is_told_all_the_same(broker, caplog):
-    from django_delayq.ledger import Outcome
-    from django_delayq.rows import RunRow
-    from django_delayq.worker.announcing import log_run
-
     row = Schedule.objects.get(pk=schedule("nightly").pk)
     run = RunRow.of(row, row.effective_from, status="lost", reason="poison")
     log_run(Outcome(run, row))

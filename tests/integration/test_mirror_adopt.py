@@ -9,7 +9,7 @@ from django_delayq import ledger, mirror
 from django_delayq.broker import Broker, Settlement
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.fields import utcnow
-from django_delayq.mirror import layout, pages, swept
+from django_delayq.mirror import layout, pages, swept, write
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import to_ms
 from django_delayq.worker.loop import Worker
@@ -104,8 +104,6 @@ def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
 
 def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
     """Another process edits and mirrors between our read and our script."""
-    from django_delayq.mirror import write
-
     row = schedule()
     Schedule._base_manager.update(synced_generation=0)
     read = write.read_wanted

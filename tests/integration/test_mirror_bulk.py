@@ -31,10 +31,6 @@ def make(count):
     return Schedule.objects.bulk_create([Schedule(name=f"s{n}", **task) for n in range(count)])
 
 
-def unmirror():
-    Schedule._base_manager.update(synced_generation=0)
-
-
 # -- deletions
 
 
@@ -83,7 +79,7 @@ def test_edits_are_mirrored_several_pages_at_a_time(built, small):
     rows = make(7)
     for row in rows:
         lose(built, row)
-    unmirror()
+    Schedule._base_manager.update(synced_generation=0)
     assert mirror.delta_sweep(built) == 4
     assert mirror.delta_sweep(built) == 3
     assert all(mirrored(built, row) for row in rows)
@@ -92,7 +88,7 @@ def test_edits_are_mirrored_several_pages_at_a_time(built, small):
 
 def test_a_page_that_another_worker_has_mirrored_meanwhile_is_not_mirrored_again(built, small, monkeypatch):
     make(4)
-    unmirror()
+    Schedule._base_manager.update(synced_generation=0)
 
     def other_first(pks):
         mirror.sync(built, pks)

@@ -9,7 +9,7 @@ from django.core import serializers
 from django.db import connection
 from django.db.models import F
 
-from django_delayq import mirror, orders
+from django_delayq import chain, mirror, orders
 from django_delayq.fields import utcnow
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
@@ -82,8 +82,6 @@ def test_an_edit_by_sql_becomes_a_new_version_and_is_mirrored(built, values, edi
 
 
 def jitter_ms(row):
-    from django_delayq import chain
-
     point = from_ms(to_ms(row.recurrence.next_after(row.effective_from)))
     return to_ms(chain.wake_of(row, point)) - to_ms(point)
 

@@ -33,10 +33,8 @@ def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built)
         make_due(built, row)
     place = built.shards()[0]
     for row in (retrying, stepped):  # for the second one the server's clock stepped back: its point is to come again
-        Run.objects.create(
-            schedule_id=row.pk, schedule_name="x", task="x", queue="default", generation=1, attempt=1, fence="f",
-            due_at=from_ms(view(built, row).point_ms), status=Status.RETRYING, worker="w",
-        )  # fmt: skip
+        point = from_ms(view(built, row).point_ms)
+        Run.of(row, point, status=Status.RETRYING, attempt=1, fence="f", worker="w").save()
         set_due(built, row, "attempts", "1")
         set_due(built, row, "due", built.now_ms() + 3_600_000)
     edited.refresh_from_db()
@@ -125,10 +123,8 @@ def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_bef
 def test_an_open_row_that_nobody_can_finish_any_more_is_closed(built, end):
     """A point waited for its retry, Redis was flushed, and the schedule ended before it came back."""
     row = schedule(max_attempts=3)
-    run = Run.objects.create(
-        schedule_id=row.pk, schedule_name=row.name, task=row.task, queue=row.queue, generation=row.generation,
-        due_at=make_due(built, row), status=Status.RETRYING, attempt=1, fence="f", worker="w",
-    )  # fmt: skip
+    run = Run.of(row, make_due(built, row), status=Status.RETRYING, attempt=1, fence="f", worker="w")
+    run.save()
     built.purge()
     if end == "disabled":
         Schedule.objects.update(enabled=False)

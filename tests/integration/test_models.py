@@ -25,11 +25,6 @@ SOON = datetime(2090, 1, 1, tzinfo=UTC)
 CRON = {"kind": "cron", "cron": "0 * * * *"}
 
 
-def raw(name="s", **values):
-    """Write past every check of ours."""
-    return Schedule._base_manager.bulk_create([Schedule(name=name, task="t", **values)])[0]
-
-
 # -- the database's own constraints
 
 REFUSED = [
@@ -51,7 +46,7 @@ REFUSED = [
 @pytest.mark.parametrize("values", [row[1] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_the_database_refuses(values):
     with pytest.raises(IntegrityError):
-        raw(**values)
+        Schedule._base_manager.bulk_create([Schedule(name="s", task="t", **values)])  # past every check of ours
 
 
 def test_a_save_that_fails_leaves_the_instance_usable():
@@ -235,8 +230,7 @@ def test_schedules_in_the_words_of_an_operator():
 def test_runs_in_the_words_of_an_operator():
     row = schedule()
     for hour, status in enumerate(Status.values):
-        values = {"schedule_name": "s", "task": "t", "queue": "q", "generation": 1, "status": status}
-        Run.objects.create(schedule_id=row.pk, due_at=SOON + hour * MINUTE, **values)
+        Run.of(row, SOON + hour * MINUTE, status=status).save()
     Run.objects.filter(status=Status.LOST).update(origin=Origin.MANUAL)
     assert {run.status for run in Run.objects.open()} == {"queued", "running", "retrying"}
     assert {run.status for run in Run.objects.finished()} == {"succeeded", "failed", "skipped", "lost"}
@@ -246,8 +240,8 @@ def test_runs_in_the_words_of_an_operator():
 
 def test_history_outlives_its_schedule():
     row = schedule()
-    values = {"schedule_name": "s", "task": "t", "queue": "q", "generation": 1, "status": "succeeded"}
-    run = Run.objects.create(schedule_id=row.pk, due_at=SOON, **values)
+    run = Run.of(row, SOON, status="succeeded")
+    run.save()
     row.delete()
     run.refresh_from_db()
     assert str(run) == "s 2090-01-01 00:00:00 UTC succeeded"
