@@ -275,10 +275,12 @@ def test_the_first_error_of_several_scripts_is_raised(make, monkeypatch):
         Scripts(client).run("odd", [Call(("k",), (kind, name)) for kind, name in (("good", "a"), ("bad", "b"))])
 
 
-def test_a_client_whose_commands_are_somebodys_is_asked_as_it_wants(make, echo):
-    client = make(Tracing)
+def test_a_client_whose_commands_are_somebodys_or_that_caches_replies_is_asked_as_it_wants(make, echo):
+    client, caching = make(Tracing), make()
     assert not is_plain(client)
-    assert is_plain(make())
+    assert is_plain(caching)
+    caching.connection_pool.cache = object()
+    assert not is_plain(caching)
     assert Scripts(client).run("echo", [Call((), ("a",))]) == [b"a"]
     assert client.seen == ["EVALSHA", "EVAL"]
 
@@ -305,12 +307,6 @@ def test_a_client_of_a_package_beside_redis_py_is_none_of_redis_py(make):
 def test_a_tool_that_traces_commands_sees_ours(make, monkeypatch, name, tool):
     monkeypatch.setattr(redis.Redis, name, tool(getattr(redis.Redis, name)))
     assert not is_plain(make())
-
-
-def test_a_client_that_caches_replies_is_asked_as_it_wants(make):
-    client = make()
-    client.connection_pool.cache = object()
-    assert not is_plain(client)
 
 
 def test_such_a_client_sends_several_scripts_in_one_round_trip(make, echo, monkeypatch):
