@@ -1,12 +1,16 @@
 """What the tests of the mirror share: making schedules, asking whether Redis agrees, a Redis that says nothing."""
 
+import json
 import socket
+import threading
 from contextlib import suppress
 
 import redis
+from django.db import connections
 
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.support import DAILY_CRON
 
 
@@ -31,6 +35,12 @@ def absent(broker, row, queue=None):
     return view(broker, row, queue) == type(view(broker, row))(None, None, None, False)
 
 
+def lose(broker, row):
+    """Take an entry away, which only a full sweep finds."""
+    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    assert absent(broker, row)
+
+
 def set_due(broker, row, part, value):
     place = broker.shard_of(f"s{row.pk}", row.queue)
     name = f"{{{broker.config.prefix}:{place}}}:{part}"
@@ -38,6 +48,33 @@ def set_due(broker, row, part, value):
         broker.client.zadd(name, {f"s{row.pk}": value})
     else:
         broker.client.hset(name, f"s{row.pk}", value)
+
+
+def stored(broker):
+    """Return the layout in Redis."""
+    return json.loads(broker.layout())
+
+
+def at_once(*functions):
+    """Call all of them in threads of their own at the same time; return what they returned, after all have."""
+    barrier, results, errors = threading.Barrier(len(functions)), [], []
+
+    def run(function):
+        try:
+            barrier.wait(10)
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert errors == []
+    return results
 
 
 def blackhole():
