@@ -168,20 +168,6 @@ def test_points_are_those_of_croniter_away_from_summer_time(expression: str, sta
         assert point == judge.get_next()
 
 
-@settings(QUIET, max_examples=60)
-@given(second=fields(0, 59), expression=PLAIN, start=st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)))  # noqa: DTZ001
-def test_points_with_seconds_are_those_of_croniter(second: str, expression: str, start: datetime) -> None:
-    start = start.replace(tzinfo=UTC)
-    cron = accepted(f"{second} {expression}")
-    judge = croniter(
-        for_croniter(f"{second} {expression}"), start, datetime, implement_cron_bug=True, second_at_beginning=True
-    )
-    point = cron.next_after(start)
-    assert point is not None
-    assert point == judge.get_next()
-    assert cron.next_after(point) == judge.get_next()
-
-
 @settings(QUIET, max_examples=100)
 @given(
     expression=PLAIN,

@@ -22,23 +22,6 @@ def points(cron: Cron, change: Change) -> list[datetime]:
     return found
 
 
-def test_the_expressions_are_different_and_many() -> None:
-    assert len(EXPRESSIONS) == len(set(EXPRESSIONS)) >= 30
-
-
-def test_the_sweep_over_every_zone_meets_each_of_them_and_every_expression_at_both_kinds_of_changes() -> None:
-    zones, gaps, overlaps = set(), defaultdict(set), defaultdict(set)
-    for change, expressions in sampled(SHARE, every_zone=True):
-        zones.add(change.zone)
-        for expression in expressions:
-            (gaps if change.shift > timedelta(0) else overlaps)[expression].add(change.zone)
-    assert zones == set(zones_that_change())
-    assert len(zones) > 150
-    for met in (gaps, overlaps):
-        assert set(met) == set(EXPRESSIONS)
-        assert min(len(zones) for zones in met.values()) >= 30
-
-
 def test_the_sweep_over_one_zone_of_each_set_meets_every_set_and_every_kind_of_change_with_every_expression() -> None:
     def walls(zone: str) -> tuple[tuple[datetime, timedelta], ...]:
         return tuple((change.wall, change.shift) for change in zones_that_change()[zone])
