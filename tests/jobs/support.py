@@ -135,23 +135,3 @@ class Standing:
     def gone(self):
         """Whether nothing at all stands of it."""
         return self.view == EntryView(None, None, None, leased=False)
-
-
-__all__ = [
-    "BACKEND",
-    "DECORATOR_OPTIONS",
-    "LOGGER",
-    "SIGNALS",
-    "SUCCESSFUL",
-    "Standing",
-    "died",
-    "retried",
-    "row",
-    "rows",
-    "run",
-    "run_burst",
-    "tasks_setting",
-    "told",
-    "unput",
-    "with_options",
-]

@@ -127,13 +127,6 @@ def test_a_job_that_kills_its_workers_is_lost_with_each_execution_and_can_be_ret
     assert (run(result).status, result.attempts, result.errors) == (SUCCESSFUL, 1, [])
 
 
-def test_the_take_overs_of_a_job_survive_a_flush(broker):
-    result = tasks.add.enqueue(1)
-    died(result, times=conf.get_config().max_reclaims + 1)
-    broker.purge()
-    assert (run(result).status, row(result).status, tasks.CALLS) == (FAILED, "lost", [])
-
-
 def test_a_flush_grants_no_attempts_and_takes_no_backoff_away(broker, tmp_path):
     result = tasks.flaky.using(max_attempts=2, backoff=3600).enqueue(str(tmp_path / "f"), 9)
     run_burst()

@@ -27,7 +27,6 @@ from tests.jobs.support import (
     run,
     run_burst,
     tasks_setting,
-    with_options,
 )  # fmt: skip
 from tests.support import make_due
 
@@ -87,20 +86,6 @@ def test_a_retry_calls_nothing_only_the_last_attempt_does(tmp_path):
     assert run(result).status == SUCCESSFUL
     run_burst()
     assert [(result.id,)] == CALLS
-
-
-@with_options(on_failure=HEARD)
-def unlucky() -> None:
-    """Fail, and say so at the task."""
-    raise LookupError
-
-
-def test_it_may_stand_at_the_task():
-    made = app_tasks.fail.using(on_failure=HEARD)
-    result = made.using(priority=3).enqueue()
-    burst()
-    assert [(result.id,)] == CALLS
-    assert unlucky.on_failure == HEARD
 
 
 def test_a_callback_has_no_callbacks_of_its_own():

@@ -48,11 +48,6 @@ def comes_due(*results):
 # -- attempts
 
 
-def test_without_a_word_a_failure_is_final():
-    result = run(app_tasks.fail.enqueue())
-    assert (result.status, result.attempts) == (FAILED, 1)
-
-
 def test_the_decorator_says_how_often(tmp_path):
     assert tasks.stubborn_once.max_attempts == 3
     result = run(tasks.stubborn_once.enqueue(str(tmp_path / "f"), 2))
@@ -127,21 +122,6 @@ def test_who_takes_too_long_is_stopped_by_an_exception(settings, how):
     assert run(result).errors[0].exception_class is TaskTimeout
     assert "in spin" in result.errors[0].traceback
     assert timedelta(seconds=0.15) <= result.finished_at - result.started_at < timedelta(seconds=LONG)
-
-
-def test_a_task_may_clean_up_and_succeed(tmp_path):
-    result = run(app_tasks.tidy.using(timeout=0.2).enqueue(str(tmp_path / "f"), LONG))
-    assert (result.return_value, (tmp_path / "f").read_text()) == ("stopped early", "tidied")
-
-
-def test_a_coroutine_is_cancelled(tmp_path):
-    result = run(app_tasks.aspin.using(timeout=timedelta(seconds=0.2)).enqueue(str(tmp_path / "f"), LONG))
-    assert (result.errors[0].exception_class, (tmp_path / "f").read_text()) == (TaskTimeout, "cancelled")
-
-
-def test_a_timeout_is_a_failed_attempt_like_any_other():
-    result = run(app_tasks.spin.using(timeout=0.1, max_attempts=2, backoff=0).enqueue(LONG))
-    assert (result.status, result.attempts) == (FAILED, 2)
 
 
 def test_a_timeout_of_the_alias_is_taken_away_by_zero(settings):

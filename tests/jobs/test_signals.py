@@ -41,13 +41,6 @@ class Own(DelayQBackend):
     """A project's own backend."""
 
 
-def test_a_failure_is_finished_too():
-    with told() as heard:
-        result = app_tasks.fail.enqueue()
-        run_burst()
-    assert heard[-1] == ("finished", DelayQBackend, result.id, "FAILED")
-
-
 def test_an_attempt_that_is_not_the_last_one_is_started_and_not_finished(tmp_path):
     with told() as heard:
         app_tasks.flaky.using(max_attempts=2, backoff=0).enqueue(str(tmp_path / "f"), 1)
@@ -118,16 +111,3 @@ def test_the_logs_are_those_of_the_framework(caplog):
         ("INFO", f"Task id={result.id} path={path} state={GOOD}"),
     ]
     assert "NoneType" not in caplog.text
-
-
-def test_the_log_of_a_failure_has_the_exception(caplog):
-    caplog.set_level(logging.INFO, LOGGER)
-    result = app_tasks.fail.enqueue("the bank is closed")
-    run_burst()
-    record = [record for record in caplog.records if record.name == LOGGER][-1]
-    assert (record.levelname, record.getMessage()) == (
-        "ERROR", f"Task id={result.id} path=tests.app.tasks.fail state=FAILED"
-    )  # fmt: skip
-    assert record.exc_info is not None
-    assert record.exc_info[0] is RuntimeError
-    assert "raise RuntimeError(message)" in caplog.text
