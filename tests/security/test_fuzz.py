@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from django_delayq import mirror, orders
 from django_delayq.broker import keys
 from django_delayq.broker.broker import _parse_hint
-from django_delayq.exceptions import ForeignLayout
 from django_delayq.jobs import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.timing import from_ms, to_ms
@@ -294,18 +293,3 @@ def test_hostile_hints_end_no_worker_and_run_nothing_early(broker, spied):
     order.refresh_from_db()
     assert order.status == "succeeded"
     assert deeds == []
-
-
-def test_a_well_made_forged_layout_makes_a_worker_refuse_and_change_nothing(broker):
-    """The one thing that who may write to Redis can end: it looks like another database's prefix."""
-    prefix = Prefix(broker)
-    prefix.fill()
-    broker.write_layout(json.dumps({"database": "x", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    before = broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk])
-    with pytest.raises(ForeignLayout, match="adopt"):
-        run_burst(name=WORKER)
-    assert broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk]) == before
-    assert not Run.objects.exclude(status="queued").exists()
-    mirror.adopt(broker)
-    run_burst(name=WORKER)
-    assert Run.objects.filter(status="succeeded").count() == 3  # two due points, one job
