@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import conf, ledger, minutes
-from django_delayq.compat import TaskResultStatus, task_backends, task_started
+from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.counters import outcomes
 from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run
@@ -83,22 +83,6 @@ def test_a_retried_job_keeps_all_attempts_and_its_result_tells_of_the_new_ones(t
     assert whole(seen(result))
 
 
-def test_the_context_of_a_retried_job_counts_from_one():
-    attempts = []
-
-    def note(task_result, **kwargs):
-        attempts.append(task_result.attempts)
-
-    task_started.connect(note)
-    try:
-        result = run(tasks.fail.using(max_attempts=2, backoff=0).enqueue())
-        retry(result)
-        run_burst()
-    finally:
-        task_started.disconnect(note)
-    assert attempts == [1, 2, 1, 2]
-
-
 # -- take-overs
 
 
@@ -125,6 +109,13 @@ def test_a_job_that_kills_its_workers_is_lost_with_each_execution_and_can_be_ret
     assert counted(broker) == {("jobs", "add"): {"lost": 1}}
     retry(result)
     assert (run(result).status, result.attempts, result.errors) == (SUCCESSFUL, 1, [])
+
+
+def test_the_take_overs_of_a_job_survive_a_flush(broker):
+    result = tasks.add.enqueue(1)
+    died(result, times=conf.get_config().max_reclaims + 1)
+    broker.purge()
+    assert (run(result).status, row(result).status, tasks.CALLS) == (FAILED, "lost", [])
 
 
 def test_a_flush_grants_no_attempts_and_takes_no_backoff_away(broker, tmp_path):

@@ -79,10 +79,6 @@ def test_what_falls_due_without_a_worker_is_missed(runner):
     ("overlap", "expected"),
     [
         ("skip", [("10:00:00", "succeeded", ""), ("11:00:00", "skipped", "overlap"), ("13:00:00", "succeeded", "")]),
-        (
-            "queue_one",
-            [("10:00:00", "succeeded", ""), ("11:00:00", "skipped", "overlap"), ("12:00:00", "succeeded", "")],
-        ),
         ("queue_all", [("10:00:00", "succeeded", ""), ("11:00:00", "succeeded", "")]),
         ("allow", [("10:00:00", "succeeded", ""), ("11:00:00", "succeeded", ""), ("12:00:00", "succeeded", "")]),
     ],
