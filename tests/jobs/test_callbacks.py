@@ -21,6 +21,7 @@ from tests.jobs import tasks
 from tests.jobs.support import (
     SUCCESSFUL,
     Standing,
+    connected,
     died,
     retried,
     row,
@@ -64,14 +65,11 @@ def test_it_is_a_job_of_the_same_alias_and_queue_with_the_priority_of_its_task_a
     def note(task_result, **kwargs):
         told.append(task_result.id)
 
-    task_enqueued.connect(note)
-    try:
+    with connected(note, task_enqueued):
         bad = app_tasks.fail.using(backend="second", queue_name="mail", on_failure=HEARD, priority=5).enqueue()
         run_burst(max_runs=1)
         found = callbacks().get()
         run_burst()
-    finally:
-        task_enqueued.disconnect(note)
     assert (found.backend, found.queue, found.priority, found.call["args"]) == ("second", "mail", 0, [bad.id])
     assert told == [bad.id]
     assert task_backends["second"].get_result(found.result_id).status == SUCCESSFUL

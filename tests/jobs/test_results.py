@@ -240,18 +240,6 @@ def test_whatever_ends_a_task_is_its_failure_and_the_worker_goes_on(how, error):
     assert other.status == SUCCESSFUL
 
 
-def test_errors_of_every_kind_are_told():
-    results = [made.enqueue() for made in (tasks.complicated, tasks.afail, tasks.unspeakable)]
-    run_burst()
-    for result in results:
-        result.refresh()
-        assert result.status == FAILED
-    complicated, afail, unspeakable = [result.errors[0] for result in results]
-    assert 'ValueError(ValueError("This task failed"))' in complicated.traceback
-    assert (afail.exception_class, "nobody there" in afail.traceback) == (LookupError, True)
-    assert unspeakable.exception_class is tasks.Unspeakable
-
-
 def test_an_attempt_that_fails_with_what_cannot_be_printed_is_tried_again():
     result = run(tasks.unspeakable.using(max_attempts=2, backoff=0).enqueue())
     assert (run(result).status, result.attempts) == (FAILED, 2)

@@ -9,7 +9,7 @@ from django_delayq.compat import task_finished, task_started
 from django_delayq.fields import utcnow
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
-from tests.jobs.support import LOGGER, SUCCESSFUL, row, rows, run_burst, tasks_setting, told
+from tests.jobs.support import LOGGER, SUCCESSFUL, connected, row, rows, run_burst, tasks_setting, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,25 +58,20 @@ def test_finished_tells_value_and_errors_once_they_are_recorded():
         seen.append((task_result._return_value, [error.exception_class for error in task_result.errors]))
         seen.append(task_result.finished_at is not None and row(task_result).finished_at is not None)
 
-    task_finished.connect(receive)
-    tasks.echo.enqueue(1)
-    run_burst()
-    app_tasks.fail.enqueue()
-    run_burst()
-    assert seen == [([[1], {}], []), True, (None, [RuntimeError]), True]
+    with connected(receive, task_finished):
+        for made in (tasks.echo, app_tasks.fail):
+            made.enqueue()
+            run_burst()
+    assert seen == [([[], {}], []), True, (None, [RuntimeError]), True]
 
 
 def test_an_end_that_another_worker_has_recorded_is_not_told_by_the_one_that_lost():
     def decide(sender, task_result, **kwargs):
         rows(task_result).update(status="succeeded", fence="1.another", worker="another", finished_at=utcnow())
 
-    task_started.connect(decide)
-    try:
-        with told() as heard:
-            result = tasks.echo.enqueue(1)
-            run_burst()
-    finally:
-        task_started.disconnect(decide)
+    with connected(decide, task_started), told() as heard:
+        result = tasks.echo.enqueue(1)
+        run_burst()
     assert [name for name, *_ in heard] == ["enqueued", "started"]
     assert row(result).worker == "another"
 
@@ -86,14 +81,9 @@ def test_a_receiver_that_fails_changes_no_outcome(error, caplog):
     def broken(sender, **kwargs):
         raise error("broken receiver")
 
-    task_started.connect(broken)
-    task_finished.connect(broken)
-    try:
+    with connected(broken, task_started, task_finished):
         good, bad = tasks.echo.enqueue(), app_tasks.fail.enqueue()
         run_burst()
-    finally:
-        task_started.disconnect(broken)
-        task_finished.disconnect(broken)
     good.refresh()
     bad.refresh()
     assert (str(good.status), str(bad.status)) == (GOOD, "FAILED")

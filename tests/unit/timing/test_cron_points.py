@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
 
 from croniter import croniter
 from hypothesis import HealthCheck, assume, given, settings
@@ -166,30 +165,3 @@ def test_points_are_those_of_croniter_away_from_summer_time(expression: str, sta
         assert point is not None
         point = cron.next_after(point)
         assert point == judge.get_next()
-
-
-@settings(QUIET, max_examples=100)
-@given(
-    expression=PLAIN,
-    zone=st.sampled_from(sorted({zone for zone, _ in CHANGES})),
-    start=st.datetimes(datetime(1975, 1, 1), datetime(2090, 1, 1)),  # noqa: DTZ001
-)
-def test_next_previous_and_count_agree(expression: str, zone: str, start: datetime) -> None:
-    cron = accepted(expression, zone)
-    instant = start.replace(tzinfo=UTC)
-    row: list[datetime] = []
-    for _ in range(6):
-        point = cron.next_after(row[-1] if row else instant)
-        assert point is not None
-        assert point.tzinfo is UTC
-        assert not row or point > row[-1]
-        row.append(point)
-    assert cron.count_between(instant + timedelta(microseconds=1), row[-1]) == len(row)
-    assert cron.count_between(row[0], row[0]) == 1
-    assert cron.count_between(row[0] + timedelta(microseconds=1), row[1] - timedelta(microseconds=1)) == 0
-    assert cron.count_between(row[1], row[0]) == 0
-    for earlier, later in pairwise(row):
-        assert cron.previous_at_or_before(later, instant) == later
-        assert cron.previous_at_or_before(later - timedelta(microseconds=1), instant) == earlier
-    assert cron.previous_at_or_before(row[-1], row[-1]) is None
-    assert cron.previous_at_or_before(row[0] - timedelta(microseconds=1), instant) is None

@@ -38,6 +38,8 @@ def test_points_are_strictly_after_the_instant_whatever_its_zone_and_microsecond
     assert cron.next_after(at + timedelta(microseconds=1)) == at + 5 * MINUTE
     local = at.astimezone(ZoneInfo("Asia/Kathmandu"))
     assert cron.next_after(local) == at + 5 * MINUTE
+    assert (cron.count_between(at, at), cron.count_between(at + 5 * MINUTE, at)) == (1, 0)
+    assert (cron.previous_at_or_before(at, at - MINUTE), cron.previous_at_or_before(at, at)) == (at, None)
     second_time = datetime(2026, 10, 25, 3, 30, fold=1, tzinfo=ZoneInfo("Europe/Riga"))
     assert cron.next_after(second_time) == datetime(2026, 10, 25, 1, 35, tzinfo=UTC)
 
