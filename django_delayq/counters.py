@@ -61,7 +61,7 @@ class Counts(dict[Key, Tally]):
         """Count an outcome; `lag` and `ran` are in seconds, None where it has none."""
         tally = self.get(key)
         if tally is None:
-            tally = self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
+            tally = self._new(key)
         tally[outcome] = tally.get(outcome, 0) + number
         if lag is not None:
             bucket = LAG[bisect_left(_BOUNDS, lag)]

@@ -101,7 +101,7 @@ def get_task(path: str) -> AnyTask:
     Raises:
         UnknownTask: No installed app offers it; the message names the nearest one that exists.
     """
-    task = get_tasks().get(path) or find_task(path)
+    task = find_task(path)
     if task is None:
         if path == COMMAND_TASK:
             raise UnknownTask(
@@ -173,7 +173,7 @@ def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         InvalidArguments: They do not fit the signature, which the message shows.
     """
     try:
-        _signature(task.func, task.takes_context).bind(*args, **kwargs)
+        signature(task).bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidArguments(f"{error}. The task is called as {task.name}{shown_signature(task)}.") from None
 

@@ -6,6 +6,7 @@ Django's models stand wherever a person reads or writes. Knows no database: `led
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import cached_property
 from typing import Any, Self
 
 from .jobs import Call
@@ -36,7 +37,7 @@ class StateRow:
     stored: bool = True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ScheduleRow(Recurring):
     """A definition, without what only people read of it, and its state: see `Schedule`."""
 
@@ -78,17 +79,14 @@ class ScheduleRow(Recurring):
     args: list[Any]
     kwargs: dict[str, Any]
     ping_url: str
-    _recurrence: Recurrence | None = field(default=None, init=False)
 
     def __str__(self) -> str:
         return self.name
 
-    @property
+    @cached_property
     def recurrence(self) -> Recurrence:
         """See `Recurring.recurrence`; made once, since a row stays as it was read."""
-        if self._recurrence is None:
-            self._recurrence = self.recurrence_from(self.start_at or self.created_at)
-        return self._recurrence
+        return self.recurrence_from(self.start_at or self.created_at)
 
 
 @dataclass(slots=True, eq=False)

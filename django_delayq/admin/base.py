@@ -27,7 +27,7 @@ APP = "django_delayq"
 
 
 def may_view(request: HttpRequest, model: str) -> bool:
-    """Return whether a user may view rows of a model of this app: whoever may change them may."""
+    """Return whether a user may view rows of a model of this app. A user who may change them may."""
     return any(request.user.has_perm(f"{APP}.{verb}_{model}") for verb in ("view", "change"))
 
 

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from operator import methodcaller
 from threading import Lock
@@ -45,6 +46,7 @@ class Broker:
         """Connect lazily, by the alias of the settings. `worker` names this process' claim journal."""
         self.config = conf.get_config()
         self.worker = worker
+        self._shard_count = cache(self.config.shard_count)
         self._connect = connector(timeout_seconds=timeout_seconds) if client is None else lambda: client
         self._connected: tuple[Any, Scripts] | None = None
         self._connecting = Lock()
@@ -265,12 +267,12 @@ class Broker:
 
     def shard_of(self, member: str, queue: str) -> Shard:
         """Return where a member of a queue lives under the configured number of shards."""
-        return keys.member_shard(member, queue, self.config.shards)
+        return keys.member_shard(member, queue, self._shard_count(queue))
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
         """Return every shard of these queues, by default of all."""
         names = self.config.queues if queues is None else queues
-        return [Shard(queue, number) for queue in names for number in range(self.config.shard_count(queue))]
+        return [Shard(queue, number) for queue in names for number in range(self._shard_count(queue))]
 
     def _keys(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.config.prefix, shard)

@@ -1,7 +1,6 @@
 """The names of all keys, and the values that scripts take and return. The keys of a shard share a cluster slot."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -38,12 +37,8 @@ class Shard(NamedTuple):
         return f"{self.queue}:{self.number}"
 
 
-def member_shard(member: str, queue: str, shards: int | Mapping[str, int]) -> Shard:
-    """Return the shard of a member: stable for a member, so that removal looks where insertion went.
-
-    `shards` is as in the settings: a queue that it does not name has one.
-    """
-    count = shards if isinstance(shards, int) else shards.get(queue, 1)
+def member_shard(member: str, queue: str, count: int) -> Shard:
+    """Return the shard of a member: stable for a member, so that removal looks where insertion went."""
     return Shard(queue, crc32(member.encode("utf-8", "surrogateescape")) % count)
 
 

@@ -240,8 +240,7 @@ def instant_ms(value: Any) -> int | None:
 
 def listed(reply: Any) -> list[Any]:
     """Return the values of a reply of one text: see Note [One text] in `lua/_prelude.lua`."""
-    said = reply.decode("utf-8", "surrogateescape") if isinstance(reply, bytes) else reply
-    return json.loads(said)  # type: ignore[no-any-return]
+    return json.loads(text(reply))  # type: ignore[no-any-return]
 
 
 def read_claim(reply: Any, worker: str) -> Claim:

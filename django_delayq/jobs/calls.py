@@ -27,7 +27,7 @@ def backend_of(alias: str) -> Any:
 
 
 def alias_for(queues: Iterable[str]) -> tuple[Any, str] | None:
-    """Return our first backend that takes jobs for one of these queues, and that queue; None where there is none."""
+    """Return our first backend that takes jobs for one of these queues, and the queue. None if no backend does."""
     for backend in _ours():
         served = [queue for queue in queues if not backend.queues or queue in backend.queues]
         if served:

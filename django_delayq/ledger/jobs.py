@@ -8,9 +8,9 @@ start it finds the row locked, and comes back. Keys of one call are taken in the
 take two keys in opposite order wait for each other, and the database ends one of them with an error.
 
 Note [Beside its cause]
-A callback waits in the queue of what has ended. One transaction writes the outcome and the row of its callback: so
-there is one for each outcome that was recorded, and none for others, whichever worker dies when. It has no callbacks of
-its own.
+A callback is put into the queue of the run that has ended. One transaction writes the outcome and the row of its
+callback: so there is one for each outcome that was recorded, and none for others, whichever worker dies when. It has no
+callbacks of its own.
 """
 
 import logging

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
+from ..grouping import grouped
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from ..rows import RunRow, ScheduleRow, StateRow
 from .bulk import database, reader
@@ -59,6 +59,10 @@ def find_schedule(pk: int) -> Schedule | None:
     return Schedule._base_manager.using(database()).filter(pk=pk).select_related("state").first()
 
 
+def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
+    return [RunRow(*row) for row in reader(Run, key, RUN, database()).read(keys, where)]
+
+
 def with_status(status: str) -> QuerySet[Run]:
     """Return the rows with this status, which is not `succeeded`: by primary key they come out of an index."""
     return Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, status=status)
@@ -89,12 +93,8 @@ def open_chains() -> QuerySet[Run]:
 
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
-    found: dict[int, list[RunRow]] = {}
-    rows = [RunRow(*row) for row in reader(Run, "schedule", RUN, database()).read(pks, _OPEN_OF_CHAIN)]
-    for row in sorted(rows, key=attrgetter("due_at")):
-        if row.status != Status.QUEUED:
-            found.setdefault(row.schedule_id or 0, []).append(row)
-    return found
+    rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
+    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0)
 
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
@@ -113,8 +113,7 @@ def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
 
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
     """Return runs by primary key."""
-    rows = [RunRow(*row) for row in reader(Run, "id", RUN, database()).read(pks)]
-    return {row.pk: row for row in rows}
+    return {row.pk: row for row in _runs("id", pks)}
 
 
 def find(run: RunRow) -> RunRow | None:

@@ -17,20 +17,20 @@ Whoever records once more what was committed changes nothing: others may have go
 next point. Where the chain goes on stands in the state, as the first commit, or an edit since, has left it.
 
 Note [What was pruned is decided]
-The unique row of a due point is what lets it be recorded once. A row that was pruned can refuse nobody
-any more: a worker that stood still for days and then records, or somebody who backfills once more. So the deletion
-raises `ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state
-locked; and whatever would be inserted at or before that point is lost, as if its row still stood. Whoever records has
-locked and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back
-where the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
+The unique row of a due point is what lets it be recorded once. A row that was pruned refuses nothing any more: a worker
+may have stood still for days and then record, or a user may backfill once more (`orders.py`). So the deletion raises
+`ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state locked;
+and what would be inserted at or before that point is lost, as if its row still stood. A worker that records has locked
+and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back where
+the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
 insertion waits for a deletion of the same point, and what is read after it sees what that has noted.
 
 Note [Compare and set]
-Redis is settled after the ledger, by whoever won the ledger's compare-and-set. A new row is won by a unique constraint;
-an existing one by being locked and found with the version (status, attempt, fence, when it was made) that was read,
-compared for equality only: fences are not ordered, as a clock may step back and Redis may be flushed. A row that
-already has the version that I write is mine: the reply to an earlier COMMIT was lost. So is one that I have written in
-this call: after a flush one worker may have executed an entry twice.
+Redis is settled after the ledger, by the worker that won the ledger's compare-and-set. A new row is won by a unique
+constraint; an existing one by being locked and found with the version (status, attempt, fence, worker, when it was
+made) as read, compared for equality only: fences are not ordered, as a clock may step back and Redis may be flushed. A
+row that already has the version that a worker writes is its own: the reply to an earlier COMMIT was lost. Of two
+changes of a row in one call the first wins: after a flush one worker may have executed an entry twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[
     """Write these columns of rows over, as far as they are as they were read. See Note [Compare and set].
 
     Return for each what became of it, GONE where there is no such row any more, and whether it was mine already.
-    Within a transaction (`writing`), in two statements.
+    Within a transaction (`writing`), in few statements.
     """
     pks = {item.pk for item in changes}
     found = {pk: tuple(row) for pk, *row in reader(Run, "id", ("pk", *VERSION), using, lock=True).read(pks)}
@@ -225,7 +225,7 @@ def record(outcomes: Sequence[Outcome]) -> list[Won]:
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
     """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
 
-    As `record`, but a row that the table refuses is treated as locked and tried later. Its execution begins once it
+    As `record`, but a new row that the table refuses is treated as locked and tried later. Its execution begins once it
     is written. A `running` row alone moves no state.
     """
     skipping = [outcome.schedule for outcome in outcomes if outcome.run.status != Status.RUNNING]
@@ -261,7 +261,8 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that a deletion or a second worker waits: see Note [Order of locks].
+    """Lock schedules and states, so that a deletion or a second worker waits: see `models/locks.py`, Note [Order of
+    locks].
 
     Return the generations of those that are there, their states, and the keys that others have locked.
     """

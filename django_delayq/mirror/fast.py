@@ -20,7 +20,8 @@ from .write import remove_tombstones, sync
 
 logger = logging.getLogger("django_delayq.mirror")
 
-#: More rows than this are left to the workers' sweep, which comes within seconds: a request must not wait for them.
+#: More schedules than this are left to the workers' sweep, which comes within seconds: a request must not wait for
+#: them.
 MOST_AT_ONCE = 500
 #: A process that enqueues asks so often whether the prefix still is this database's.
 CHECK_SECONDS = 1.0

@@ -180,9 +180,9 @@ def _without(gap: Gap, pks: list[int]) -> list[Gap]:
 def _snapshot() -> tuple[int | None, int | None]:
     """Return the oldest transaction that is open, and the one that comes next; None where the database does not tell.
 
-    A transaction that can fill a gap has its number a second after the gap was seen, and comes before `following` of a
-    look then: once the oldest one does not, no row can come into the gap. Not at once: a key is drawn before the
-    number.
+    A transaction draws a key before it gets its number, and has both within a second. So a transaction that can still
+    fill a gap has a number below `following`, as it is a second after the gap was seen. Once the oldest open
+    transaction has a greater number, no row can come into the gap any more.
     """
     connection = connections[ledger.database()]
     if connection.vendor != "postgresql":

@@ -46,7 +46,7 @@ def from_seconds(value: int | None) -> datetime | None:
 
 def to_ms(instant: datetime) -> int:
     """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early."""
-    return -((EPOCH - as_utc(instant)) // MILLISECOND)
+    return -(-micros(instant) // 1000)
 
 
 def known_ms(value_ms: int | None) -> datetime | None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -107,8 +107,7 @@ def decide(
     Raises:
         ValueError: An instant is naive.
     """
-    if not point.tzinfo is now.tzinfo is UTC:
-        point, now = as_utc(point, "point"), as_utc(now, "now")
+    point, now = as_utc(point, "point"), as_utc(now, "now")
     late = _Late(recurrence, point, now, policies)
     if not late.is_late(point):
         return Run()
@@ -155,7 +154,7 @@ class _Late:
     policies: Policies
 
     def is_late(self, point: datetime) -> bool:
-        lag = self.now - (self.policies.wake(point) if self.policies.jitter else point)
+        lag = self.now - self.policies.wake(point)
         if self.policies.grace is not None or lag <= ZERO:
             return lag > (self.policies.grace or ZERO)
         if lag > LONGEST_DEFAULT_GRACE:
@@ -256,8 +255,6 @@ class Recurring:
     """Whatever has the columns of a `Schedule`."""
 
     __slots__ = ()
-    #: That of a row which stays as it was read, once it was made.
-    _recurrence: Recurrence | None = None
 
     @property
     def recurrence(self: Any) -> Recurrence:
@@ -305,7 +302,7 @@ class Recurring:
         if fixed_delay and state is not None and state.last_finished_at is not None:
             anchor = max(state.last_finished_at, self.effective_from)
             return self.recurrence_from(anchor), max(base, anchor)
-        return self._recurrence or self.recurrence, base
+        return self.recurrence, base
 
     @property
     def policies(self: Any) -> Policies:

@@ -1,7 +1,7 @@
 """What a recurrence is, and the simple ones: interval, single point, window around another. Knows no calendar."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from ..exceptions import InvalidRecurrence
@@ -48,16 +48,10 @@ class Every:
             raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
         if self.every < MILLISECOND:
             raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
-        if getattr(self.anchor, "tzinfo", None) is not UTC:
-            object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
+        object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        if instant.tzinfo is not UTC:
-            instant = as_utc(instant)
-        try:
-            return self.anchor + ((instant - self.anchor) // self.every + 1) * self.every
-        except OverflowError:
-            return None
+        return self._at(self._number(instant) + 1)
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
         newest, floor = self._at(self._number(instant)), as_utc(floor, "floor")

@@ -53,13 +53,7 @@ def begin_job(held: "Held", task: AnyTask) -> AnyResult:
 def running_job(held: "Held", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run = held.outcome.run
-    result = new_result(
-        as_called(task, run),
-        run,
-        vars_of(held.outcome.call),
-        from_json(run.attempts) if run.attempts else (),
-        begun=True,
-    )
+    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 
@@ -120,10 +114,12 @@ LEVELS: dict[str, int] = {
 }
 
 
-#: What had an execution. A point waits once: after a first attempt.
+#: What had an execution. Its wait is counted with the first attempt only.
 EXECUTED = frozenset(("succeeded", "failed", "retrying"))
 
 
+#: What is done here is no part of the outcome.
+NEWS = Guard("Telling what became of a due point", BaseException)
 PINGS = Guard("A ping", BaseException)
 
 
@@ -132,25 +128,18 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
     run = outcome.run
     if run.status == Status.QUEUED:
         return nothing
-    try:
+    with NEWS:
         _count(run, counted)
-        # Django logs ends of jobs.
-        told = outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST)
-        if told and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
+        if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
             log_run(outcome)
-    except BaseException as error:  # what is done here is no part of the outcome
-        side_channels.note_failure("Telling what became of a due point", error)
     if outcome.schedule is None:
         return nothing
     if run.status == Status.SKIPPED:
         return partial(send_signal, run_skipped, "run_skipped", run, outcome.schedule)
     if run.status in OPEN:
         return nothing
-    if outcome.schedule.ping_url:
-        good = run.status == Status.SUCCEEDED
-        ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
-    if not run_finished.receivers:
-        return nothing
+    good = run.status == Status.SUCCEEDED
+    ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
     return partial(send_signal, run_finished, "run_finished", run, outcome.schedule)
 
 
@@ -160,7 +149,7 @@ def nothing() -> None:
 
 def _count(run: RunRow, counted: Counts) -> None:
     """A stretch of unknown length counts as one point."""
-    key = "jobs" if run.token else "points", run.queue, run.task
+    key = "jobs" if run.is_job else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
         lag, ran = run.lag if run.attempt == 1 else None, run.duration
         counted.add(
@@ -186,7 +175,7 @@ def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -
 
 def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
     """See `pings.ping`. A backfill says nothing of how its schedule stands now."""
-    if run.origin != Origin.BACKFILL:
+    if schedule.ping_url and run.origin != Origin.BACKFILL:
         with PINGS:
             pings.ping(schedule.ping_url, what, idempotency_key(run), body)
 
@@ -198,6 +187,8 @@ def log_run(outcome: Outcome) -> None:
     """
     run = outcome.run
     level = LEVELS.get(run.status, logging.INFO)
+    if not logger.isEnabledFor(level):
+        return
     event = run_event(run) | (outcome.trace or {})
     message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ")
     extra = {"delayq": event, **labels_of(run)}

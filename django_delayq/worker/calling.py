@@ -10,7 +10,7 @@ Between `enqueue` and the ledger lies what no order of the two can close: a proc
 other queue and no outcome, and the point is handed over once more. The other way round it would be lost.
 
 Note [Attempts]
-Rule R5. Attempts are counted in the row or the job's text when they end; the number that Redis keeps beside a point
+Rule R5. Attempts are counted in the row when they end; the number that Redis keeps beside a point
 only says that it waits for a retry. So a flush, a rebuild or a restored snapshot grants no new attempts. A take-over
 after a crash is no attempt of the task's, and is counted apart (`worker/isolation.py`, Note [Alone]).
 
@@ -300,14 +300,12 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
         outcome.trace = tracing.ids(held.span)
     result = None
     if outcome.schedule is not None:
-        if run_started.receivers:
-            send_signal(run_started, "run_started", run, outcome.schedule)
-        if outcome.schedule.ping_url:
-            ping(run, outcome.schedule, "/start")
+        send_signal(run_started, "run_started", run, outcome.schedule)
+        ping(run, outcome.schedule, "/start")
     run.attempt += 1
     if outcome.schedule is None:
         result = begin_job(held, task)
-    call = outcome.schedule or outcome.call
+    call = outcome.call
     try:
         if call.backend:
             ended = perform(held, timeouts, partial(hand_over, task, call))

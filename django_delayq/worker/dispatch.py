@@ -116,22 +116,25 @@ class Dispatcher:
         """Entries that wait for a slot; those that wait to run alone do not count."""
         return self.slots.waiting + len(self._taken_over)
 
+    def _isolating(self) -> bool:
+        return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.active()
+
     def capacity(self) -> int:
         """Return how many entries to claim now. Nothing is claimed ahead of those that wait for a free slot."""
-        if (self.isolation.waiting or self.isolation.alone) and self.isolation.active():
+        if self._isolating():
             return 0
         if self._taken_over:
             return max(0, self.slots.free - len(self._taken_over))
         return self.slots.capacity()
 
     def dispatch(self, entries: list[Held]) -> bool:
-        """Have claimed entries judged and set each on its way; False where the database failed."""
+        """Have claimed entries judged and set each on its way; False where they could not be read."""
         verdicts = self.trip.judge(entries)
         if self.controls.known.queues or self.controls.known.tasks:
             verdicts.hold_back(self.controls.holds, TASK_MS)
         self._carry_out(verdicts)
         at_once = self._sort(verdicts.suspects) if verdicts.suspects else []
-        if (self.isolation.waiting or self.isolation.alone) and self.isolation.active():
+        if self._isolating():
             self.release([*at_once, *verdicts.start], 0)
         else:
             if at_once:
@@ -203,7 +206,7 @@ class Dispatcher:
         """Start those whose turn has come meanwhile."""
         if self.isolation.waiting:
             self._isolate()
-        elif self._taken_over and not self.isolation.active():
+        elif self._taken_over and not self._isolating():
             count = min(self.slots.free, len(self._taken_over))
             self._begin([self._taken_over.popleft() for _ in range(count)])
 

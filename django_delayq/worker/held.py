@@ -82,7 +82,7 @@ class Held:
     task: AnyTask | None = None
     #: For how many seconds that may run; None for ever.
     limit: float | None = None
-    #: How often an execution of it was begun that did not end, with the one that would begin now; 0 for a first one.
+    #: How many executions of it were begun and did not end, before the one that would begin now.
     take_overs: int = 0
     #: True once its task was called, and for how long that went on.
     executed: bool = False
@@ -156,7 +156,7 @@ class Held:
 
     @property
     def lapsed_at(self) -> datetime | None:
-        """When the one had claimed it who let his lease run out before; None where none has, or that is not known."""
+        """When the worker claimed it whose lease ran out before; None where none did, or that is not known."""
         return None if self.entry.lapsed_ms is None else from_ms(self.entry.lapsed_ms)
 
     @property
@@ -286,9 +286,9 @@ class Claimed(NamedTuple):
 
 @dataclass(slots=True)
 class Verdicts:
-    """A batch, sorted by what happens next. Each entry is in one list at most."""
+    """A batch, sorted by what happens next. Each entry is in one list at most; what is parked is settled too."""
 
-    #: Execute at once: nobody can have executed these before, or `begin` has written that they run.
+    #: Execute at once: no lease of theirs has run out, or `begin` has written that they run.
     start: list[Held] = field(default_factory=list)
     #: Somebody may have executed these before (rule R2b): `begin` first.
     suspects: list[Held] = field(default_factory=list)
@@ -298,7 +298,7 @@ class Verdicts:
     settle: list[Held] = field(default_factory=list)
     #: Hand back after so many ms.
     back: list[tuple[Held, int]] = field(default_factory=list)
-    #: This code does not know their tasks: hand back for others.
+    #: This code does not know their tasks, or could not judge them: hand back for others.
     unknown: list[Held] = field(default_factory=list)
     #: Somebody else has locked their rows: try again.
     locked: list[Held] = field(default_factory=list)
@@ -392,9 +392,7 @@ class LeaseKeeper:
             self._leaving |= leaving
         try:
             yield
-            with self._lock:
-                for item in leaving:
-                    self._held.pop(item, None)
+            self.discard(leaving)
         finally:
             with self._lock:
                 self._leaving -= leaving

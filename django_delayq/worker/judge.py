@@ -1,4 +1,4 @@
-"""What to do with each claimed member: rules R1, R2, R7, R8 and the policies. Reads the ledger, writes nothing.
+"""What to do with each claimed member: rules R1, R2, R7, R8 and the policies. Writes only that an execution runs.
 
 Note [Read after the claim]
 Rule R1. Redis holds ids and times, the database holds definitions. Between a save and its mirror, and after any loss on
@@ -27,9 +27,10 @@ Rule R9. Where points are skipped and a later one runs instead (the newest misse
 claim that skips them runs it too: settled to it instead, the member would queue behind all that are older, and find it
 missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the row of the point
 that runs are written in one transaction, which is won by the first stretch. Until then Redis and the ledger only know
-the first skipped point. So whoever takes it over repeats the last holder's decision, as of the time in that one's
-fence, and so finds the point that may have been begun. From then on that row is the chain's first missing point; Redis
-learns of it when it is settled, or from the next claimer, who finds its own point decided (R2).
+the first skipped point. So a worker that takes it over repeats the decision of the last one, as of the time of that
+claim, with which the fence begins, and so finds the point that may have been begun. From then on that row is the
+chain's first missing point; Redis learns of it when it is settled, or from the next claimer, who finds its own point
+decided (R2).
 
 Note [Another row]
 A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
@@ -45,7 +46,7 @@ unknown length. `ScheduleState.next_due_at`, written with the edit, says whether
 Note [Take-over]
 Rule R2b. A lapsed lease, or a row of the ledger that is there already, means that somebody else may execute the point,
 or may have done so. A process that was stopped for longer than its lease comes back and records; nothing tells it that
-it is late. So the row is read under the lease (`judge.py`, Note [Read under the lease]), and then becomes `running`
+it is late. So the row is read under the lease (Note [Read under the lease]), and then becomes `running`
 under this worker's fence, by compare-and-set against what was read. From that moment on nobody who read the row before
 can write it, and whoever recorded since the reading has changed the row, so that the compare-and-set fails. Without the
 row a stale holder could still record while the next one executes. Only then the task is called.
@@ -253,11 +254,8 @@ def _left_by_edit(
 
 def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
     """A point without a row: on time, or for the policies to decide."""
-    again = held.entry.lapsed
-    if again:
-        skips, due_at, again = _decide_again(held, schedule)
-    else:
-        skips, due_at = _decide_at(held.claimed_at, held, schedule)
+    again = held.entry.lapsed  # another worker may have begun it
+    skips, due_at = _decide_again(held, schedule) if again else _decide_at(held.claimed_at, held, schedule)
     skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
     for outcome in skipped[1:]:
         outcome.owner = skipped[0]
@@ -280,18 +278,18 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         verdicts.start.append(held)
 
 
-def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None, bool]:
-    """Return what is skipped, which point runs (None: none), and whether another worker may have begun it already.
+def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+    """Return what is skipped, and which point runs, which another worker may have begun; None for none.
 
     The worker whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
     """
     point, lapsed_ms = held.point, held.entry.lapsed_ms
     if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
-        return [], point, True
+        return [], point
     skips, due_at = _decide_at(min(from_ms(lapsed_ms), held.claimed_at), held, schedule)
     if due_at is not None:
-        return skips, due_at, True
-    return *_decide_at(held.claimed_at, held, schedule), True
+        return skips, due_at
+    return _decide_at(held.claimed_at, held, schedule)
 
 
 def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:

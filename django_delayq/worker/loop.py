@@ -204,7 +204,7 @@ class Worker:
 
     @property
     def runs(self) -> int:
-        """How many executions were recorded, each attempt is one; what was never called is none."""
+        """How many executions were recorded or lost, each attempt is one; what was never called is none."""
         return self.recorder.runs
 
     # -- one round
@@ -217,8 +217,9 @@ class Worker:
             self.stopping = True
             return 0.0
         now = time.monotonic()
-        if self.trouble.until > now:
+        if self.trouble.until > now or self.recorder.full:
             self.trip.counted.since = utcnow()  # what falls due in an outage is no overload
+        if self.trouble.until > now:
             return self.trouble.until - now
         turns = self.timers.turns(now)
         self.dispatcher.hand_back(claims=bool(turns))
@@ -245,15 +246,13 @@ class Worker:
             self.recorder.flush()
             if self.claims.limited and self.recorder.runs > runs:
                 self.claims.one_has_ended()
-            if self.trip.counted:  # else nothing is to be brought
-                self.counting.write()
+            self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
 
     def _room(self) -> int:
         """Return how many entries to claim now."""
-        if self.recorder.full or len(self.recorder.refusals.rows) >= self.config.batch_size:
-            self.trip.counted.since = utcnow()  # as in an outage
+        if self.recorder.full:
             return 0
         room = min(self.dispatcher.capacity(), self.config.batch_size)
         if self.options.max_runs is not None:

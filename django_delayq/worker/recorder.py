@@ -150,7 +150,7 @@ class Recorder:
         self.runs = 0
         #: Calls of receivers, to be made by `tell`. None of them raises.
         self.untold: deque[Callable[[], None]] = deque()
-        #: True while so much waits for locked rows that nothing more is to be claimed.
+        #: True while so much waits for locked rows, or was refused, that nothing more is to be claimed.
         self.full = False
 
     @property
@@ -201,8 +201,7 @@ class Recorder:
                 self._settle()
         except BrokerError as error:
             self.trouble.redis_failed(error)
-        if self.full:
-            self.full = len(self._locked) >= self.size
+        self.full = max(len(self._locked), len(self.refusals.rows)) >= self.size
 
     def tell(self) -> None:
         """Call the receivers of what was written. They may block: so this comes last in a round."""

@@ -60,8 +60,9 @@ class Timers:
         """Note what a claim tells: the server's clock and the next head."""
         now = time.monotonic()
         self._offsets_ms[shard] = now_ms - now * 1000
-        head = now + LONGEST_SECONDS if head_ms is None else (head_ms - now_ms) / 1000 + now
-        self._turn[shard] = max(min(head, now + LONGEST_SECONDS), self._not_before[shard])
+        self._claim_at(shard, now + LONGEST_SECONDS)
+        if head_ms is not None:
+            self.due_at_ms(shard, head_ms)
 
     def due_at_ms(self, shard: Shard, server_ms: int) -> None:
         """Note that something comes due at this time of the server's."""

@@ -1,5 +1,6 @@
 """`on_success` and `on_failure`: what follows an end, once for each outcome that is recorded."""
 
+from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -165,7 +166,7 @@ def test_where_the_end_is_written_by_two_there_is_one_callback(broker):
             held.append((trip, (verdicts.start or trip.begin(verdicts.suspects).start)[0]))
             standing.make_due()
         for _, job in held:
-            execute(job, timeouts, 10_000)
+            copy_context().run(execute, job, timeouts, 10_000)
         for trip, job in held:
             trip.settle(standing.shard, trip.record([job]).settle)
     finally:

@@ -57,7 +57,10 @@ end
 -- The scores of members, by their places in the list; 0 of those whose turn it is, nil of those that are not there.
 local function scores_of(members)
   local found, names, places = {}, {{}, {}}, {{}, {}}
-  for i, member in ipairs(members) do append(names[lane_of(member)], member) append(places[lane_of(member)], i) end
+  for i, member in ipairs(members) do
+    append(names[lane_of(member)], member)
+    append(places[lane_of(member)], i)
+  end
   for lane, keys in ipairs(LANES) do
     if #names[lane] > 0 then
       local ready = call('EXISTS', keys[2]) == 1 and call('ZMSCORE', keys[2], unpack(names[lane])) or {}

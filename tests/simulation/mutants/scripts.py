@@ -211,7 +211,8 @@ SCRIPTS = (
     ),
     mutant(
         "dropkeepsturn", "a member leaves with its turn", "prelude",
-        "for _, key in ipairs(LANES[lane]) do call('ZREM'", "for _, key in ipairs({LANES[lane][1]}) do call('ZREM'",
+        "for _, key in ipairs({DUE, READY, JOBS, JOBS_READY}) do call('ZREM'",
+        "for _, key in ipairs({DUE, JOBS}) do call('ZREM'",
         hj.deleted_when_its_turn_has_come, "an entry is not whole",
     ),
     # epoch.lua
