@@ -89,6 +89,7 @@ WRONG = [
     ("", {"at": datetime(2030, 1, 1)}, InvalidRecurrence, "aware"),  # noqa: DTZ001 - naive is the point
     ("* * * * *", {"start_at": datetime(2030, 1, 1)}, InvalidRecurrence, "aware"),  # noqa: DTZ001
     ("", {"at": datetime(2040, 3, 25, 2, 30), "timezone": "Europe/Berlin"}, InvalidRecurrence, "does not exist"),  # noqa: DTZ001
+    ("", {"at": datetime(2040, 3, 25), "timezone": "Berlin"}, InvalidRecurrence, "Europe/Berlin"),  # noqa: DTZ001
     (
         "* * * * *",
         {"start_at": datetime(2030, 1, 2, tzinfo=UTC), "end_at": datetime(2030, 1, 1, tzinfo=UTC)},
@@ -96,6 +97,7 @@ WRONG = [
         "before the start",
     ),
     ("0 9 * * *", {"timezone": "Europe/Rige"}, InvalidRecurrence, "Europe/Rige"),
+    ("0 9 * * *", {"dst_gap": "jump"}, InvalidRecurrence, "dst_gap"),
     ("* * * * *", {"overlap": "never"}, InvalidRecurrence, "overlap is one of"),
     ("* * * * *", {"missed": "some"}, InvalidRecurrence, "missed is one of"),
     ("* * * * *", {"mised": "all"}, TypeError, "Did you mean 'missed'?"),

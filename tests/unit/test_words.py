@@ -5,13 +5,14 @@ from itertools import product
 
 import pytest
 from django.utils import translation
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.timing import Cron, Every, Once, Windowed, parse_every
 from django_delayq.words import describe, offer
 from django_delayq.words.phrases import understand
+from tests.unit.timing.test_cron_points import DAYS, MONTHS, QUIET, WEEKDAYS, accepted, fields
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 START = datetime(2024, 1, 31, 22, 58, 57, tzinfo=UTC)
@@ -34,6 +35,7 @@ START = datetime(2024, 1, 31, 22, 58, 57, tzinfo=UTC)
         # Rhythms within hours; */7 is none, its last interval is short.
         ("*/7 * * * *", "every hour at minutes 0 to 56 in steps of 7"),
         ("*/5 9 * * *", "every 5 minutes from 09:00 to 09:55, every day"),
+        ("* 9 * * *", "every minute from 09:00 to 09:59, every day"),
         ("*/15 9-17 * * 1-5", "every 15 minutes from 09:00 to 17:45, Monday to Friday"),
         ("30 9-17 * * *", "every hour from 09:30 to 17:30, every day"),
         ("5 */2 * * *", "at minute 5, in hours 0 to 22 in steps of 2, every day"),
@@ -52,6 +54,7 @@ START = datetime(2024, 1, 31, 22, 58, 57, tzinfo=UTC)
         ("0 9 * * FRI#L,MON", "at 09:00, on Monday and the last Friday of the month"),
         # Days of the month.
         ("0 9 15 * *", "at 09:00, on day 15 of the month"),
+        ("0 9 1,15 * *", "at 09:00, on days 1 and 15 of the month"),
         ("0 9 L * *", "at 09:00, on the last day of the month"),
         ("0 9 L-1 * *", "at 09:00, on the day before the last day of the month"),
         ("0 9 L-3 * *", "at 09:00, on the day 3 days before the last day of the month"),
@@ -144,19 +147,37 @@ def test_expressions_with_the_same_words_have_the_same_points() -> None:
     assert together > 500
 
 
+#: Words -> the first expression that had them in this process, and its points.
+_seen: dict[str, tuple[str, tuple[datetime, ...]]] = {}
+
+
+@settings(QUIET, max_examples=400)
+@given(st.tuples(fields(0, 59), fields(0, 59), fields(0, 23), DAYS, MONTHS, WEEKDAYS).map(" ".join))
+def test_any_two_expressions_with_the_same_words_have_the_same_points(expression: str) -> None:
+    cron = accepted(expression)
+    found = points(cron)
+    other, expected = _seen.setdefault(describe(cron), (expression, found))
+    assert found == expected, (expression, other)
+
+
 PHRASES = {
     "every 15 minutes": "*/15 * * * *",
     "every ٣ minutes": "*/3 * * * *",
     "daily at 18:30": "30 18 * * *",
     "on the 1st at noon": "0 12 1 * *",
     "Every day at 9am": "0 9 * * *",
+    "12am daily": "0 0 * * *",
     "at 12 pm on Sundays": "0 12 * * 0",
+    "every weekday at 9 o'clock": "0 9 * * 1-5",
     "mon-fri 9:30pm": "30 21 * * 1-5",
     "friday to monday at 9": "0 9 * * 0,1,5,6",
     "mon, thu at 9:00 and 17:00": "0 9,17 * * 1,4",
+    "on the 15th and 1st at 7": "0 7 1,15 * *",
     "on the last day of the month at 23:45": "45 23 L * *",
+    "every hour": "0 * * * *",
     "every 2 hours on weekends": "0 */2 * * 0,6",
     "every second": "* * * * * *",
+    "every 30 seconds": "*/30 * * * * *",
     "jeden Werktag um 9": "0 9 * * 1-5",
     "alle 15 Minuten": "*/15 * * * *",
     "täglich um 18.30 Uhr": "30 18 * * *",
@@ -164,6 +185,7 @@ PHRASES = {
     "um 9 am 1.": "0 9 1 * *",
     "montags um 8:00": "0 8 * * 1",
     "Montag bis Freitag um Mitternacht": "0 0 * * 1-5",
+    "am letzten Tag des Monats um 7": "0 7 L * *",
     "sa und so um 10": "0 10 * * 0,6",
     "first monday of the month at 8": "0 8 * * 1#1",
     "on the 2nd tuesday of each month at 8am": "0 8 * * 2#2",
@@ -174,11 +196,15 @@ PHRASES = {
     "every monday": "0 0 * * 1",
     "weekdays": "0 0 * * 1-5",
     "last day of month": "0 0 L * *",
+    "weekly on mondays at 9": "0 9 * * 1",
     "weekly": "0 0 * * 0",
     "monthly on the 15th": "0 0 15 * *",
     "monthly at nine": "0 9 1 * *",
     "twice a day": "0 */12 * * *",
+    "three times daily": "0 */8 * * *",
+    "zweimal täglich": "0 */12 * * *",
     "4 times an hour": "*/15 * * * *",
+    "once a day": "0 0 * * *",
     "every two hours": "0 */2 * * *",
 }
 INTERVALS = {
@@ -226,6 +252,23 @@ def test_the_words_of_what_a_phrase_means_are_a_phrase_that_means_the_same(expre
     again = understand(words)
     assert again is not None, words
     assert Cron(again).fields == Cron(expression).fields
+
+
+@settings(QUIET, max_examples=60)
+@given(
+    st.lists(st.integers(0, 23), min_size=1, max_size=3, unique=True),
+    st.integers(0, 59),
+    st.one_of(
+        st.just("* * *"),
+        st.integers(1, 31).map("{} * *".format),
+        st.integers(0, 6).map("* * {}".format),
+        st.sampled_from(["* * 0-2", "* * 1-5", "* * 2-6", "* * 3-5"]),
+    ),
+)
+def test_what_words_claim_is_read_back_as_what_runs(hours, minute, days):
+    cron = Cron(f"{minute} {','.join(map(str, hours))} {days}")
+    again = understand(describe(cron).removesuffix(", UTC"))
+    assert again is not None and Cron(again).fields == cron.fields
 
 
 @given(st.text(alphabet="atndwl1290:., -möjeyd", max_size=60) | st.text(max_size=120))
