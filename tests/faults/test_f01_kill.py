@@ -3,8 +3,9 @@
 import time
 
 import pytest
+from django.db.models import Count
 
-from django_delayq.models import Run
+from django_delayq.models import Output, Run
 from django_delayq.timing import to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import overdue, schedules
@@ -51,6 +52,23 @@ def test_f01_a_worker_killed_at_any_step_of_a_round_leaves_no_gap(step, server, 
         recovery = recovered(trace, histories, died, victim.pid)
         report(f"F1 kill -9 {step}", histories, recovery=recovery, limit=LEASE + 1)
     assert run_again(trace, victim) == []
+
+
+def test_f01_what_was_said_is_kept_once_whether_its_worker_died_before_or_after_the_ledger(server, trace, tmp_path):
+    gate = {
+        "task": "tests.faults.tasks.gated",
+        "kwargs": {"path": str(trace.path), "gate": str(tmp_path), "seconds": 0},
+    }
+    histories = overdue(5, trace, **gate)
+    for step in ("before_ledger", "after_ledger"):
+        with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE, failpoints=f"{step}=kill@1") as victim:
+            victim.wait()
+    with WorkerProcess(folder=tmp_path, LEASE_SECONDS=LEASE).ready() as survivor:
+        done = Run.objects.filter(status="succeeded")
+        wait_until(lambda: done.filter(worker=survivor.name).count() >= len(histories), 30, "what was left behind")
+    assert done.exclude(worker=survivor.name).exists(), "recorded by whom was killed after the ledger"
+    assert list(done.annotate(said=Count("outputs")).exclude(said=1)) == []
+    assert Output.objects.count() == done.count()
 
 
 def test_f01_a_worker_killed_while_its_tasks_run_leaves_no_gap(server, trace, tmp_path, report):

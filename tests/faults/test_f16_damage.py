@@ -10,13 +10,16 @@ from django.db.models import F
 
 from django_delayq.broker import keys
 from django_delayq.fields import utcnow
-from django_delayq.models import Run
+from django_delayq.models import Run, Schedule
 from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import check
 from tests.faults.harness.verdict import goes_on
 from tests.faults.live import live_worker
+from tests.support import DAILY_CRON, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -93,3 +96,21 @@ def test_f16_a_damaged_field_is_healed_and_no_point_is_lost(broker, dense, trace
         report(f"F16 {part}", histories, until=until, recovery=slowest)
     assert not Run.objects.filter(claimed_at__lt=F("due_at")).exists(), "a point ran before it was due"
     assert check(histories, until, trace).clean, "it was so while it ran, and has not stayed so"
+
+
+SCORES = [float("-inf"), "now"]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_f16_a_damaged_score_starts_no_point_before_it_is_due(broker, report, score):
+    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
+    run_burst()
+    point = broker.views([(f"s{row.pk}", "default")])[0].point_ms
+    damaged = {f"s{row.pk}": broker.now_ms() if score == "now" else score}
+    broker.client.zadd(keys.shard_keys(broker.config.prefix, broker.shards()[0])[0], damaged)
+    worker = Worker(WorkerOptions(queues=("default", "mail"), burst=True))  # one that has swept long ago
+    worker.upkeep.begin = lambda **how: None
+    worker.run()
+    assert not Run.objects.exists()
+    seen = broker.views([(f"s{row.pk}", "default")])[0]
+    assert (seen.point_ms, seen.score_ms, seen.leased) == (point, point, False)

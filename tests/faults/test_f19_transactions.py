@@ -21,8 +21,8 @@ from tests.faults.harness.table import Row
 from tests.faults.harness.verdict import goes_on
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import live_worker
-from tests.integration.mirroring import absent, mirrored, schedule
-from tests.support import OTHER_DAILY_CRON, run_burst
+from tests.integration.mirroring import absent, mirrored, schedule, view
+from tests.support import DAILY_CRON, OTHER_DAILY_CRON, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -47,6 +47,30 @@ def test_f19_a_rolled_back_transaction_leaves_no_trace_under_a_live_worker(broke
         report("F19 rolled back", histories)
     assert not Tombstone.objects.exists()
     assert broker.stats(broker.shards()[:1])[0].members == 5
+
+
+def test_f19_of_nested_transactions_only_what_was_committed_reaches_redis(broker):
+    row, other = schedule("a"), schedule("b")
+    before = view(broker, row)
+    with transaction.atomic():
+        with transaction.atomic():
+            Schedule.objects.filter(pk=row.pk).update(cron="5 * * * *")
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            Schedule.objects.filter(pk=row.pk).update(cron="6 * * * *", queue="mail")
+            other.delete()
+            schedule("inner")
+            1 / 0  # noqa: B018 - the inner transaction fails
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            with transaction.atomic():
+                schedule("innermost")
+            1 / 0  # noqa: B018 - the inner one was kept, the outer one is not
+        assert view(broker, row) == before, "nothing reaches Redis before the outermost commit"
+    assert set(Schedule.objects.values_list("name", "cron", "queue")) == {
+        ("a", "5 * * * *", "default"), ("b", DAILY_CRON, "default"),
+    }  # fmt: skip
+    assert all(mirrored(broker, one) for one in Schedule.objects.all())
+    assert broker.stats(broker.shards()[:1])[0].members == 2
+    assert not Tombstone.objects.exists()
 
 
 PROGRAM = """

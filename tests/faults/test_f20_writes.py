@@ -14,14 +14,18 @@ from django.db.models.functions import Concat
 from django_delayq import mirror
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
+from tests.app.tasks import CALLS
+from tests.faults.harness.oracle import History
 from tests.faults.harness.servers import pointing_at
 from tests.faults.harness.table import Row
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.models import OwnedSchedule
 from tests.integration.admin_pages import ADD, LIST, change_url, client_for, fields
 from tests.integration.mirroring import absent, mirrored, schedule
-from tests.support import DAILY_CRON, OTHER_DAILY_CRON
+from tests.support import DAILY_CRON, OTHER_DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -209,3 +213,40 @@ def test_f20_what_passes_the_generations_by_reaches_redis_with_the_full_sweep(br
         took = wait_until(lambda: all_agree(broker, wanted), 30, "Redis to agree with the database")
     assert not Run.objects.filter(schedule_id__in=[row.pk for row, what in wanted if what == "gone"]).exists()
     note_row(Row("F20 full sweep", len(FULL), 0, 0, None, None, None, None, None, took, None))
+
+
+GONE = {
+    "raw DELETE": lambda row: FULL["raw DELETE"][0](row),
+    "plain manager, disabled": lambda row: Schedule._base_manager.filter(pk=row.pk).update(enabled=False),
+}
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_f20_what_is_due_of_a_schedule_that_went_behind_redis_is_not_started(broker, how):
+    """Rule R1: Redis wakes a worker for nothing, before any sweep has told it."""
+    row = schedule(task="tests.app.tasks.add", args=[1])
+    make_due(broker, row)
+    GONE[how](row)
+    CALLS.clear()
+    worker = Worker(WorkerOptions(queues=("default", "mail"), burst=True))  # one that has swept long ago
+    worker.upkeep.begin = lambda **how: None
+    worker.run()
+    assert CALLS == []
+    assert absent(broker, row)
+
+
+def test_f20_a_recurrence_that_sql_changed_begins_when_it_is_found_and_not_in_the_past(broker, report):
+    """It has points since the last run, and none of them was ever promised."""
+    row = schedule(cron=DAILY_CRON)
+    point = make_due(broker, row)
+    run_burst()
+    history = History.of(row)
+    set_cron_by_sql(row, minute_of_each_hour(-5))
+    mirror.full_sweep(broker)
+    run_burst()
+    assert [run.due_at for run in Run.objects.all()] == [point]
+    history.note(row)
+    assert len(history.versions) == 2
+    assert mirrored(broker, row)
+    assert row.effective_from > point
+    report("F20 raw SQL without a generation", [history], traced=False)

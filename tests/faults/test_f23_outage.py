@@ -5,6 +5,8 @@ from itertools import product
 
 import pytest
 
+from django_delayq import registry
+from django_delayq.compat import task
 from django_delayq.models import Run, Schedule
 from tests.faults.harness.oracle import histories_of
 from tests.faults.simulated_time import SimulatedTime
@@ -71,3 +73,40 @@ def test_f23_a_weeks_outage_is_explained_under_every_policy(broker, time, report
         assert len(outage) == runs + len(skipped), f"{name}: one row for each stretch"
         assert [row.due_at for row in ran] == [RETURN - HOUR / 4 - n * HOUR for n in reversed(range(runs))], name
         assert [row.status for row in rows if row.due_at > RETURN] == ["succeeded"], f"{name}: it goes on"
+
+
+#: What the next execution does with the clocks.
+LASTS = []
+
+
+@task
+def last():
+    """Take the time that the test says."""
+    if LASTS:
+        LASTS.pop()()
+
+
+@pytest.mark.parametrize("missed", ["latest", "all", "skip"])
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_f23_what_comes_due_while_the_first_run_after_the_outage_lasts_for_hours_is_explained(
+    broker, time, monkeypatch, report, missed, overlap
+):
+    """Back after a week, just in time for a point; the first run takes five hours and a half."""
+    monkeypatch.setitem(registry.get_tasks(), last.module_path, last)
+    row = hourly("s", missed=missed, overlap=overlap, max_catch_up=4, task=last.module_path)
+    histories = histories_of([row])
+    work_for_three_hours(time, BEGIN)
+    newest = RETURN - HOUR / 4
+    time.set(newest)
+    LASTS.append(lambda: time.set(newest + 5.5 * HOUR))
+    run_burst(threads=1)
+    run_burst(threads=1)  # the first one's idea of the server's clock was from before the jump
+    assert not LASTS
+    report(f"F23 {missed}, then {overlap}", histories, until=time.now(), traced=False, seconds=0)
+    if missed != "all":  # which would still be catching up with what came before
+        later = Run.objects.filter(due_at__gt=newest)
+        found = {
+            status: sum(run.points for run in later if run.status == status) for status in ("succeeded", "skipped")
+        }
+        ran = {"skip": 0, "queue_one": 1, "queue_all": 5, "allow": 1 if missed == "latest" else 0}[overlap]
+        assert found == {"succeeded": ran, "skipped": 5 - ran}

@@ -11,13 +11,15 @@ from django.db import connection
 
 from django_delayq import mirror
 from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import together
 from tests.faults.patched.apps import patches
-from tests.support import make_due, run_burst
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -25,6 +27,10 @@ TRACE = "tests.faults.tasks.trace"
 RELEASED = re.compile(r"(\S+) is released")
 FIRST_MS = 200
 HOUR = timedelta(hours=1)
+
+
+def view(broker, row):
+    return broker.views([(f"s{row.pk}", row.queue)])[0]
 
 
 def old_worker(folder):
@@ -77,6 +83,30 @@ def most_releases(ms):
     return few + max(0, ms - sum(delays)) // (8 * FIRST_MS)
 
 
+def test_f25_the_delay_doubles_from_a_second_to_ten_minutes_and_counts_no_attempt(broker, caplog):
+    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
+    make_due(broker, row)
+    Schedule._base_manager.update(task="tests.app.tasks.to_come")
+    worker = Worker(WorkerOptions(queues=("default",), burst=True))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    due = f"{{{broker.config.prefix}:default:0}}:due"
+    for seconds in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600):
+        before = broker.now_ms()
+        broker.client.zadd(due, {f"s{row.pk}": before})
+        worker.timers.due_at_ms(broker.shards()[0], 0)
+        worker.tick()
+        score = view(broker, row).score_ms
+        assert score - broker.now_ms() <= 1000 * seconds <= score - before
+    worker.broker.close()
+    assert not Run.objects.exists()
+    assert broker.client.hlen(f"{{{broker.config.prefix}:default:0}}:attempts") == 0
+    assert caplog.text.count("tests.app.tasks.to_come") == 12
+    Schedule._base_manager.update(task="tests.app.tasks.noop")
+    broker.client.zadd(due, {f"s{row.pk}": broker.now_ms()})
+    run_burst()
+    assert Run.objects.get().status == "succeeded"
+
+
 @pytest.fixture
 def more_columns():
     """The tables have columns that this code does not know."""
@@ -104,6 +134,47 @@ def test_f25_further_columns_do_not_disturb_a_worker(more_columns, broker, trace
     Schedule.objects.last().delete()
     report("F25 further columns", histories)
     assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}
+
+
+@pytest.fixture
+def mandatory_column():
+    """The ledger has a column that has to be filled in, which this code does not."""
+    table = Run._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ADD COLUMN more integer CHECK (more IS NOT NULL)")
+
+    def drop():
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {table} DROP COLUMN more")
+
+    yield drop
+    with connection.cursor() as cursor:
+        columns = [column.name for column in connection.introspection.get_table_description(cursor, table)]
+    if "more" in columns:
+        drop()
+
+
+def test_f25_a_row_that_the_tables_refuse_is_told_as_what_it_is_and_its_point_is_not_lost(
+    mandatory_column, broker, settings, trace, caplog, report
+):
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 1}
+    schedules(2, trace, every=HOUR)
+    points = [make_due(broker, row) for row in Schedule.objects.all()]
+    histories = histories_of(Schedule.objects.all())
+    run_burst()
+    assert not Run.objects.exists()
+    assert caplog.text.count("is refused: ") == 1, "once for all"
+    assert "decided by another worker" not in caplog.text
+    began = broker.now_ms()
+    wait_until(lambda: broker.now_ms() > began + 1100, 10, "the end of the leases")
+    run_burst()
+    assert len(trace.executions()) == 2, "nothing is executed again that cannot be recorded"
+    mandatory_column()
+    began = broker.now_ms()
+    wait_until(lambda: broker.now_ms() > began + 1100, 10, "the end of the leases")
+    run_burst()
+    assert set(Run.objects.values_list("due_at", "status")) == {(point, "succeeded") for point in points}
+    report("F25 mandatory column", histories, traced=False)
 
 
 @pytest.mark.parametrize("values", [{"overlap": "twice"}, {"missed": "most"}], ids=str)

@@ -1,8 +1,12 @@
 """F28: due points that look alike are told apart: equal time and equal task, and one name used again."""
 
+from datetime import timedelta
+
 import pytest
 
+from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from tests import failpoints
 from tests.faults import tasks
 from tests.faults.harness.oracle import histories_of
 from tests.support import DAILY_CRON, make_due, run_burst
@@ -49,3 +53,30 @@ def test_f28_a_name_used_again_begins_a_history_of_its_own(broker, trace, report
     assert (second.state.run_count, second.state.last_due_at) == (1, point)
     assert len(trace.executions()) == 2
     report("F28 one name twice", histories_of([second]))
+
+
+def test_f28_an_outcome_of_a_deleted_schedule_is_not_its_successors_even_under_the_same_key(broker, trace, monkeypatch):
+    """Restored by hand or by a fixture: the primary key is the same, the schedule is another."""
+    path = trace.path
+    first = schedule("report", path)
+    make_due(broker, first)
+
+    def replace(name):
+        if name == "before_ledger" and Schedule.objects.filter(description="").exists():
+            Schedule.objects.all().delete()
+            second = Schedule(pk=first.pk, name="report", task=tasks.trace.module_path, args=[str(path)], kind="cron")
+            second.cron, second.description = DAILY_CRON, "the second"
+            second.save(force_insert=True)
+
+    monkeypatch.setattr(failpoints, "reach", replace)
+    run_burst()
+    monkeypatch.undo()
+    assert len(trace.executions()) == 1
+    second = Schedule.objects.get()
+    assert not second.runs.exists()
+    assert second.created_at > utcnow() - timedelta(minutes=1)
+    point = make_due(broker, second)
+    run_burst()
+    assert (second.runs.get().due_at, second.runs.get().status) == (point, "succeeded")
+    second.refresh_from_db()
+    assert second.state.run_count == 1

@@ -121,6 +121,37 @@ def test_f31_another_database_under_the_prefix_is_refused_and_removes_nothing(
     assert "WARNING" not in ours.log() and "ERROR" not in ours.log()
 
 
+def test_f31_who_adopts_the_prefix_gets_it_whole_and_may_give_it_back(broker, stranger, trace, tmp_path, report):
+    """A worker of the former owner that still runs ends, says why, and takes nothing with it."""
+    schedule("ours")
+    histories = schedules(3, trace, every=timedelta(seconds=0.25))
+    with WorkerProcess(folder=tmp_path).ready() as former:
+        wait_until(lambda: len(trace.executions()) > 3, 30, "runs")
+        status, said = stranger.python(
+            "from django.core.management import call_command\n"
+            "from django_delayq.models import Schedule\n"
+            "values = {'name': 'theirs', 'task': 'tests.app.tasks.noop', 'kind': 'cron', 'cron': '9 9 * * *'}\n"
+            "Schedule.objects.create(pk=10**9, **values)\n"
+            "call_command('delayq_sync', '--adopt')"
+        )
+        assert status == 0, said
+        assert former.wait() == 1
+        refused(former.log(), "another database", "delayq_sync --adopt")
+    # What the former had claimed in that very moment it has handed back since: the next claim drops it, or a sweep.
+    status, said = stranger.python("from django.core.management import call_command\ncall_command('delayq_sync')")
+    assert status == 0, said
+    names = set().union(*(page for place in broker.shards() for page in broker.scan(place)))
+    assert names == {f"s{10**9}"}, "all of the new owner, nothing of the former one"
+    call_command("delayq_sync", "--adopt", stdout=StringIO())
+    known = len(trace.executions())
+    with WorkerProcess(folder=tmp_path).ready():
+        wait_until(lambda: len(trace.executions()) > known + 3, 30, "runs after it was given back")
+        report("F31 adopted, and back", histories)
+    status, said = stranger.python("from django.core.management import call_command; call_command('delayq_sync')")
+    assert status != 0
+    refused(said, "another database")
+
+
 def test_f31_workers_of_another_number_of_shards_wait_and_touch_nothing_until_the_prefix_is_purged(
     broker, settings, trace, tmp_path, report
 ):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import time
 from collections import Counter
 from contextlib import ExitStack
 from datetime import timedelta
@@ -142,3 +143,27 @@ def test_f42_one_message_each_way_of_every_state_whatever_is_killed_or_flushed(s
 
 def rows():
     return [row for row in Alert.objects.all() if row.told_at is not None]
+
+
+def test_f42_a_message_whose_worker_is_killed_is_sent_by_another(server, told, tmp_path):
+    """Nobody else looks: the job alone brings it."""
+    mails = tmp_path / "mails"
+    mails.mkdir()
+    row = schedule("nightly")
+    ScheduleState.objects.update_or_create(schedule=row, defaults={"failing_streak": 2})
+    told.delay_seconds = 600  # whoever sends hangs
+    with WorkerProcess(folder=tmp_path, environment={"DELAYQ_TEST_MAIL": str(mails)}) as worker:
+        wait_until(lambda: Run.objects.filter(origin="job", status="running").exists(), 60, worker.log()[-500:])
+        time.sleep(0.1)  # until it has begun to send
+        worker.kill()
+    server.flush()
+    told.delay_seconds = 0
+    with WorkerProcess(folder=tmp_path, environment={"DELAYQ_TEST_MAIL": str(mails)}):
+        wait_until(
+            lambda: {request.headers["webhook-id"] for request in told.requests} >= {f"{key()}.opened"}, 60, "it"
+        )
+        wait_until(lambda: mailed(mails) >= {f"{key()}.opened"}, 60, "the mail")
+
+
+def key():
+    return Alert.objects.get(kind="failing").pk
