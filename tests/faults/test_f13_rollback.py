@@ -16,12 +16,12 @@ from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Run, Schedule
 from django_delayq.timing import to_ms
 from tests.acceptance.support import wait_until
-from tests.faults.harness.load import mixture
+from tests.faults.harness.load import mixture, schedules
 from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import WorkerThread, together
-from tests.support import DAILY_CRON, make_due
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 DAY = timedelta(days=1)
@@ -120,6 +120,22 @@ def test_f13_who_holds_what_was_rolled_back_is_recorded_or_not_but_changes_nothi
     assert (seen.point_ms, seen.leased) == (to_ms(due.point + DAY), False)
     fault = f"F13 {first} holder first{', lapsed lease' if older_lease else ''}"
     report(fault, histories_of([due]), until=due.point, traced=False)
+
+
+def test_f13_points_decided_after_the_snapshot_are_not_run_again(broker, trace, report):
+    """Rule R2: the older state wakes a worker for points that the ledger knows."""
+    schedules(1, trace, every=timedelta(seconds=10), missed="all")
+    row = Schedule.objects.get()
+    make_due(broker, row, ago=timedelta(seconds=95))
+    histories = histories_of([row])
+    snapshot = Snapshot(broker)
+    run_burst()
+    known = list(Run.objects.order_by("pk").values())
+    assert len(known) >= 10
+    snapshot.restore()
+    run_burst()
+    assert list(Run.objects.order_by("pk").values())[: len(known)] == known
+    assert report("F13 old points", histories).executions_max == 1
 
 
 class SnapshotServer(Server):

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import conf, ledger, minutes
-from django_delayq.compat import TaskResultStatus, task_backends
+from django_delayq.compat import TaskResultStatus, task_backends, task_started
 from django_delayq.counters import outcomes
 from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run
 from tests.app import tasks
-from tests.jobs.support import SUCCESSFUL, died, row, rows, run, run_burst
+from tests.jobs.support import SUCCESSFUL, connected, died, row, rows, run, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -81,6 +81,19 @@ def test_a_retried_job_keeps_all_attempts_and_its_result_tells_of_the_new_ones(t
     assert (run(result).status, result.attempts, len(result.errors)) == (SUCCESSFUL, 2, 1)
     assert titles(result) == [*expected, ""]
     assert whole(seen(result))
+
+
+def test_the_context_of_a_retried_job_counts_from_one():
+    attempts = []
+
+    def note(task_result, **kwargs):
+        attempts.append(task_result.attempts)
+
+    with connected(note, task_started):
+        result = run(tasks.fail.using(max_attempts=2, backoff=0).enqueue())
+        retry(result)
+        run_burst()
+    assert attempts == [1, 2, 1, 2]
 
 
 # -- take-overs

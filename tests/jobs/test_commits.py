@@ -1,5 +1,7 @@
 """A job comes with the caller's transaction or not at all, and after the commit into Redis, now or by a sweep."""
 
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -9,15 +11,16 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
 from django_delayq.broker import Broker, EntryView
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus
+from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_delayq.exceptions import WaitRefused
 from django_delayq.mirror import fast
 from django_delayq.models import Run
+from tests.acceptance.support import ROOT, command_environment, lines, wait_until, worker
 from tests.app import tasks as app_tasks
 from tests.faults.harness.database import gone
 from tests.faults.harness.servers import pointing_at
 from tests.jobs import tasks
-from tests.jobs.support import SUCCESSFUL, Standing, row, run, run_burst, told
+from tests.jobs.support import SUCCESSFUL, Standing, connected, row, run, run_burst, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOBODY = "redis://127.0.0.1:1/0"
@@ -102,6 +105,17 @@ def test_an_enqueue_is_one_statement_and_many_are_a_few(scripts):
     assert len(many) <= 8  # begin, one or two for each 1,000 rows, commit
     assert [result.args for result in results] == [[n] for n in range(2_500)]
     assert [row(result).call["args"] for result in (results[0], results[999], results[2_499])] == [[0], [999], [2_499]]
+
+
+def test_a_receiver_that_fails_takes_nothing_back_and_the_others_are_told(caplog):
+    def broken(**kwargs):
+        raise RuntimeError("broken receiver")
+
+    with connected(broken, task_enqueued), told() as heard:
+        results = tasks.echo.enqueue_many([((1,), {}), ((2,), {})])
+    assert len(heard) == 2
+    assert "broken receiver" in caplog.text
+    assert run(results[1]).return_value == [[2], {}]
 
 
 def test_what_nobody_foresaw_takes_nothing_back_either(monkeypatch, caplog):
@@ -204,3 +218,17 @@ class InATestCase(TestCase):
 
 
 # -- a process dies between the two
+
+
+@pytest.mark.everything
+def test_a_process_that_is_killed_between_commit_and_redis_leaves_a_job_that_starts_within_3_seconds(broker, tmp_path):
+    path = tmp_path / "ran"
+    program = f"import django; django.setup(); from tests.app.tasks import note; note.enqueue({str(path)!r})"
+    environment = command_environment({"DELAYQ_FAILPOINTS": "before_mirror=kill"})
+    with worker(IDLE_CAP_SECONDS=60):
+        wait_until(lambda: broker.workers(), 20, "a worker")
+        done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=False, timeout=600)
+        assert done.returncode == -9
+        assert Run.objects.count() == 1
+        took = wait_until(lambda: lines(path), 20, "its start")
+    assert took < 3

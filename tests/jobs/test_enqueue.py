@@ -2,6 +2,8 @@
 
 import pickle
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,6 +24,7 @@ from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.jobs import new_tokens, parse_id
 from django_delayq.models import Run
 from django_delayq.timing import from_ms
+from tests.acceptance.support import ROOT, command_environment
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
 from tests.jobs.support import BACKEND, SUCCESSFUL, Standing, row, run, run_burst, tasks_setting
@@ -388,6 +391,14 @@ def test_what_is_more_urgent_does_not_start_early():
 
 
 # -- before the apps are loaded
+
+
+def test_a_task_may_be_imported_before_the_apps_are_loaded():
+    program = (
+        "from tests.app.tasks import noop; import django; django.setup(); "
+        "from django_delayq.registry import get_tasks; assert get_tasks()[noop.module_path] is noop"
+    )
+    subprocess.run([sys.executable, "-c", program], env=command_environment(), cwd=ROOT, check=True, timeout=600)
 
 
 # -- pickle (Django 6.1)

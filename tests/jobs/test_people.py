@@ -257,8 +257,8 @@ def test_many_of_several_tasks_and_queues_over_several_shards(backend, settings)
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
     calls = [(tasks.echo, (1,), {}), (tasks.echo.using(queue_name="mail"), (2,), {}), (app_tasks.add, (3,), {})]
     with told() as heard:
-        results = backend.enqueue_many(iter(calls * 20))
-    assert [name for name, *_ in heard] == ["enqueued"] * 60
+        results = backend.enqueue_many(iter(calls * 50))
+    assert [name for name, *_ in heard] == ["enqueued"] * 150
     assert [row(result).queue for result in results[:3]] == ["default", "mail", "default"]
     assert len({Standing(result).shard for result in results}) == 10
     run_burst()

@@ -125,6 +125,21 @@ def test_who_takes_too_long_is_stopped_by_an_exception(settings, how):
     assert timedelta(seconds=0.15) <= result.finished_at - result.started_at < timedelta(seconds=LONG)
 
 
+def test_a_task_may_clean_up_and_succeed(tmp_path):
+    result = run(app_tasks.tidy.using(timeout=0.2).enqueue(str(tmp_path / "f"), LONG))
+    assert (result.return_value, (tmp_path / "f").read_text()) == ("stopped early", "tidied")
+
+
+def test_a_coroutine_is_cancelled(tmp_path):
+    result = run(app_tasks.aspin.using(timeout=timedelta(seconds=0.2)).enqueue(str(tmp_path / "f"), LONG))
+    assert (result.errors[0].exception_class, (tmp_path / "f").read_text()) == (TaskTimeout, "cancelled")
+
+
+def test_a_timeout_is_a_failed_attempt_like_any_other():
+    result = run(app_tasks.spin.using(timeout=0.1, max_attempts=2, backoff=0).enqueue(LONG))
+    assert (result.status, result.attempts) == (FAILED, 2)
+
+
 def test_a_timeout_of_the_alias_is_taken_away_by_zero(settings):
     settings.TASKS = tasks_setting(default={"timeout": 0.1})
     assert run(app_tasks.spin.using(timeout=0).enqueue(0.3)).return_value == "spun"

@@ -92,12 +92,16 @@ def test_a_receiver_that_fails_changes_no_outcome(error, caplog):
 
 def test_the_logs_are_those_of_the_framework(caplog):
     caplog.set_level(logging.DEBUG, LOGGER)
-    result = tasks.echo.enqueue()
-    run_burst()
-    path = "tests.jobs.tasks.echo"
-    assert [(record.levelname, record.getMessage()) for record in caplog.records if record.name == LOGGER] == [
-        ("DEBUG", f"Task id={result.id} path={path} enqueued backend=default"),
-        ("INFO", f"Task id={result.id} path={path} state=RUNNING"),
-        ("INFO", f"Task id={result.id} path={path} state={GOOD}"),
-    ]
-    assert "NoneType" not in caplog.text
+    for made, end in ((tasks.echo, ("INFO", GOOD)), (app_tasks.fail, ("ERROR", "FAILED"))):
+        assert "NoneType" not in caplog.text
+        caplog.clear()
+        result, about = made.enqueue(), f"path={made.module_path}"
+        run_burst()
+        records = [record for record in caplog.records if record.name == LOGGER]
+        assert [(record.levelname, record.getMessage()) for record in records] == [
+            ("DEBUG", f"Task id={result.id} {about} enqueued backend=default"),
+            ("INFO", f"Task id={result.id} {about} state=RUNNING"),
+            (end[0], f"Task id={result.id} {about} state={end[1]}"),
+        ]
+    assert records[-1].exc_info[0] is RuntimeError
+    assert "raise RuntimeError(message)" in caplog.text

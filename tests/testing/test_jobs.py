@@ -12,7 +12,7 @@ from django_delayq.exceptions import JobHeld, WaitRefused
 from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner
 from tests.app import tasks as app_tasks
-from tests.jobs.support import connected, retried, tasks_setting
+from tests.jobs.support import retried, tasks_setting
 from tests.testing import tasks
 
 pytestmark = pytest.mark.django_db
@@ -177,9 +177,12 @@ def test_jobs_of_jobs_run_too_and_signals_are_sent_once(runner, order):
     def note(sender, task_result, **kwargs):
         finished.append(task_result.task.name)
 
-    with connected(note, task_finished):
+    task_finished.connect(note)
+    try:
         tasks.follow_up.enqueue("child")
         runner.run_due()
+    finally:
+        task_finished.disconnect(note)
     assert sorted(order) == ["CHILD", "child"]
     assert finished == ["follow_up", "after_commit"]
 
