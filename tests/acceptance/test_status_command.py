@@ -13,6 +13,7 @@ import pytest
 
 from django_delayq.models import Schedule
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment, wait_until, worker
+from tests.faults.harness.shapes import free_ports
 from tests.support import DAILY_CRON
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -85,6 +86,16 @@ def test_servers_that_hang_are_told_and_do_not_hold_it_up(broker):
         code, found = probe("--timeout", "4", environment=both)  # twice as long, for the one that answers
         assert (code, codes(found)[:1], found["database"]) == (2, ["database_unreachable"], None)
         assert [server["memory_policy"] for server in found["redis"]] == ["noeviction"]
+
+
+def test_what_a_refused_connection_says_reveals_no_password():
+    port = free_ports(1)[0]
+    both = {
+        "DELAYQ_REDIS_URL": f"redis://shop:{SECRET}@127.0.0.1:{port}/0",
+        "DATABASE_URL": f"postgresql://shop:{SECRET}@127.0.0.1:{port}/shop",
+        "DELAYQ_TEST_DATABASE": "shop",
+    }
+    assert codes(probe(*PATIENT, environment=both)[1]) == ["redis_unreachable", "database_unreachable"]
 
 
 def test_it_looks_at_as_many_shards_as_there_may_be(broker):
