@@ -232,8 +232,7 @@ def test_what_is_ordered_by_hand_calls_too_and_what_is_lost_counts_as_a_failure(
 
 @pytest.mark.parametrize("name", ["on_success", "on_failure"])
 @pytest.mark.parametrize(
-    ("path", "words"),
-    [("tests.jobs.tasks.heart", "No installed app"), ("tests.app.tasks.noop", "too many positional")],
+    ("path", "words"), [("tests.jobs.tasks.heart", "No installed app"), ("tests.app.tasks.noop", "too many positional")]
 )
 def test_a_schedule_refuses_what_could_never_be_called(name, path, words):
     with pytest.raises(ValidationError, match=words) as error:

@@ -21,10 +21,7 @@ def test_each_is_sent_once_by_the_backends_class():
         result = tasks.echo.enqueue()
         assert heard == [("enqueued", DelayQBackend, result.id, "READY")]
         run_burst()
-    assert heard[1:] == [
-        ("started", DelayQBackend, result.id, "RUNNING"),
-        ("finished", DelayQBackend, result.id, GOOD),
-    ]
+    assert heard[1:] == [("started", DelayQBackend, result.id, "RUNNING"), ("finished", DelayQBackend, result.id, GOOD)]
 
 
 def test_a_subclass_is_its_own_sender(settings):
