@@ -61,7 +61,7 @@ class Counts(dict[Key, Tally]):
         """Count an outcome; `lag` and `ran` are in seconds, None where it has none."""
         tally = self.get(key)
         if tally is None:
-            tally = self._new(key)
+            tally = self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
         tally[outcome] = tally.get(outcome, 0) + number
         if lag is not None:
             bucket = LAG[bisect_left(_BOUNDS, lag)]
@@ -72,14 +72,11 @@ class Counts(dict[Key, Tally]):
             tally[bucket] = tally.get(bucket, 0) + 1
             tally[RAN_SUM] = tally.get(RAN_SUM, 0) + int(ran * 1e6)
 
-    def _new(self, key: Key) -> Tally:
-        return self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
-
     def merge(self, others: Iterable[tuple[Key, Mapping[str, int]]]) -> None:
         """Add what others have counted."""
         for key, more in others:
-            tally = self.get(key)
-            add_up(self._new(key) if tally is None else tally, more)
+            for name, number in more.items():
+                self.add(key, name, number)
 
 
 def add_up(tally: Tally, more: Mapping[str, int]) -> None:

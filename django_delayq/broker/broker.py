@@ -1,5 +1,6 @@
 """One typed method per script, and the few plain reads and writes. No decision is taken here."""
 
+import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -31,6 +32,12 @@ JOURNAL_GRACE_MS = 60_000
 SCORED = ("due", "ready", "jobs", "jobs-ready")
 #: Of these, those that have the ends of leases: what is leased waits for no turn.
 LEASED = ("due", "jobs")
+#: The commands that scripts use, as `probe` tries them; the first write needs no memory, and what stays ends by itself.
+TRIED = (
+    "TIME", "DEL KEY", "ZADD KEY NX N m", "ZMSCORE KEY m", "ZRANGE KEY -inf N BYSCORE LIMIT 0 1", "ZCOUNT KEY -inf N",
+    "ZCARD KEY", "ZREM KEY m", "HSET KEY m N", "HMGET KEY m", "HGET KEY m", "HGETALL KEY", "HEXISTS KEY m", "HLEN KEY",
+    "HDEL KEY m", "SET KEY N PX 1", "GET KEY", "PTTL KEY", "EXISTS KEY", "DEL KEY", "PUBLISH CHANNEL -",
+)  # fmt: skip
 #: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
 EXACT = 2**53 - 1
 
@@ -286,15 +293,6 @@ class Broker:
         made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
         return self.scripts.run(name, made)
 
-    def _run_in_parts(self, name: str, shard: Shard, head: list[Any], items: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run a script on any number of items in one round trip: none blocks Redis for longer than a part takes.
-
-        Return the reply to each part.
-        """
-        starts = range(0, len(items), SCRIPT_PART)
-        calls = [(shard, [*head, *chain.from_iterable(items[at : at + SCRIPT_PART])]) for at in starts]
-        return self._run_each(name, calls)
-
     # -- what a worker does
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
@@ -325,18 +323,21 @@ class Broker:
 
         Modes: see there. What is leased stays as it is.
         """
-        head = [self._channel, mode]
-        return [
-            word for reply in self._run_in_parts("upsert", shard, head, definitions) for word in text(reply).split()
-        ]
+        return self._upsert(shard, mode, definitions)
+
+    def _upsert(self, shard: Shard, mode: str, items: Sequence[Sequence[Any]]) -> list[str]:
+        """Run the script for all items in one round trip, in parts: none blocks Redis for longer than a part takes."""
+        parts = [items[at : at + SCRIPT_PART] for at in range(0, len(items), SCRIPT_PART)]
+        calls = [(shard, [self._channel, mode, *chain.from_iterable(part)]) for part in parts]
+        return [word for reply in self._run_each("upsert", calls) for word in text(reply).split()]
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
-        """Mirror the end of (member, generation, expected); return what became of each, in the words of remove.lua.
+        """Mirror the end of (member, generation, expected); return what became of each, in the words of upsert.lua.
 
         `gone`: deleted or moved away, so that nobody has a due point to record any more.
         """
-        replies = self._run_in_parts("remove", shard, ["gone" if gone else ""], members)
-        return [text(reply) for part in replies for reply in part]
+        ended = [(member, generation, "0", "0", expected, "0") for member, generation, expected in members]
+        return self._upsert(shard, "gone" if gone else "end", ended)
 
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
         """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
@@ -378,10 +379,15 @@ class Broker:
 
     def probe(self, shard: Shard) -> Trial:
         """Try on a key that is gone afterwards what the scripts need, with `EXACT`; sends a hint that says nothing."""
-        reply = self._run("probe", shard, [self._channel, EXACT], worker="probe")
-        seconds, micros, number, score, member, value, *refused = map(text, reply)
-        clock_us = int(seconds) * 1_000_000 + int(micros)
-        return Trial(clock_us, number, score, member, value, tuple(refused))
+        key = keys.shard_keys(self.config.prefix, shard, "probe")[keys.PARTS.index("journal")]
+        words = {"KEY": key, "N": str(EXACT), "CHANNEL": self._channel}
+        commands = [[words.get(word, word) for word in line.split()] for line in TRIED]
+        number, *replies = json.loads(text(self._run("probe", shard, [EXACT, json.dumps(commands)], worker="probe")))
+        tried = zip(TRIED, replies, strict=True)
+        refused = [f"{line.split()[0]}: {reply['err']}" for line, reply in tried if _failed(reply)]
+        seconds, micros = ("0", "0") if _failed(replies[0]) else replies[0]
+        score, member, value = (_first(replies[at]) for at in (3, 4, 9))
+        return Trial(int(seconds) * 1_000_000 + int(micros), number, score, member, value, tuple(refused))
 
     # -- plain reads
 
@@ -454,6 +460,14 @@ class Broker:
                     }
                 if found:
                     yield found
+
+
+def _failed(reply: Any) -> bool:
+    return isinstance(reply, dict) and "err" in reply
+
+
+def _first(reply: Any) -> str:
+    return str(reply[0] or "") if isinstance(reply, list) and reply else ""
 
 
 def _parse_hint(message: str) -> tuple[Shard, int] | None:

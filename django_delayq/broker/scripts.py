@@ -19,7 +19,6 @@ ours too: such a client, and one that caches replies, is asked as redis-py has i
 
 import hashlib
 import json
-import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -122,9 +121,7 @@ class Exchange:
                 return
 
 
-NAMES = (
-    "claim", "renew", "settle", "upsert", "remove", "stats", "epoch", "probe",
-)  # fmt: skip
+NAMES = ("claim", "renew", "settle", "upsert", "stats", "epoch", "probe")
 
 
 @lru_cache(maxsize=len(NAMES))
@@ -227,8 +224,8 @@ def clock_ms(value: Any) -> int:
 
 
 def head_ms(value: Any) -> int | None:
-    """Return a score as ms: damaged ones of the past as 0, so that they come due; None for none, and for never."""
-    score = float(value) if value not in ("", b"", "stale", b"stale") else math.inf
+    """Return a score as ms: damaged ones of the past as 0, so that they come due; None for never."""
+    score = float(value)
     return None if score >= 2**53 else int(max(0.0, score))
 
 
@@ -238,22 +235,19 @@ def instant_ms(value: Any) -> int | None:
     return found if found is not None and found <= LAST_MS else None
 
 
-def listed(reply: Any) -> list[Any]:
-    """Return the values of a reply of one text: see Note [One text] in `lua/_prelude.lua`."""
-    return json.loads(text(reply))  # type: ignore[no-any-return]
-
-
 def read_claim(reply: Any, worker: str) -> Claim:
-    now, head, epoch, fence, *rest = listed(reply)
+    """See Note [One text] in `lua/_prelude.lua`; what is garbage in Redis is '' there."""
+    now, head, epoch, fence, *rest = json.loads(text(reply))
     entries = []
     for at in range(0, len(rest), 5):
         member, point, generation, attempts, lapsed = rest[at : at + 5]
+        point_ms = int(point) if point and int(point) <= LAST_MS else None
         lapsed_ms = None if lapsed == "0" else claimed_ms(lapsed)
-        parts = instant_ms(point), number(generation), number(attempts) or 0, lapsed != "0", lapsed_ms
-        entries.append(Entry(member, *parts))
-    return Claim(int(now), head_ms(head), epoch or None, fence, f"{fence} {worker}", tuple(entries))
+        known = int(generation) if generation else None
+        entries.append(Entry(member, point_ms, known, int(attempts or 0), lapsed != "0", lapsed_ms))
+    return Claim(int(now), int(head) if head else None, epoch or None, fence, f"{fence} {worker}", tuple(entries))
 
 
 def read_settled(reply: Any) -> Settled:
-    now, head, *replies = listed(reply)
-    return Settled(int(now), head_ms(head), [int(item) for item in replies])
+    now, head, *replies = json.loads(text(reply))
+    return Settled(int(now), int(head) if head else None, [int(item) for item in replies])

@@ -118,8 +118,7 @@ LEVELS: dict[str, int] = {
 EXECUTED = frozenset(("succeeded", "failed", "retrying"))
 
 
-#: What is done here is no part of the outcome.
-NEWS = Guard("Telling what became of a due point", BaseException)
+#: A ping is no part of the outcome.
 PINGS = Guard("A ping", BaseException)
 
 
@@ -128,10 +127,12 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
     run = outcome.run
     if run.status == Status.QUEUED:
         return nothing
-    with NEWS:
+    try:
         _count(run, counted)
         if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
             log_run(outcome)
+    except BaseException as error:  # the outcome is recorded already
+        side_channels.note_failure("Telling what became of a due point", error)
     if outcome.schedule is None:
         return nothing
     if run.status == Status.SKIPPED:

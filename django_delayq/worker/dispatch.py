@@ -254,7 +254,8 @@ class Dispatcher:
             self.trouble.database_failed(error)
         try:
             for shard, group in grouped(entries, lambda held: held.shard).items():
-                self.timers.due(self.trip.settle(shard, group))
+                for due in self.trip.settle(shard, group):
+                    self.timers.due(*due)
         except BrokerError as error:
             self.trouble.redis_failed(error)
 
@@ -333,13 +334,13 @@ class Claims:
             claimed = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)
         except BrokerError as error:
             self._unanswered.add(shard)
-            self.timers.unanswered(shard)
+            self.timers.put_off(shard, 0.0)  # to ask for it again, whatever the head is
             self.trouble.redis_failed(error, shard)
             return False
         self._unanswered.discard(shard)
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
-        self.timers.claimed(shard, claimed.now_ms, claimed.head_ms)
+        self.timers.claimed(shard, claimed.head_ms, claimed.now_ms)
         if most is not None and len(claimed.entries) < limit:
             self._note_limited(shard, claimed.now_ms, claimed.head_ms)
         entries = claimed.entries

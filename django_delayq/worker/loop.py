@@ -191,7 +191,7 @@ class Worker:
                 if isinstance(item, Held):
                     ended.append(item)
                 elif isinstance(item, tuple):
-                    self.timers.due_at_ms(*item)
+                    self.timers.due(*item)
                 item = self.inbox.get_nowait()
         if ended:
             self.recorder.add([held for held in ended if held.executed])

@@ -262,7 +262,8 @@ class Recorder:
                 del entries[: len(batch)]
                 self.untold.extend(held.after for held in batch if held.after is not None and held.recorded())
                 self.runs += sum(held.executed for held in batch)
-                self.timers.due(dues)
+                for due in dues:
+                    self.timers.due(*due)
             del self._unsettled[shard]
 
     def _keep(self, items: Sequence[Held]) -> None:

@@ -68,11 +68,6 @@ class Watch:
         self._gate = threading.Lock()  # never released: who acquires it is the first
         self._sent = False
 
-    @property
-    def next_at(self) -> float:
-        """The monotonic second at which there is something to do about it."""
-        return min(self.soft_at, self.hard_at)
-
     def interrupt(self, exception: type[TaskTimeout] = TaskTimeout) -> None:
         """Send the exception, unless the execution has ended or one was sent. Called by any other thread."""
         self.soft_at = math.inf
@@ -152,7 +147,7 @@ class Timeouts:
         try:
             try:
                 self._watches.add(watch)
-                if watch.next_at < self._wake_at:
+                if min(watch.soft_at, watch.hard_at) < self._wake_at:
                     self._nudge.put(None)
                 return call(), None
             finally:
@@ -213,5 +208,5 @@ class Timeouts:
                     self._give_up(watch.held, watch.where())
                     self._overdue(watch.held)
             else:
-                soonest = min(soonest, watch.next_at)
+                soonest = min(soonest, watch.soft_at, watch.hard_at)
         return soonest

@@ -12,10 +12,9 @@ often as a single one, up to FEWEST_LOOKS.
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..broker import Broker, Shard
-from .held import Due
 
 #: How often to ask how many live, and what time it is; at first sooner, because a fleet starts at the same time. A
 #: worker that has said so for the last time two and a half heartbeats ago is dead.
@@ -56,28 +55,18 @@ class Timers:
 
     # -- told by others
 
-    def claimed(self, shard: Shard, now_ms: int, head_ms: int | None) -> None:
-        """Note what a claim tells: the server's clock and the next head."""
-        now = time.monotonic()
-        self._offsets_ms[shard] = now_ms - now * 1000
-        self._claim_at(shard, now + LONGEST_SECONDS)
-        if head_ms is not None:
-            self.due_at_ms(shard, head_ms)
+    def claimed(self, shard: Shard, head_ms: int | None, now_ms: int) -> None:
+        """Note what a claim tells: the next head, and what the server's clock says now."""
+        self._turn[shard] = time.monotonic() + LONGEST_SECONDS
+        self.due(shard, head_ms, now_ms)
 
-    def due_at_ms(self, shard: Shard, server_ms: int) -> None:
-        """Note that something comes due at this time of the server's."""
-        if shard not in self._turn:
-            return
-        head = (server_ms - self._offsets_ms[shard]) / 1000
-        self._turn[shard] = min(self._turn[shard], max(head, self._not_before[shard]))
-
-    def due(self, dues: Iterable[Due]) -> None:
-        """Note when something comes due."""
-        for shard, due_ms, now_ms in dues:
-            if now_ms:
-                self._offsets_ms[shard] = now_ms - time.monotonic() * 1000
-            if due_ms is not None:
-                self.due_at_ms(shard, due_ms)
+    def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0) -> None:
+        """Note that something comes due at this time of the server's, None for never; and that time, if it is known."""
+        if now_ms:
+            self._offsets_ms[shard] = now_ms - time.monotonic() * 1000
+        if due_ms is not None and shard in self._turn:
+            head = (due_ms - self._offsets_ms[shard]) / 1000
+            self._turn[shard] = min(self._turn[shard], max(head, self._not_before[shard]))
 
     def stand_back(self, shard: Shard) -> bool:
         """Leave what is due in this shard to the other workers for a moment, if there are any; say whether this is so.
@@ -96,15 +85,11 @@ class Timers:
 
     def put_off(self, shard: Shard, seconds: float) -> None:
         """Note that nothing can be claimed there now: claim in so many seconds, whatever the head is."""
-        self._claim_at(shard, time.monotonic() + seconds)
-
-    def unanswered(self, shard: Shard) -> None:
-        """Note that a claim's reply was lost: it is to be asked for again, whatever the head is."""
-        self._claim_at(shard, time.monotonic())
+        self._turn[shard] = max(time.monotonic() + seconds, self._not_before[shard])
 
     def flushed(self, shard: Shard) -> None:
         """Note that the shard is being rebuilt: claim from it again soon."""
-        self._claim_at(shard, time.monotonic() + REBUILD_SECONDS * self._random.uniform(1, self.workers))
+        self.put_off(shard, REBUILD_SECONDS * self._random.uniform(1, self.workers))
 
     # -- asked by the loop
 
@@ -145,14 +130,10 @@ class Timers:
         self._look_at = now + self._cap_seconds * fewer * self._random.uniform(0.8, 1.0)
         self.ask_at = min(self._look_at, self._workers_at)
         for shard, head_ms in zip(self.shards, heads, strict=True):
-            if head_ms is not None:
-                self.due_at_ms(shard, head_ms)
+            self.due(shard, head_ms)
         return [shard for shard, head_ms in zip(self.shards, heads, strict=True) if head_ms is None]
 
     # -- inside
-
-    def _claim_at(self, shard: Shard, when: float) -> None:
-        self._turn[shard] = max(when, self._not_before[shard])
 
     def _count_workers(self) -> None:
         clocks = self.broker.clocks_ms(self.shards)

@@ -92,7 +92,7 @@ def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(broker, clo
         told.append(made.stand_back(place))
     assert told == [True, True, False, False, True, True, False]
     assert made.stand_back(another)
-    made.due_at_ms(another, 0)
+    made.due(another, 0)
     assert (made.turns(1012.9), made.turns(1013.0)) == ([place], [place, another])
 
 

@@ -192,7 +192,7 @@ class People:
         It is the last but `back` of those of this `script` and of this worker's process, or of all.
         """
         owner = None if w is None else self.workers[w].name
-        found = [item for item in self.requests if script in (None, item.name) and owner in (None, item.owner)]
+        found = [item for item in self.requests if script in (None, item.kind) and owner in (None, item.owner)]
         if found:
             request = found[-1 - back % len(found)]
             if request.repeats_itself:
@@ -200,7 +200,7 @@ class People:
             if request.name == "epoch":  # brings an epoch back, under which fences were given in this ms
                 self.advance_clock(1)
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
-            self.strays = self.strays or (request.name == "upsert" and not request.by_member)
+            self.strays = self.strays or (request.kind == "upsert" and not request.by_member)
             deliver(self, request, late=True)
             self.stage.seen["late"] += 1
 

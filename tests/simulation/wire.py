@@ -61,6 +61,11 @@ class Request:
         return self.awaited and self.name == "claim" and self.delivered
 
     @property
+    def kind(self) -> str:
+        """The script's name; of an upsert that mirrors an end `remove`."""
+        return "remove" if self.mode in ("end", "gone") else self.name
+
+    @property
     def mode(self) -> str:
         """How it mirrors, where it is an upsert: see upsert.lua."""
         return plain(self.args[1]) if self.name == "upsert" else ""
@@ -78,9 +83,9 @@ class Request:
     @property
     def forces(self) -> bool:
         """True where it acts against the generations: a late one puts the past in place of the present."""
-        if self.name == "upsert":
-            return self.mode == "reset" or any(map(plain, self.args[6::6]))
-        return self.name == "remove" and any(int(number) >= EXACT for number in self.args[2::3])
+        if self.kind == "remove":
+            return any(int(number) >= EXACT for number in self.args[3::6])
+        return self.name == "upsert" and (self.mode == "reset" or any(map(plain, self.args[6::6])))
 
     def items(self) -> list[list[str]]:
         """Return the arguments of each member."""
@@ -136,9 +141,9 @@ class Wire:
         world.requests.append(request)
         request.awaited = True
         try:
-            world.seam(f"send:{request.name}", self._owner)
+            world.seam(f"send:{request.kind}", self._owner)
             reply = deliver(world, request)
-            world.seam(f"reply:{request.name}", self._owner, request=request, reply=reply)
+            world.seam(f"reply:{request.kind}", self._owner, request=request, reply=reply)
         finally:
             request.awaited = False
         world.holders.reply_arrived(request, reply)

@@ -34,14 +34,14 @@ local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
 -- The ms at which the shard needs attention next, '' for never: of what has its turn the due point of the first.
 local function head(now)
-  local found
+  local found = math.huge
   for _, keys in ipairs(LANES) do
     local first = call('ZRANGE', keys[2], 0, 0)[1]
     -- The clock of a row's maker may be ahead of ours.
-    local ms = first and int(math.min(now, whole(call('HGET', POINT, first)) or 0)) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
-    if ms and (not found or tonumber(ms) < tonumber(found)) then found = ms end
+    local ms = first and math.min(now, whole(call('HGET', POINT, first)) or 0) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
+    found = math.min(found, tonumber(ms or found))
   end
-  return found or ''
+  return found < 2 ^ 53 and int(math.max(0, found)) or '' -- of a damaged score what comes due, or never does
 end
 
 -- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask. Return
@@ -96,11 +96,8 @@ local function place(scores, now)
     for i = 2, #list, 2 do names[#names + 1] = list[i] end
     local by_turn, steps = #names > 0 and call('EXISTS', ready) == 1, steps_of(names)
     for i, member in ipairs(names) do
-      if tonumber(list[2 * i - 1]) <= now and (by_turn or steps[i] > 0) then
-        due[#due + 1] = member
-      else
-        append(later, list[2 * i - 1], member)
-      end
+      local has_turn = tonumber(list[2 * i - 1]) <= now and (by_turn or steps[i] > 0)
+      if has_turn then due[#due + 1] = member else append(later, list[2 * i - 1], member) end
     end
     if #names > 0 and by_turn then call('ZREM', ready, unpack(names)) end
     if #later > 0 then call('ZADD', waiting, unpack(later)) end
@@ -111,8 +108,13 @@ local function place(scores, now)
   end
 end
 
+-- Delete what these hashes have of members.
+local function forget(members, ...)
+  for _, key in ipairs(#members > 0 and {...} or {}) do call('HDEL', key, unpack(members)) end
+end
+
 local function drop(members)
-  for _, key in ipairs({POINT, GEN, PRIORITY, LEASE, ATTEMPTS}) do call('HDEL', key, unpack(members)) end
+  forget(members, POINT, GEN, PRIORITY, LEASE, ATTEMPTS)
   -- Also from the lane where it does not belong: a stranger may have put it there.
   for _, key in ipairs({DUE, READY, JOBS, JOBS_READY}) do call('ZREM', key, unpack(members)) end
 end

@@ -2,7 +2,7 @@
 -- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
 --          how many leases may stand in the shard (Note [Limits]) | ''
--- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '' | 'stale', epoch | '', fence | '', then per member:
+-- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', epoch | '', fence | '', then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
 --          or '1' or '-' where it is not known any more)
 -- COST     O((limit + 500) · log N), with a limit of leases also O(leases)
@@ -111,13 +111,12 @@ local function lease(members, fence)
   return lapsed
 end
 
+local function known(text) return whole(text) and int(whole(text)) or '' end -- '' for nothing and for garbage
+
 local reply = {int(now), '', call('GET', EPOCH) or '', ''}
 if reply[3] == '' then return cjson.encode(reply) end
 local fence, members, lapsed = replayed()
-if fence == 'stale' then
-  reply[2] = fence
-  return cjson.encode(reply)
-end
+if fence == 'stale' then return cjson.encode(reply) end
 if not fence then
   local limit = room(tonumber(ARGV[1]))
   members = limit > 0 and find_due(limit) or {}
@@ -133,7 +132,7 @@ if #members > 0 then
   reply[4] = fence
   for i, member in ipairs(members) do
     append(scores, int(now + tonumber(ARGV[2])), member)
-    for _, value in ipairs({member, points[i] or '', generations[i] or '', attempts[i] or '0', lapsed[i]}) do
+    for _, value in ipairs({member, known(points[i]), known(generations[i]), known(attempts[i]), lapsed[i]}) do
       reply[#reply + 1] = value
     end
   end

@@ -1,36 +1,16 @@
--- PURPOSE  Try what the other scripts need of a server, on one key that nobody else uses and that is gone afterwards.
+-- PURPOSE  Try the commands that the other scripts need, on one key that nobody else uses and that is gone afterwards.
 -- KEYS     the constant list; JOURNAL is that key
--- ARGV     channel, number
--- RETURNS  seconds and µs of TIME, the number through Lua and as a score, a range, a hash, then '<command>: <why>'…
+-- ARGV     a number, then the commands as JSON, each a list of texts
+-- RETURNS  JSON: the number through Lua, then the reply to each command, {err} where it was refused
 -- COST     O(1)
 -- ATOMIC BECAUSE nothing of it may be seen, nor stay behind where a part of it is refused.
-local number, refused, passing = ARGV[2], {}
-
-local function try(...)
-  local reply = redis.pcall(...)
-  local why = type(reply) == 'table' and reply.err
-  if not why then return reply end
+local replies = {int(tonumber(ARGV[1]))}
+for i, command in ipairs(cjson.decode(ARGV[2])) do
+  local reply = redis.pcall(unpack(command))
   for _, word in ipairs({'MISCONF', 'READONLY', 'NOREPLICAS', 'MASTERDOWN'}) do
-    if string.find(why, word, 1, true) then passing = reply end -- the server is in trouble, and not unfit
+    -- The server is in trouble, and not unfit.
+    if type(reply) == 'table' and reply.err and string.find(reply.err, word, 1, true) then return reply end
   end
-  refused[#refused + 1] = (...) .. ': ' .. why
+  replies[i + 1] = reply
 end
-
-local function try_each(commands)
-  for _, command in ipairs(commands) do try(command[1], JOURNAL, unpack(command, 2)) end
-end
-
-local function first(reply) return type(reply) == 'table' and reply[1] or '' end
-
-local time = try('TIME') or {'0', '0'}
-try('DEL', JOURNAL) -- of whatever type; and after a write the memory may be full
-try('ZADD', JOURNAL, 'NX', number, 'm')
-local score = tonumber(first(try('ZMSCORE', JOURNAL, 'm')))
-local range = first(try('ZRANGE', JOURNAL, '-inf', number, 'BYSCORE', 'LIMIT', 0, 1))
-try_each({{'ZCOUNT', '-inf', number}, {'ZCARD'}, {'ZREM', 'm'}, {'HSET', 'm', number}})
-local hash = first(try('HMGET', JOURNAL, 'm'))
-try_each({{'HGET', 'm'}, {'HGETALL'}, {'HEXISTS', 'm'}, {'HLEN'}, {'HDEL', 'm'}})
-try_each({{'SET', number, 'PX', '1'}, {'GET'}, {'PTTL'}, {'EXISTS'}, {'DEL'}}) -- it goes by itself too
-try('PUBLISH', ARGV[1], '')
-if passing then return passing end
-return {time[1], time[2], int(tonumber(number)), score and int(score) or '', range, hash, unpack(refused)}
+return cjson.encode(replies)

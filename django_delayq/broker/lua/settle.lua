@@ -50,11 +50,8 @@ end
 if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #scores > 0 then place(scores, now) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
-if #moved > 0 then
-  call('HDEL', LEASE, unpack(moved))
-  call('HDEL', ATTEMPTS, unpack(moved))
-end
-if #waiting > 0 then call('HDEL', LEASE, unpack(waiting)) end
+forget(moved, LEASE, ATTEMPTS)
+forget(waiting, LEASE)
 -- A holder that no worker is: not the caller, whom a late renewal would still find.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end

@@ -1,4 +1,5 @@
--- PURPOSE  Mirror schedules and rows: their generation, next due point, wake-up and priority. Never disturbs what is leased.
+-- PURPOSE  Mirror schedules and rows: their generation, next due point, wake-up and priority, or their end. Never
+--          disturbs what is leased.
 -- KEYS     the constant list
 -- ARGV     channel, mode, then per member, each at most once: member, generation, point_ms, wake_ms ('0': now),
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down), priority,
@@ -8,21 +9,23 @@
 --          'new'   a row: added, unless it is there with this generation; another one is another row, of a restored database,
 --                  or it was retried: then what its holder settles counts no more
 --          'move'  a row that is there and not leased comes due at wake_ms, at this point
+--          'end'   the end of a definition: disabled or exhausted; the holder or the next claimer of what is due
+--                  records it, and drops the member
+--          'gone'  so too, but it was deleted or moved away, and nothing is left to record: only a live lease keeps it
 -- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME,
 --          OLD (a newer one is known), LEASED or DUE (only the generation was stored;
---          one that was handed back with a delay comes due at once, unless a lease of it ran out), GONE ('move': it is not there),
---          FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
+--          one that was handed back with a delay comes due at once, unless a lease of it ran out), GONE (it is not there),
+--          REMOVED, FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
 --          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
 local now = server_ms()
 local before, mode, members = head(now), ARGV[2], {}
 for i = 3, #ARGV, 6 do members[#members + 1] = ARGV[i] end
-if #members == 0 then return '' end
 local scores_now, holders = scores_of(members), call('HMGET', LEASE, unpack(members))
 local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
 local attempts = call('HMGET', ATTEMPTS, unpack(members))
-local replies, scores, points, generations, fresh, steps, plain = {}, {}, {}, {}, {}, {}, {}
+local replies, scores, points, generations, fresh, steps, plain, gone = {}, {}, {}, {}, {}, {}, {}, {}
 for i, member in ipairs(members) do
   local at = 6 * i - 3
   local generation, point, wake, expected = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
@@ -31,7 +34,19 @@ for i, member in ipairs(members) do
   local leased = holders[i] and not (score and unsound(score, now))
   local newer = not known or generation > known or (expected ~= '' and whole(expected) == known)
   local result, to = nil, nil
-  if mode == 'move' then
+  if mode == 'end' or mode == 'gone' then
+    if not newer and generation < known then
+      result = 'OLD'
+    elseif leased and score and (mode == 'end' or score > now and holders[i] ~= '-') then
+      result = 'LEASED'
+    elseif score and stored and stored <= now and mode == 'end' then
+      result = 'DUE'
+    else
+      result, gone[#gone + 1] = (score or stored) and 'REMOVED' or 'GONE', member
+    end
+    if mode == 'end' and (result == 'LEASED' or result == 'DUE') then append(generations, member, int(generation)) end
+    newer = false
+  elseif mode == 'move' then
     -- '-' is no holder, see settle: it stays, so that the next claim sees that a lease ran out.
     result, newer = score and (leased and holders[i] ~= '-' and 'LEASED' or 'MOVED') or 'GONE', false
     if result == 'MOVED' then to = wake end
@@ -74,14 +89,12 @@ for i, member in ipairs(members) do
   end
   replies[i] = result
 end
-if #fresh > 0 then
-  call('HDEL', LEASE, unpack(fresh))
-  call('HDEL', ATTEMPTS, unpack(fresh))
-end
-if #plain > 0 and call('EXISTS', PRIORITY) == 1 then call('HDEL', PRIORITY, unpack(plain)) end
+forget(fresh, LEASE, ATTEMPTS)
+forget(plain, PRIORITY)
 if #steps > 0 then call('HSET', PRIORITY, unpack(steps)) end
 if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 if #scores > 0 then place(scores, now) end
+if #gone > 0 then drop(gone) end
 hint(now, before, ARGV[1])
 return table.concat(replies, ' ')

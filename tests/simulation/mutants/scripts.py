@@ -92,12 +92,12 @@ SCRIPTS = (
     ),
     mutant(
         "settlekeeps", "a settlement ends the lease", "settle",
-        "call('HDEL', LEASE, unpack(moved))", "",
+        "forget(moved, LEASE, ATTEMPTS)", "forget(moved, ATTEMPTS)",
         h.two_points_in_one_ms, "I5 ",
     ),
     mutant(
         "dropkeeps", "a member leaves with its lease", "prelude",
-        "{POINT, GEN, PRIORITY, LEASE, ATTEMPTS}", "{POINT, GEN, PRIORITY, ATTEMPTS}",
+        "POINT, GEN, PRIORITY, LEASE, ATTEMPTS)", "POINT, GEN, PRIORITY, ATTEMPTS)",
         hl.order_while_it_runs, "something is left of an entry",
     ),
     mutant(
@@ -136,20 +136,19 @@ SCRIPTS = (
         "result, to = tonumber(point) < stored and 'REWOUND' or 'RESET', wake", "result = 'RESET'",
         hl.restored_with_a_far_point, "I",
     ),
-    # remove.lua
     mutant(
-        "removedue", "the end of a definition does not erase a due point", "remove",
-        "elseif score and stored and stored <= now and mode == '' then", "elseif false then",
+        "removedue", "the end of a definition does not erase a due point", "upsert",
+        "elseif score and stored and stored <= now and mode == 'end' then", "elseif false then",
         h.disabled_between_attempts, "I1 a run without outcome",
     ),
     mutant(
-        "removeleased", "a live lease keeps its member in its place", "remove",
-        "local leased = score and", "local leased = false and",
+        "removeleased", "a live lease keeps its member in its place", "upsert",
+        "elseif leased and score and (mode", "elseif false and (mode",
         hl.moved_while_it_runs, "I3 ",
     ),
     mutant(
-        "removeold", "an old removal does not remove what came back", "remove",
-        "if known and generation < known and", "if false and",
+        "removeold", "an old removal does not remove what came back", "upsert",
+        "    if not newer and generation < known then", "    if false then",
         h.an_old_removal_arrives, "I1 an enabled schedule is absent",
     ),
     # upsert.lua, of rows
