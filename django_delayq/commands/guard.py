@@ -2,8 +2,9 @@
 
 A script of the standard library alone, started with -I -S; see `process.py`, Note [The guard]. Arguments: the worker's
 process id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's pipe, by
-which one byte gives an order: i interrupts the program alone, k kills the group, and anything else, or the pipe's end,
-ends it. The exit status is the program's, or 128 + the number of the signal that ended it, as a shell has it.
+which one byte gives an order: t tells the program alone that its time is over (SIGUSR1), c that somebody stops it
+(SIGUSR2), k kills the group, and anything else, or the pipe's end, ends it. The exit status is the program's, or
+128 + the number of the signal that ended it, as a shell has it.
 """
 
 import os
@@ -18,7 +19,8 @@ from contextlib import suppress
 LOOK_SECONDS = 0.5
 #: Between SIGTERM and SIGKILL where the group is to be killed: a program may use it to say where it was.
 KILL_SECONDS = 0.25
-INTERRUPT, KILL = b"i", b"k"
+TIMEOUT, CANCEL, KILL = b"t", b"c", b"k"
+SIGNALS = {TIMEOUT: signal.SIGUSR1, CANCEL: signal.SIGUSR2}
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -42,8 +44,8 @@ def main(worker: int, memory: int, grace: float, command: list[str]) -> int:
             os.read(woken, 512)
         if told and (0 in ready or os.getppid() != worker):
             order = os.read(0, 1) if 0 in ready else b""
-            if order == INTERRUPT:
-                os.kill(group, signal.SIGUSR1)  # it is not reaped yet, so that the id is its own
+            if order in SIGNALS:
+                os.kill(group, SIGNALS[order])  # it is not reaped yet, so that the id is its own
                 continue
             told, kill_at = [], time.monotonic() + (KILL_SECONDS if order == KILL else grace)
             _send(group, signal.SIGTERM)

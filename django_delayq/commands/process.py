@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .. import conf
 from ..exceptions import CommandFailed
@@ -51,16 +51,6 @@ def run(words: Sequence[str]) -> None:
         process.end()
     if process.status:
         raise CommandFailed(words[0], process.status, process.last)
-
-
-class Reader(Protocol):
-    """Reads what comes from a process, once something is there."""
-
-    def read(self) -> bool:
-        """Read what is there; False at the end."""
-
-    def end(self) -> None:
-        """Deal with what is left at its end."""
 
 
 class Process:
@@ -98,12 +88,12 @@ class Process:
         self._selector = selectors.DefaultSelector()
         #: The last lines of stderr.
         self.last: deque[str] = deque(maxlen=last_lines)
-        self.hear(self._guard.stdout, Lines(self._guard.stdout, self._out))
-        self.hear(self._guard.stderr, Lines(self._guard.stderr, self._error))
+        self.hear(self._guard.stdout, Lines(self._out))
+        self.hear(self._guard.stderr, Lines(self._error))
 
-    def hear(self, source: Any, reader: Reader) -> None:
-        """Have this reader read, too, from what has a `fileno()`; it is closed at the end."""
-        self._selector.register(source, selectors.EVENT_READ, reader)
+    def hear(self, source: Any, take: Callable[[bytes], object]) -> None:
+        """Read from this pipe or socket too, and have each piece taken; b"" is its end."""
+        self._selector.register(source, selectors.EVENT_READ, take)
 
     @property
     def ended(self) -> bool:
@@ -121,8 +111,13 @@ class Process:
         ended = self.ended
         ready = self._selector.select(0 if ended else POLL_SECONDS) if self._selector.get_map() else []
         for key, _events in ready:
-            if not key.data.read():
+            try:
+                found = os.read(key.fd, 65536)
+            except ConnectionResetError:  # a socket, of which the process has not read all
+                found = b""
+            if not found:
                 self._selector.unregister(key.fileobj)
+            key.data(found)
         if not ready and not ended and not self._selector.get_map():
             time.sleep(POLL_SECONDS)
         return bool(ready) or not ended
@@ -148,7 +143,7 @@ class Process:
 
     def _close(self) -> None:
         for key in list(self._selector.get_map().values()):
-            key.data.end()
+            key.data(b"")
         self._selector.close()
         for pipe in (self._guard.stdin, self._guard.stdout, self._guard.stderr):
             if pipe is not None:
@@ -176,25 +171,16 @@ def _environment() -> dict[str, str]:
 
 
 class Lines:
-    """A pipe read line by line; a line that is too long in pieces."""
+    """Takes what comes from a pipe, and writes it line by line; a line that is too long in pieces."""
 
-    def __init__(self, pipe: Any, write: Callable[[str], None]) -> None:
-        self._pipe, self._write = pipe, write
-        self._decoder = _Decoder(errors="replace")
-        self._rest = ""
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write, self._decoder, self._rest = write, _Decoder(errors="replace"), ""
 
-    def read(self) -> bool:
-        """See `Reader.read`."""
-        found = os.read(self._pipe.fileno(), 65536)
+    def __call__(self, found: bytes) -> None:
+        """Write each line that is whole, and at the end what has no end of line."""
         *lines, self._rest = (self._rest + self._decoder.decode(found)).split("\n")
         for line in lines:
             self._write(f"{line}\n")
-        if len(self._rest) > LONGEST_LINE or not found:
-            self.end()
-        return bool(found)
-
-    def end(self) -> None:
-        """Write what has no end of line."""
-        rest, self._rest = self._rest, ""
-        if rest:
+        if self._rest and (len(self._rest) > LONGEST_LINE or not found):
+            rest, self._rest = self._rest, ""
             self._write(f"{rest}\n")

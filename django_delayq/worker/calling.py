@@ -104,10 +104,13 @@ def perform(
 
 
 def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
-    """Do `perform` with a task; an `async def` one is cancelled by its event loop, an isolated one by its process."""
+    """Do `perform` with a task; an `async def` one is cancelled by its event loop.
+
+    An isolated one is executed in a process of its own, with what its rows say.
+    """
     isolation = isolation_of(task)
-    if isolation is not None and isolated.is_open():
-        call = partial(isolated.call, held, task, isolation, args, kwargs)
+    if isolation is not None and isolated.is_on():
+        call = partial(isolated.call, held, isolation)
         return perform(held, timeouts, call, interrupt=False, spare_seconds=isolated.SPARE_SECONDS)
     if iscoroutinefunction(task.func):
         call = partial(call_cancellable, held, task, *args, **kwargs)
@@ -311,7 +314,7 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
             ended = perform(held, timeouts, partial(hand_over, task, call))
         else:
             check_call(task, call.args, call.kwargs)
-            context = [_context(held, task, result)] if task.takes_context else []
+            context = [context_of(held, task, result)] if task.takes_context else []
             ended = perform_task(held, task, timeouts, *context, *call.args, **call.kwargs)
     except InvalidArguments as refused:
         ended = perform(held, timeouts, partial(_refuse, refused))
@@ -366,7 +369,8 @@ def _refuse(error: InvalidArguments) -> None:
     raise error
 
 
-def _context(held: Held, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
+def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
+    """Return the context of an attempt that begins; `result` is that of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
     key = idempotency_key(run)
     if schedule is None:

@@ -1,4 +1,4 @@
-"""What crosses between a worker and the process of an isolated task, as plain JSON: contexts and exceptions.
+"""What crosses between a worker and the process of an isolated task, as plain JSON: rows and exceptions.
 
 Note [An exception that crosses]
 Nothing is unpickled, and nothing imported by name. Of an exception its class' path, its bases' paths, its message and
@@ -8,87 +8,44 @@ at its type, its path, its message or its traceback finds what he finds of a tas
 attributes do not cross, nor do its frames: a log handler that reads them, such as Sentry's, has the worker's.
 """
 
-import json
 import sys
 import traceback
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import fields
+from datetime import datetime, timedelta
 from typing import Any
 
-from ..compat import AnyTask, TaskError, TaskResult, TaskResultStatus
-from ..context import ExecutionContext, JobContext, RunContext
-from ..jobs.results import JobResult
-from ..jobs.task import as_enqueued
-from ..ledger import database
-from ..models import Schedule
+from ..jobs import call_of
+from ..jobs.calls import backend_of
+from ..registry import get_task
+from ..rows import Outcome, RunRow, ScheduleRow, StateRow
 
 #: So much of a message, and of the end of a traceback, crosses.
 MOST_TEXT, MOST_TRACEBACK = 10_000, 100_000
-_TASK = ("priority", "backend", "queue_name")
-_RESULT = ("id", "status", "args", "kwargs", "backend", "worker_ids")
-_INSTANTS = ("enqueued_at", "started_at", "finished_at", "last_attempted_at")
 
 
-def encode(value: Any) -> bytes:
-    """Return a line of JSON."""
-    return json.dumps(value).encode() + b"\n"
+# -- what is executed
 
 
-def decode(line: bytes) -> dict[str, Any]:
-    """Return what `encode` was given."""
-    value: dict[str, Any] = json.loads(line)
-    return value
+def pack_row(row: RunRow | ScheduleRow) -> dict[str, Any]:
+    """Return a row as plain JSON, a schedule without its state, which is read where it is asked for."""
+    values = {item.name: getattr(row, item.name) for item in fields(row) if item.name != "state"}
+    instants = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
+    spans = {name: value.total_seconds() for name, value in values.items() if isinstance(value, timedelta)}
+    return {"plain": {**values, **dict.fromkeys((*instants, *spans))}, "instants": instants, "spans": spans}
 
 
-# -- contexts
+def unpack_outcome(run: dict[str, Any], schedule: dict[str, Any] | None) -> Outcome:
+    """Return the outcome to be, of the rows that were packed: that of a due point or, without a schedule, of a job."""
+    row = RunRow(**_values(run))
+    if schedule is not None:
+        return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_values(schedule)))
+    return Outcome(row, None, job=call_of(row, get_task(row.task), backend_of(row.backend)))
 
 
-def pack_context(context: ExecutionContext) -> dict[str, Any]:
-    """Return a context as plain JSON."""
-    result, task = context.task_result, context.task_result.task
-    packed: dict[str, Any] = {
-        "task": {name: getattr(task, name) for name in _TASK},
-        "run_after": _iso(task.run_after),
-        "result": {name: getattr(result, name) for name in _RESULT},
-        "instants": {name: _iso(getattr(result, name)) for name in _INSTANTS},
-        "errors": [(error.exception_class_path, error.traceback) for error in result.errors],
-        "key": context.idempotency_key,
-    }
-    if isinstance(context, RunContext):
-        loaded = [field for field in Schedule._meta.concrete_fields if field.attname in context.schedule.__dict__]
-        values = [(field, getattr(context.schedule, field.attname)) for field in loaded]
-        packed["schedule"] = {
-            field.attname: None if value is None else field.value_to_string(context.schedule) for field, value in values
-        }
-        packed["due_at"], packed["attempt"] = _iso(context.due_at), context.attempt_number
-    return packed
-
-
-def unpack_context(packed: dict[str, Any], task: AnyTask, lease_lost: Callable[[], bool]) -> ExecutionContext:
-    """Return the context that was packed, for this task of the registry."""
-    in_chain = "schedule" in packed
-    values = {**packed["result"], **{name: _instant(text) for name, text in packed["instants"].items()}}
-    values["status"] = TaskResultStatus(values["status"])
-    errors = [TaskError(exception_class_path=path, traceback=text) for path, text in packed["errors"]]
-    called = as_enqueued(task, **packed["task"], run_after=_instant(packed["run_after"]))
-    result: Any = (TaskResult if in_chain else JobResult)(task=called, errors=errors, **values)
-    common = {"task_result": result, "idempotency_key": packed["key"], "_lease_lost": lease_lost}
-    if not in_chain:
-        return JobContext(**common)
-    fields = {field.attname: field for field in Schedule._meta.concrete_fields}
-    told: dict[str, Any] = packed["schedule"]
-    row = {name: None if value is None else fields[name].to_python(value) for name, value in told.items()}
-    schedule = Schedule.from_db(database(), list(row), list(row.values()))
-    due_at = datetime.fromisoformat(packed["due_at"])
-    return RunContext(**common, schedule=schedule, due_at=due_at, attempt_number=packed["attempt"])
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
-def _instant(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+def _values(packed: dict[str, Any]) -> dict[str, Any]:
+    instants = {name: datetime.fromisoformat(text) for name, text in packed["instants"].items()}
+    return {**packed["plain"], **instants, **{name: timedelta(seconds=span) for name, span in packed["spans"].items()}}
 
 
 # -- exceptions

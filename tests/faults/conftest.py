@@ -71,7 +71,7 @@ def note_row(request: pytest.FixtureRequest) -> Callable[[Row], None]:
 
 @pytest.fixture
 def isolated(settings: Any, server: Any) -> None:
-    """The tasks of isolated_tasks.py, which no other test has: workers would keep a process for them."""
+    """The tasks of isolated_tasks.py, which no other test has."""
     from tests.faults.harness.workers import ENDLESS
 
     modules = ["tasks", "isolated_tasks"]

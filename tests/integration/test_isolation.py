@@ -3,23 +3,26 @@
 What such a process does: tests/faults/test_f44_isolated.py.
 """
 
+import json
 import os
 import pickle
 import traceback
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core import checks
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 
-from django_delayq import isolated, isolation
+from django_delayq import isolated, isolation, ledger
 from django_delayq.compat import InvalidTask, task
 from django_delayq.exceptions import InvalidArguments, ProcessDied, TaskTimeout
 from django_delayq.isolation import Isolation, isolation_of
 from django_delayq.models import Schedule
+from django_delayq.rows import RunRow
 from django_delayq.testing import Runner
-from django_delayq.worker.crossing import decode, encode, pack_error, unpack_error
+from django_delayq.worker.crossing import pack_error, pack_row, unpack_error, unpack_outcome
 from tests.jobs.support import DECORATOR_OPTIONS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,6 +120,25 @@ def test_in_a_test_it_runs_in_the_test_s_own_process(offered, settings):
     os.environ.pop("LEAKED")
 
 
+# -- rows that cross
+
+
+def test_rows_are_the_same_on_the_other_side(offered):
+    """To the microsecond, whatever the names in the arguments."""
+    moment = datetime(2026, 7, 1, 8, 30, 0, 123457, tzinfo=UTC)
+    row = Schedule.objects.create(
+        name="s", task=f"{MODULE}.leak", kind="every", every=timedelta(days=4000, microseconds=1), start_at=moment,
+        args=[{"instants": {"é": "x"}}], timeout=timedelta(seconds=0.3),
+    )  # fmt: skip
+    (schedule,) = ledger.load_schedules([row.pk]).values()
+    run = RunRow.of(schedule, moment, status="running", attempt=2, claimed_at=moment, worker="w")
+    packed = json.loads(json.dumps([pack_row(run), pack_row(schedule)]))
+    other = unpack_outcome(*packed)
+    assert asdict(other.run) == asdict(run)
+    assert {**asdict(other.schedule), "state": None} == {**asdict(schedule), "state": None}
+    assert other.schedule.state.schedule_id == row.pk and not other.schedule.state.stored
+
+
 # -- exceptions that cross
 
 
@@ -154,7 +176,7 @@ def raised(error):
 
 
 def crossed(error):
-    return unpack_error(decode(encode(pack_error(raised(error)))))
+    return unpack_error(json.loads(json.dumps(pack_error(raised(error)))))
 
 
 @pytest.mark.parametrize(

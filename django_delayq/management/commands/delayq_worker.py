@@ -25,7 +25,6 @@ from django_delayq.supervisor.channel import Channel
 from django_delayq.supervisor.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
-from django_delayq.worker import isolated
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
@@ -153,7 +152,7 @@ class Command(BaseCommand):
         try:
             with _listening(worker.options):
                 telling = server.served(worker)
-            with telling, listening(conf.get_config().max_output_bytes), isolated.opened():
+            with telling, listening(conf.get_config().max_output_bytes):
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
             outdated = isinstance(error, OutdatedRelease)
