@@ -8,7 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_delayq.models import Origin, Run, Schedule
-from tests.integration.admin_pages import HOSTILE, LIST, change_url, client_for, kill_redis, make, texts
+from tests.integration.admin_pages import LIST, change_url, make, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -69,12 +69,9 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
     assert "4 runs of “s” are ordered" in texts(response)[0]
     assert f"?schedule__id__exact={schedule.pk}&amp;origin__exact=backfill" in texts(response)[0]
     runs = Run.objects.order_by("due_at")
-    assert [(run.origin, run.due_at) for run in runs] == [
-        (Origin.BACKFILL, DAY + timedelta(hours=hour)) for hour in range(4)
-    ]
-    assert [view.score_ms is not None for view in broker.views([(f"j{run.pk}", "default") for run in runs])] == [
-        True
-    ] * 4
+    points = [(Origin.BACKFILL, DAY + timedelta(hours=hour)) for hour in range(4)]
+    assert [(run.origin, run.due_at) for run in runs] == points
+    assert all(view.score_ms is not None for view in broker.views([(f"j{run.pk}", "default") for run in runs]))
     assert LogEntry.objects.get().get_change_message() == (
         "Backfill: 4 runs. 2026-03-10 00:00:00 – 2026-03-10 03:00:00 UTC"
     )
@@ -116,35 +113,6 @@ def test_what_cannot_be_ordered_is_said_and_not_ordered(boss, values, told):
     assert not Run.objects.exists()
 
 
-def test_it_needs_a_post_a_token_and_the_permission_that_run_now_needs(boss):
-    schedule = hourly()
-    viewer, editor = client_for("view_schedule"), client_for("view_schedule", "change_schedule")
-    boss.get(url(schedule), TIME)
-    assert not Run.objects.exists()
-    for method in (viewer.get, viewer.post):
-        assert method(url(schedule), TIME).status_code == 403
-    assert Client().post(url(schedule), TIME).status_code == 302  # to the login
-    assert boss.get(f"{LIST}999/backfill/").status_code == 404
-    strict = Client(enforce_csrf_checks=True)
-    strict.cookies = boss.cookies
-    assert strict.post(url(schedule), TIME).status_code == 403
-    assert not Run.objects.exists()
-    assert url(schedule) in editor.get(change_url(schedule)).content.decode()
-    assert url(schedule) not in viewer.get(change_url(schedule)).content.decode()
-    assert editor.post(url(schedule), TIME).status_code == 302
-    assert Run.objects.count() == 4
-
-
-def test_it_works_on_a_paused_schedule_and_without_redis(boss, settings):
-    good = settings.CACHES
-    schedule = hourly(enabled=False)
-    kill_redis(settings)
-    response = boss.post(url(schedule), TIME, follow=True)
-    settings.CACHES = good
-    assert "4 runs" in texts(response)[0]
-    assert Run.objects.filter(status="queued").count() == 4
-
-
 def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss):
     schedule = hourly()
     assert "4 runs to order" in boss.get(url(schedule), TIME).content.decode()
@@ -153,15 +121,6 @@ def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss):
     response = boss.post(url(schedule), TIME, follow=True)
     assert "Use Run now" in response.content.decode()
     assert not Run.objects.exists()
-
-
-def test_a_hostile_name_and_a_strict_policy_break_nothing(boss):
-    schedule = hourly(name=HOSTILE)
-    response = boss.post(url(schedule), TIME, follow=True)
-    page = boss.get(url(schedule), TIME).content.decode()
-    assert HOSTILE not in page and HOSTILE not in response.content.decode()
-    assert not re.search(r"<script(?![^>]*\bsrc=)[^>]*>\s*\S", page)
-    assert "<style" not in page and not re.search(r"\s(style|on\w+)=\"", page)
 
 
 def test_an_interval_whose_zone_is_gone_from_the_system_can_still_be_backfilled(boss):

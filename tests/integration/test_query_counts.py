@@ -138,7 +138,8 @@ def test_a_page_of_the_admin(built, boss, page):
         now = utcnow()
         values = {"status": "failed", "claimed_at": now, "started_at": now, "finished_at": now}
         new = make(count)
-        Run.objects.bulk_create([Run.of(row, now, **values) for row in new])
+        reasons = ("x" * (number % 30) for number in range(MANY))  # as many groups of failures
+        Run.objects.bulk_create([Run.of(row, now, reason=next(reasons), **values) for row in new])
         for _ in new[:100]:
             make_job()
         tasks.add.using(run_after=timedelta(hours=1)).enqueue_many([((1,), {})] * len(new[:100]))
